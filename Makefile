@@ -47,7 +47,7 @@ build:
 DIR ?= run
 run:
 	@echo 'Building the mail system (the first time this takes a minute or so) ...'
-	@$(GO) build $(TRIMPATH) -ldflags '$(LDFLAGS) $(STAMP)' -o $(BIN)/ ./cmd/posthaste ./cmd/sendmail $(SETGID:%=./cmd/%)
+	@$(GO) build $(TRIMPATH) -ldflags '$(LDFLAGS) $(STAMP)' -o $(BIN)/ ./cmd/posthaste ./cmd/posthaste-console ./cmd/sendmail $(SETGID:%=./cmd/%)
 	@exec $(BIN)/posthaste try -d '$(DIR)' $(if $(PORT),-p '$(PORT)')
 
 # Everything that must hold: vet, static checks, the import law, all tests. Packages are tested

@@ -22,6 +22,10 @@ func (p *Param) checkForm(v value) error {
 		if _, _, err := net.SplitHostPort(v.text); v.text != "" && err != nil {
 			return errors.New("expected an address and a port such as 127.0.0.1:9187")
 		}
+	case "console_listen":
+		if _, _, err := net.SplitHostPort(v.text); err != nil && (!strings.HasPrefix(v.text, "unix:") || v.text == "unix:") {
+			return errors.New("expected an address and a port such as 127.0.0.1:8025, or unix: and a path")
+		}
 	case "empty_address_local_login_sender_maps_lookup_key", "error_service_name":
 		if v.text == "" {
 			return errors.New("expected a text that is not empty")

@@ -1,72 +1,138 @@
-// Package console is the console service. It keeps the history of the queue: master wakes it up every minute, and it asks the
-// queue manager how the mail in the queue is spread over domains and age, and adds that to the samples in
-// queue_history_directory, for "posthaste qshape --at TIME" (package history). Where taking a sample takes more than 0.6 seconds, as with
-// many millions of messages, samples are taken less often, so that they take no more than a hundredth of the time.
-//
-// It is off until master.cf has its line:
+// Package console is the console service: pages for the operators of the mail system, an API for all that the pages do, and the history of the
+// queue. It is off until master.cf has its line:
 //
 //	console   unix  -       -       n       60      1       console
 //
+// # History
+//
+// Master wakes the service up every minute: it asks the queue manager how the mail in the queue is spread over domains and age, and adds
+// that to the samples in queue_history_directory, for "posthaste qshape --at TIME" and the pages (package history). Where
+// taking a sample takes more than 0.6 seconds, as with many millions of messages, samples are taken less often, so that they take no more than a
+// hundredth of the time.
+//
+// # Pages and API
+//
+// They are at console_listen, for the users in console_user_maps, entries as "posthaste passwd" makes them. Those in console_operators may
+// change something: suspend and resume mail, and hold, release, retry, requeue, return and delete messages. The others may look.
+//
+// The pages work without scripts; with the one that they have, numbers move. They are: what hurts now; the queue by age and domain, also at an earlier
+// time; a destination; a message, with what the log has of it; a search of queue and log; what is suspended. The API is below /api/v1, described in
+// OpenAPI at /api/v1/openapi.json, which is made from the same declarations that carry it out. A program sends what POST /api/v1/session gives it in the field
+// "Authorization: Bearer TOKEN".
+//
+// While somebody looks, the queue is counted every ten seconds, or less often so that it takes no more than a twentieth of the time. Pages never
+// wait for that.
+//
 // # Security
 //
-// It runs as mail_owner, without privileges. It asks the queue manager for sums and changes nothing.
+// It runs as mail_owner, without privileges, and has the rights of the tools: it asks the queue manager for sums, lists and orders, and reads the
+// log. Pages have addresses, and what other hosts have replied, and no content of messages. Everything from the queue and the log is hostile: it is escaped, and
+// what could not be seen is made visible.
+//
+// It listens on a loopback address unless console_listen has another, which needs console_tls = yes. A request must name the
+// server by a number, as localhost, as $myhostname, or as one of console_hosts; another site's page cannot have a browser send one. What changes something is a
+// POST with a secret of the session, or with a token that is no cookie. Pages run no code but the one file of the service (Content-Security-Policy). A
+// session lasts for twelve hours, for one hour without use, and not over a restart of the service. Passwords that are wrong
+// have to wait, by address and by user: from the fifth on a second, then twice as long each time, a quarter of an hour at most. Each login and each act is in the log, with who and
+// from where, before it is done. Headers, bodies, connections, sessions, live pages and the time of each are bounded.
 //
 // # Parameters
 //
-// data_directory, queue_directory, queue_history_directory, queue_history_limit, queue_history_time, queue_service_name.
+// console_hosts, console_listen, console_operators, console_tls, console_user_maps, data_directory, maillog_file, myhostname, queue_directory,
+// queue_history_directory, queue_history_limit, queue_history_time, queue_service_name, smtpd_tls_cert_file, smtpd_tls_chain_files, smtpd_tls_key_file, track_index_directory, track_index_limit.
 //
 // # Diagnostics
 //
-// "the history of the queue lacks a sample: ..." is said once as long as the reason stays the same. Mail goes on in any case.
+// "user=NAME client=ADDRESS: ACT TARGET: REASON" is what a user does; with "failed" it was not done. "the history of the queue lacks a sample:
+// ..." is said once as long as the reason stays the same. Mail goes on in any case.
+//
+// # Bugs
+//
+// A certificate that has been renewed is taken at the next "posthaste reload", which ends all sessions.
 package console
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"log"
+	"math"
+	"net"
+	"net/http"
+	"os"
+	"strings"
 	"sync"
 	"time"
 
+	"golang.org/x/net/netutil"
+
+	"posthaste/internal/config"
 	"posthaste/internal/history"
 	"posthaste/internal/ipc"
+	"posthaste/internal/logread"
+	"posthaste/internal/maillog"
+	"posthaste/internal/sasl"
 	"posthaste/internal/service"
 	"posthaste/internal/statedir"
+	"posthaste/internal/table"
+	"posthaste/internal/track"
+)
+
+const (
+	// requestTime bounds reading a request, and answerTime all of an answer; live pages have bounds of their own.
+	requestTime, answerTime = 15 * time.Second, 90 * time.Second
+	// closeTime is how long answers under way may hold up the end of the service.
+	closeTime = 2 * time.Second
+	// maxConns bounds the connections.
+	maxConns = 256
 )
 
 // Spec declares the service.
 func Spec() service.Spec { return service.ConsoleSpec(run) }
 
 func run(ctx context.Context, env *service.Env) error {
-	dir, err := statedir.Open(env.Config.String("queue_history_directory"))
+	cfg := env.Config
+	dir, err := statedir.Open(cfg.String("queue_history_directory"))
 	if err != nil {
 		return fmt.Errorf("queue_history_directory: %w", err)
 	}
-	if err := env.Confine(); err != nil {
+	who, secure, l, err := prepare(env)
+	if err == nil {
+		err = env.Confine()
+	}
+	if err == nil && l == nil {
+		l, err = listenUnix(cfg.String("console_listen"))
+	}
+	if err != nil {
 		dir.Close()
 		return err
 	}
+	defer l.Close()
 	env.Used()
-	store, err := history.OpenWriter(dir, history.Limits{Octets: env.Config.Bytes("queue_history_limit"), Age: env.Config.Duration("queue_history_time")})
+	store, err := history.OpenWriter(dir, history.Limits{Octets: cfg.Bytes("queue_history_limit"), Age: cfg.Duration("queue_history_time")})
 	if err != nil {
 		return fmt.Errorf("queue_history_directory: %w", err)
 	}
 	defer store.Close()
-	manager := ipc.NewClient(env.Public(env.Config.String("queue_service_name")), nil)
+	manager := ipc.NewClient(env.Public(cfg.String("queue_service_name")), nil)
 	defer manager.Close()
-	s := &sampler{manager: manager, store: store, warn: env.Log.Warning}
-	wake := make(chan struct{}, 1)
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
+	m := &mta{manager: manager, history: cfg.String("queue_history_directory"), logs: func() (track.Options, error) { return logs(cfg) }}
+	c := &console{mta: m, people: who, sessions: newSessions(time.Now), tries: newTries(time.Now), live: newLive(), log: func(e maillog.Event) { env.Log.Log(e) },
+		now: time.Now, host: cfg.String("myhostname"), hosts: append(cfg.List("console_hosts"), cfg.String("myhostname")), version: cfg.String("mail_version"), stopping: serving.Done()}
+	k := &keeper{sampler: &sampler{manager: manager, store: store, warn: env.Log.Warning}, mta: m, live: c.live}
+	wake := make(chan struct{}, 1)
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	wg.Go(func() { k.run(serving, wake) })
+	failed := make(chan error, 1)
 	wg.Go(func() {
-		for {
-			select {
-			case <-wake:
-				s.take(serving, time.Now)
-			case <-serving.Done():
-				return
-			}
-		}
+		failed <- c.serve(serving, l, secure)
+		stop()
 	})
 	err = env.ServeIPC(serving, &ipc.Server{Handler: refuse, OnTrigger: func([]byte) {
 		select {
@@ -75,8 +141,128 @@ func run(ctx context.Context, env *service.Env) error {
 		}
 	}}, 0)
 	stop()
-	return err
+	return errors.Join(err, <-failed)
 }
 
 // refuse answers whoever takes the service for one of another kind.
 func refuse(_ *ipc.Conn, r *ipc.Request) { r.Fail("console: unknown request %d", r.Kind) }
+
+// prepare does what needs the rights of root: it opens tables, reads keys, and listens on a port. The listener is nil for a socket of another kind.
+func prepare(env *service.Env) (*people, *tls.Config, net.Listener, error) {
+	cfg := env.Config
+	secure, err := readTLS(cfg)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	who := new(people)
+	if who.operators, err = table.NewList("console_operators", cfg.List("console_operators"), table.ListOptions{Kind: table.Strings, Table: env.Tables()}); err != nil {
+		return nil, nil, nil, err
+	}
+	if maps := cfg.List("console_user_maps"); len(maps) > 0 {
+		key, err := sasl.DecoyKey(cfg.String("data_directory"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			env.Log.Warning("console_user_maps: %v", err)
+		}
+		who.backend = sasl.NewUsers(table.OpenMaps("console_user_maps", maps, env.Tables()), "", nil, key)
+	} else {
+		env.Log.Warning("console: %v", errNoUsers)
+	}
+	address := cfg.String("console_listen")
+	if strings.HasPrefix(address, "unix:") {
+		return who, secure, nil, nil
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("console_listen = %s: %w", address, err)
+	}
+	if a, ok := l.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() && secure == nil {
+		l.Close()
+		return nil, nil, nil, fmt.Errorf("console_listen = %s: others than this machine can reach it, and passwords would go over the network in the clear: set console_tls = yes", address)
+	}
+	return who, secure, l, nil
+}
+
+// listenUnix listens on a socket below the queue directory, in place of one that a process before this one has left.
+func listenUnix(address string) (net.Listener, error) {
+	path := strings.TrimPrefix(address, "unix:")
+	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSocket != 0 {
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("console_listen = %s: %w", address, err)
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("console_listen = %s: %w", address, err)
+	}
+	// Who can enter the directory can connect, and has to log in.
+	return l, os.Chmod(path, 0o666)
+}
+
+// readTLS reads the certificates of the SMTP server; nil without console_tls.
+func readTLS(cfg *config.Config) (*tls.Config, error) {
+	if !cfg.Bool("console_tls") {
+		return nil, nil
+	}
+	secure := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	pairs := [][2]string{}
+	for _, file := range cfg.List("smtpd_tls_chain_files") {
+		pairs = append(pairs, [2]string{file, file})
+	}
+	if file := cfg.String("smtpd_tls_cert_file"); len(pairs) == 0 && file != "" && file != "none" {
+		pairs = append(pairs, [2]string{file, cfg.String("smtpd_tls_key_file")})
+	}
+	for _, p := range pairs {
+		cert, err := tls.LoadX509KeyPair(p[0], p[1])
+		if err != nil {
+			return nil, fmt.Errorf("console_tls: the certificate of the SMTP server: %w", err)
+		}
+		secure.Certificates = append(secure.Certificates, cert)
+	}
+	if len(pairs) == 0 {
+		return nil, errors.New("console_tls = yes: the SMTP server has no certificate: set smtpd_tls_chain_files")
+	}
+	return secure, nil
+}
+
+// logs says where the log is.
+func logs(cfg *config.Config) (o track.Options, err error) {
+	name := cfg.String("maillog_file")
+	if !strings.HasPrefix(name, "/") || name == "/dev/stdout" {
+		return o, errors.New("the log is not searched: maillog_file is no file, so that the log is elsewhere")
+	}
+	o = track.Options{Index: cfg.String("track_index_directory"), IndexLimit: cfg.Bytes("track_index_limit")}
+	if o.IndexLimit == 0 {
+		o.IndexLimit = math.MaxInt64
+	}
+	if o.Logs, err = logread.Rotated(name); err != nil {
+		err = fmt.Errorf("the log is not searched: %w", err)
+	}
+	return o, err
+}
+
+// serve serves HTTP until ctx ends.
+func (c *console) serve(ctx context.Context, l net.Listener, secure *tls.Config) error {
+	l = netutil.LimitListener(l, maxConns)
+	if secure != nil {
+		l = tls.NewListener(l, secure)
+	}
+	web := &http.Server{Handler: c.handler(), ReadHeaderTimeout: requestTime, ReadTimeout: requestTime, WriteTimeout: answerTime, IdleTimeout: 2 * time.Minute,
+		MaxHeaderBytes: maxHeader, ErrorLog: log.New(io.Discard, "", 0)} // what clients do wrong is no news
+	closed := make(chan struct{})
+	end := context.AfterFunc(ctx, func() {
+		defer close(closed)
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+		defer cancel()
+		if web.Shutdown(closing) != nil {
+			web.Close()
+		}
+	})
+	err := web.Serve(l)
+	if !end() {
+		<-closed
+	}
+	if !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("console_listen: %w", err)
+	}
+	return nil
+}

@@ -24,15 +24,19 @@ type sampler struct {
 	next    time.Time // no sample before
 }
 
-// take takes a sample, unless the last ones took so long that it would be too early.
-func (s *sampler) take(ctx context.Context, clock func() time.Time) {
+// take takes a sample, unless the last ones took so long that it would be too early: then it is nil, as it is when none could
+// be taken. One that cannot be kept is returned.
+func (s *sampler) take(ctx context.Context, clock func() time.Time) *history.Sample {
 	begin := clock()
 	if begin.Before(s.next) {
-		return
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, sampleTime)
 	defer cancel()
-	err := s.append(ctx, begin)
+	sample, err := s.ask(ctx, begin)
+	if err == nil {
+		err = s.store.Append(sample)
+	}
 	s.next = begin.Add(sampleShare * clock().Sub(begin))
 	switch {
 	case err == nil:
@@ -41,16 +45,13 @@ func (s *sampler) take(ctx context.Context, clock func() time.Time) {
 		s.failed = err.Error()
 		s.warn("the history of the queue lacks a sample: %v", err)
 	}
+	return sample
 }
 
-func (s *sampler) append(ctx context.Context, now time.Time) error {
+func (s *sampler) ask(ctx context.Context, now time.Time) (*history.Sample, error) {
 	conn, err := s.manager.Conn(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	sample, err := history.Take(ctx, conn, now)
-	if err != nil {
-		return err
-	}
-	return s.store.Append(sample)
+	return history.Take(ctx, conn, now)
 }

@@ -204,6 +204,40 @@ func (e Resumed) AppendFields(b []byte) []byte {
 	return appendString(b, "by", e.By)
 }
 
+// ConsoleAct is what a user of the console does, logged before it is done, and what has failed. Logging in is one.
+type ConsoleAct struct {
+	User   string
+	Client string // an address, or "local"
+	Act    string // login, suspend, resume, flush, hold, release, retry, requeue, return, delete
+	What   string // queue ID, destination or target of a suspension; empty for a login
+	Reason string // in words: of the user, or why it failed; may be empty
+	Failed bool
+}
+
+// Append implements Event.
+func (e ConsoleAct) Append(b []byte) []byte {
+	b = append(append(append(b, "user="...), e.User...), " client="...)
+	b = append(append(append(b, e.Client...), ": "...), e.Act...)
+	if e.What != "" {
+		b = append(append(b, ' '), e.What...)
+	}
+	if e.Failed {
+		b = append(b, " failed"...)
+	}
+	return appendAttr(b, ": ", e.Reason)
+}
+
+// AppendFields implements Fielder.
+func (e ConsoleAct) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "console"), "user", e.User)
+	b = appendString(appendString(b, "client_address", e.Client), "action", e.Act)
+	b = appendString(b, "target", e.What)
+	if e.Failed {
+		b = appendString(b, "status", "failed")
+	}
+	return appendString(b, "reason", e.Reason)
+}
+
 // QueueActions is how many messages an operator's command did something to.
 type QueueActions struct {
 	What string // Deleted, Requeued, Placed on hold, Released from hold, Force-expired

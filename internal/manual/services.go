@@ -38,7 +38,7 @@ func servicePages() []servicePage {
 		{name: "cleanup", dir: "cleanup", what: "complete, check and queue incoming messages",
 			drop: []string{"The message core,"}, subsystems: []string{"cleanup", "spool", "milter"},
 			see: []string{"pickup.8", "qmgr.8", "smtpd.8", "trivial-rewrite.8"}},
-		{name: "console", dir: "internal/console", what: "keep the history of the queue", see: []string{"qshape.1", "qmgr.8"}},
+		{name: "console", dir: "internal/console", what: "pages, an API and the history of the queue, for operators", see: []string{"posthaste.1", "qshape.1", "qmgr.8"}},
 		{name: "discard", dir: "local/discard", what: "discard mail as if it were delivered", see: []string{"error.8"}},
 		{name: "error", dir: "local/errordrop", what: "return or defer mail",
 			about: []string{"error(8) is the program behind the transports error and retry. It delivers nothing: every recipient is returned (error) or deferred (retry). The next hop of the transport is the reason."},

@@ -35,9 +35,9 @@ func (s *System) Greet(w io.Writer) error {
   mail lands   %s
   log          %s
   settings     %s
-Try, in another shell:
+%[7]sTry, in another shell:
   printf 'Subject: hello\n\nIt works.\n' | %[5]s -c %[6]s sendmail -v %[1]s@localhost
-`, me, mailbox(cfg, me), cfg.String("maillog_file"), filepath.Join(s.ConfigDir(), "main.cf"), s.Self, s.ConfigDir())
+`, me, mailbox(cfg, me), cfg.String("maillog_file"), filepath.Join(s.ConfigDir(), "main.cf"), s.Self, s.ConfigDir(), s.consoleHint(cfg, services))
 	if len(listens) > 0 {
 		fmt.Fprintf(w, "  swaks --server %s --to %s@localhost\n", listens[0], me)
 	}

@@ -7,6 +7,9 @@
 //
 // # Security
 //
+// Where the program of the console is there the console runs, too, with one user, whose password is made
+// up and is in a file that only the user can read.
+//
 // It listens on 127.0.0.1 only and relays for clients on this machine only.
 // An ordinary user runs all of it as himself. Root runs none of it: the directory is given to
 // an ordinary user, whose processes all are.
@@ -114,8 +117,16 @@ func (s *System) Prepare(masterCF string) error {
 		port = defaultPort
 	}
 	me := Recipient()
+	main := fmt.Sprintf(mainCF, s.Dir, filepath.Dir(self), hostname())
+	if hasConsole(filepath.Dir(self)) {
+		main += fmt.Sprintf(consoleCF, s.Dir, me, consolePort(port))
+		masterCF = commentedConsole.ReplaceAllString(masterCF, "$1")
+		if err := s.makeUser(); err != nil {
+			return err
+		}
+	}
 	for name, content := range map[string]string{
-		"main.cf":   fmt.Sprintf(mainCF, s.Dir, filepath.Dir(self), hostname()),
+		"main.cf":   main,
 		"aliases":   "# Aliases of the private mail system: name: address, address\npostmaster: " + me + "\nroot: " + me + "\n",
 		"master.cf": withPort(masterCF, port)} {
 		if err := writeNew(filepath.Join(s.ConfigDir(), name), content); err != nil {

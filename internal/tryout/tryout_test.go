@@ -8,6 +8,7 @@ import (
 
 	"posthaste/etc"
 	"posthaste/internal/config"
+	"posthaste/internal/sasl"
 )
 
 // TestMovePort changes the port where this program wrote it, and nowhere else.
@@ -78,6 +79,55 @@ func TestTruth(t *testing.T) {
 		}
 		if strings.Join(listens, "; ") != strings.Join(c.listens, "; ") {
 			t.Errorf("%q: listens on %q, want %q", c.master, listens, c.listens)
+		}
+	}
+}
+
+// Where the console's program is there its line is on, it has a port of its own, and one user whose password nobody else can read.
+func TestConsole(t *testing.T) {
+	t.Parallel()
+	if text := commentedConsole.ReplaceAllString(etc.Master, "$1"); !strings.Contains(text, "\nconsole  unix ") {
+		t.Error("etc/master.cf has no line of the console that could be turned on")
+	}
+	for _, port := range []int{1, 2525, 60035, 60036, 65535} {
+		if p := consolePort(port); p < 1 || p > 65535 || p == port {
+			t.Errorf("%d for %d", p, port)
+		}
+	}
+	s := &System{Dir: t.TempDir()}
+	if err := os.Mkdir(s.ConfigDir(), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // what is there stays
+		if err := s.makeUser(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	password, err := os.ReadFile(filepath.Join(s.ConfigDir(), passwordFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	users, err := os.ReadFile(filepath.Join(s.ConfigDir(), usersFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	user, text, _ := strings.Cut(strings.TrimSpace(string(users)), " ")
+	if secret, err := sasl.ParseSecret(text); err != nil || user != Recipient() || !secret.Matches(strings.TrimSpace(string(password))) {
+		t.Errorf("%q %v", users, err)
+	}
+	for _, name := range []string{passwordFile, usersFile} {
+		if info, err := os.Stat(filepath.Join(s.ConfigDir(), name)); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v %v", name, info.Mode(), err)
+		}
+	}
+	cfg, err := config.LoadString("compatibility_level = 3.6\nconsole_listen = 127.0.0.1:8025\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ master, want string }{{"console unix - - n 60 1 console\n", "  console      http://127.0.0.1:8025/, user "}, {"smtp inet n - n - - smtpd\n", ""}} {
+		services, faulty := config.LoadMasterString(c.master, cfg)
+		if got := s.consoleHint(cfg, services); len(faulty) > 0 || !strings.HasPrefix(got, c.want) || (got == "") != (c.want == "") {
+			t.Errorf("%q, %v", got, faulty)
 		}
 	}
 }

@@ -1,0 +1,271 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/override"
+	"posthaste/internal/proto"
+	"posthaste/internal/selection"
+	"posthaste/internal/track"
+)
+
+const (
+	// askTime bounds how long the queue manager may take to answer a question of a page.
+	askTime = 20 * time.Second
+	// searchTime bounds how long a search of the log may take.
+	searchTime = 30 * time.Second
+	// pageItems is how many messages a list has before it goes on with a next page.
+	pageItems = 100
+	// maxFound is how many things a search of the log finds.
+	maxFound = 50
+)
+
+var (
+	// errDown says that the queue manager does not answer.
+	errDown = errors.New("the queue manager does not answer: the mail system is down, or is being started")
+	// errNoMessage says that a message is not in the queue.
+	errNoMessage = errors.New("the message is not in the queue")
+	// errNoSuspension says that there is nothing to resume.
+	errNoSuspension = errors.New("it is not suspended under that name")
+)
+
+// A mta is the way to the mail system: what the pages and the API ask, and what they have done. It has no state but
+// connections, and its methods may be called concurrently. It can do what the tools can, and nothing else: it asks the queue
+// manager and reads the log.
+type mta struct {
+	manager *ipc.Client
+	history string // directory of the samples
+	// logs says where the log is, as a search wants it; its Now is set by who searches.
+	logs func() (track.Options, error)
+}
+
+// call asks the queue manager. During a reload the question goes to the one that there is then.
+func (m *mta) call(ctx context.Context, q, reply ipc.Message) error {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	conn, err := m.manager.Conn(ctx)
+	if err == nil {
+		err = conn.Call(ctx, q, reply)
+	}
+	if err != nil && ctx.Err() != nil {
+		return errDown
+	}
+	return err
+}
+
+// list is the messages that fulfil conditions, from a place in the queue on: about pageItems of them, and the place where the
+// list goes on, 0 at the end.
+func (m *mta) list(ctx context.Context, where *selection.Selection, cursor int) (items []proto.Item, next int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	q := &proto.Select{Cursor: cursor, Where: where.Encode(), Items: true}
+	for {
+		var reply proto.SelectReply
+		if err := m.call(ctx, q, &reply); err != nil {
+			return nil, 0, err
+		}
+		if reply.Refused != "" {
+			return nil, 0, errors.New(reply.Refused)
+		}
+		items = append(items, reply.Items...)
+		if q.Cursor = reply.Next; q.Cursor == 0 || len(items) >= pageItems {
+			return items, q.Cursor, nil
+		}
+	}
+}
+
+// item is one message of the queue. The error is errNoMessage if there is none.
+func (m *mta) item(ctx context.Context, id mail.QueueID) (*proto.Item, error) {
+	var reply proto.ListReply
+	if err := m.call(ctx, &proto.List{N: 1, ID: id}, &reply); err != nil {
+		return nil, err
+	}
+	if len(reply.Items) != 1 {
+		return nil, errNoMessage
+	}
+	return &reply.Items[0], nil
+}
+
+// explain says why a message is in the queue, in lines of text, the first of which is about the whole.
+func (m *mta) explain(ctx context.Context, id mail.QueueID) ([]string, error) {
+	var reply proto.ExplainReply
+	err := m.call(ctx, &proto.Explain{ID: id}, &reply)
+	if err == nil && len(reply.Lines) == 0 {
+		err = errNoMessage
+	}
+	return reply.Lines, err
+}
+
+// destination says how things are with a destination.
+func (m *mta) destination(ctx context.Context, name string) ([]string, error) {
+	if _, err := selection.ParseDestination(name); err != nil {
+		return nil, wrong("%v", err)
+	}
+	var reply proto.ExplainReply
+	err := m.call(ctx, &proto.Explain{Destination: name}, &reply)
+	return reply.Lines, err
+}
+
+// verbs are what can be done to a message, by the word that the API has for it.
+var verbs = map[string]proto.Verb{"hold": proto.VerbHold, "release": proto.VerbRelease, "retry": proto.VerbFlush,
+	"requeue": proto.VerbRequeue, "return": proto.VerbExpire, "delete": proto.VerbDelete}
+
+// act does something to a message. It is durable when it returns, a retry aside. The error is errNoMessage if the message is not there, or
+// not so that it could be done: one on hold cannot be put on hold.
+func (m *mta) act(ctx context.Context, word string, id mail.QueueID) error {
+	q := &proto.Command{Verb: verbs[word], ID: id}
+	if q.Verb == proto.VerbExpire {
+		it, err := m.item(ctx, id)
+		if err != nil {
+			return err
+		}
+		if q.Now = it.Queue != "hold"; !q.Now { // as postsuper -f: it is returned when it is released
+			if err := m.command(ctx, q); err != nil && !it.ForcedExpire {
+				return err
+			}
+			q = &proto.Command{Verb: proto.VerbRelease, ID: id}
+		}
+	}
+	return m.command(ctx, q)
+}
+
+func (m *mta) command(ctx context.Context, q *proto.Command) error {
+	var reply proto.CommandReply
+	if err := m.call(ctx, q, &reply); err != nil {
+		return err
+	}
+	if reply.Denied != "" || q.Verb != proto.VerbFlush && len(reply.IDs) == 0 {
+		return errNoMessage
+	}
+	return nil
+}
+
+// flush has the mail for a destination tried now, and says how many messages that is. What is suspended stays so.
+func (m *mta) flush(ctx context.Context, destination string) (n int, err error) {
+	where := selection.New(time.Now())
+	if err := where.Set("destination", destination); err != nil {
+		return 0, wrong("%v", err)
+	}
+	q := &proto.Select{Where: where.Encode(), Verb: proto.VerbFlush}
+	for {
+		var reply proto.SelectReply
+		if err := m.call(ctx, q, &reply); err != nil {
+			return n, err
+		}
+		if reply.Refused != "" {
+			return n, errors.New(reply.Refused)
+		}
+		n += len(reply.IDs)
+		if q.Cursor = reply.Next; q.Cursor == 0 {
+			return n, nil
+		}
+	}
+}
+
+// suspensions are those in force, with how many deferred messages wait for each.
+func (m *mta) suspensions(ctx context.Context) ([]Suspension, error) {
+	reply, err := m.override(ctx, &proto.Override{Op: proto.OverrideList})
+	if err != nil {
+		return nil, err
+	}
+	list := []Suspension{}
+	for i := range reply.Entries {
+		e := &reply.Entries[i]
+		if e.Of != string(override.Suspension) || i >= len(reply.Waiting) {
+			continue
+		}
+		s := Suspension{Target: e.Target, Name: e.Target, By: e.By, Reason: e.Reason, Since: e.Since, Waiting: reply.Waiting[i]}
+		if t, err := selection.ParseTarget(e.Target); err == nil {
+			s.Name = t.Name()
+		}
+		if !e.Until.IsZero() {
+			s.Until = &e.Until
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+// suspend has some mail wait, until a time or, if that is zero, until it is resumed. It is durable when it returns.
+func (m *mta) suspend(ctx context.Context, target, by, reason string, until time.Time) error {
+	t, err := selection.ParseTarget(target)
+	switch {
+	case err != nil:
+		return wrong("%v", err)
+	case len(reason) > override.MaxReason || !utf8.ValidString(reason) || strings.ContainsAny(reason, "\r\n\x00"):
+		return wrong("a reason is a line of at most %d octets", override.MaxReason)
+	case !until.IsZero() && !until.After(time.Now()):
+		return wrong("the end of the suspension lies in the past")
+	}
+	_, err = m.override(ctx, &proto.Override{Op: proto.OverridePut, Entry: proto.OverrideEntry{Of: string(override.Suspension), Target: t.String(),
+		By: by, Reason: reason, Until: until}})
+	return err
+}
+
+// resume takes a suspension back.
+func (m *mta) resume(ctx context.Context, target, by string) error {
+	t, err := selection.ParseTarget(target)
+	if err != nil {
+		return wrong("%v", err)
+	}
+	reply, err := m.override(ctx, &proto.Override{Op: proto.OverrideRemove, Entry: proto.OverrideEntry{Of: string(override.Suspension), Target: t.String(), By: by}})
+	if err == nil && !reply.Found {
+		err = errNoSuspension
+	}
+	return err
+}
+
+func (m *mta) override(ctx context.Context, q *proto.Override) (*proto.OverrideReply, error) {
+	reply := new(proto.OverrideReply)
+	if err := m.call(ctx, q, reply); err != nil {
+		return nil, err
+	}
+	if reply.Refused != "" {
+		return nil, errors.New(reply.Refused)
+	}
+	return reply, nil
+}
+
+// trace searches the log. more says that there is more than maxFound, or that there was no time for all.
+func (m *mta) trace(ctx context.Context, q track.Query) (found []track.Found, more bool, err error) {
+	o, err := m.logs()
+	if err != nil {
+		return nil, false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, searchTime)
+	defer cancel()
+	if err := q.Valid(); err != nil {
+		return nil, false, wrong("%v", err)
+	}
+	o.Now = time.Now()
+	o.Warn = func(string, ...any) {} // what is missing is missing on the page: the tool says more
+	err = track.Search(ctx, o, q, func(f track.Found) bool {
+		if len(found) == maxFound {
+			more = true
+			return false
+		}
+		found = append(found, f)
+		return true
+	})
+	if ctx.Err() != nil {
+		return found, true, nil
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("the log cannot be searched: %w", err)
+	}
+	return found, more, nil
+}
+
+// A wrongError is a fault of who asks.
+type wrongError struct{ text string }
+
+func (e *wrongError) Error() string { return e.text }
+
+func wrong(format string, args ...any) error { return &wrongError{fmt.Sprintf(format, args...)} }

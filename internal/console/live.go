@@ -1,0 +1,238 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"posthaste/internal/history"
+)
+
+const (
+	// lookTime is how old the numbers of a page are at most while somebody looks at it, on a machine that is not busy.
+	lookTime = 10 * time.Second
+	// lookShare is the share of the time that counting for pages may take: one of so many parts.
+	lookShare = 20
+	// hurts is how many domains the first page names.
+	hurts = 8
+	// whyLines is how many sentences each of them has.
+	whyLines = 4
+	// beatTime is how often a live page is sent something when nothing changes, so that it can tell that it still lives.
+	beatTime = 20 * time.Second
+	// sendTime is how long a browser may take to read what it is sent; then it has to come back.
+	sendTime = 10 * time.Second
+	// maxStreams bounds the live pages of all sessions, sessionStreams those of one.
+	maxStreams, sessionStreams = 64, 8
+)
+
+// live is what the pages show of the queue as it is now: the last sample, and what is behind it for as long as somebody looks. Pages never wait for
+// the queue manager to count. Methods may be called concurrently.
+type live struct {
+	look chan struct{} // has one when somebody looks
+
+	mu      sync.Mutex
+	sample  *history.Sample
+	now     *Now
+	changed chan struct{} // closed when there is something newer
+}
+
+func newLive() *live { return &live{look: make(chan struct{}, 1), changed: make(chan struct{})} }
+
+// latest is the last sample; nil: there is none yet.
+func (l *live) latest() *history.Sample {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sample
+}
+
+// view is the state at a glance; one without a time when there is no sample yet.
+func (l *live) view() *Now {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.now == nil {
+		return &Now{Queues: []QueueState{}, Hurts: []Hurt{}, Suspensions: []Suspension{}}
+	}
+	return l.now
+}
+
+// change is closed when there is something newer than what view and latest say now.
+func (l *live) change() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.changed
+}
+
+// poke says that somebody looks.
+func (l *live) poke() {
+	select {
+	case l.look <- struct{}{}:
+	default:
+	}
+}
+
+// publish has a sample shown, with what is known of it. What was known of domains before stays until it is known anew.
+func (l *live) publish(s *history.Sample, n *Now) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.now != nil && n.Suspensions == nil {
+		n.Suspensions = l.now.Suspensions
+		for i := range n.Hurts {
+			if j := slices.IndexFunc(l.now.Hurts, func(h Hurt) bool { return h.Domain == n.Hurts[i].Domain }); j >= 0 {
+				n.Hurts[i].Why = l.now.Hurts[j].Why
+			}
+		}
+	}
+	if n.Suspensions == nil {
+		n.Suspensions = []Suspension{}
+	}
+	l.sample, l.now = s, n
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// glance makes the state at a glance of a sample.
+func glance(s *history.Sample) *Now {
+	n := &Now{At: s.At, Queues: []QueueState{}, Hurts: []Hurt{}}
+	for _, q := range history.Queues {
+		t := shape(s, []string{q}, true, history.MaxRows)
+		c := history.Counts(t.Total.Counts)
+		n.Queues = append(n.Queues, QueueState{q, t.Total.Total, oldest(&c)})
+	}
+	for _, r := range shape(s, []string{"deferred", "active"}, false, history.MaxRows).Rows {
+		if strings.HasPrefix(r.Domain, "(") || len(n.Hurts) == hurts {
+			continue
+		}
+		c := history.Counts(r.Counts)
+		n.Hurts = append(n.Hurts, Hurt{Domain: r.Domain, Waiting: r.Total, Oldest: oldest(&c), Why: []string{}})
+	}
+	return n
+}
+
+// A keeper counts: a sample each time that master wakes the service, and more while somebody looks.
+type keeper struct {
+	sampler *sampler
+	mta     *mta
+	live    *live
+	next    time.Time // no look before
+}
+
+// run counts until ctx ends.
+func (k *keeper) run(ctx context.Context, wake <-chan struct{}) {
+	for {
+		select {
+		case <-wake:
+			if s := k.sampler.take(ctx, time.Now); s != nil {
+				k.live.publish(s, glance(s))
+			}
+		case <-k.live.look:
+			k.see(ctx, time.Now)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// see counts for who looks, unless it was done a moment ago, or takes too long to be done again.
+func (k *keeper) see(ctx context.Context, clock func() time.Time) {
+	begin := clock()
+	if begin.Before(k.next) {
+		return
+	}
+	defer func() { k.next = begin.Add(max(lookTime, lookShare*clock().Sub(begin))) }()
+	ctx, cancel := context.WithTimeout(ctx, sampleTime)
+	defer cancel()
+	conn, err := k.mta.manager.Conn(ctx)
+	if err != nil {
+		return // the page says of what time it is
+	}
+	s, err := history.Take(ctx, conn, begin)
+	if err != nil {
+		return
+	}
+	n := glance(s)
+	for i := range n.Hurts {
+		if lines, err := k.mta.destination(ctx, n.Hurts[i].Domain); err == nil && len(lines) > 0 {
+			for _, line := range lines[1:min(len(lines), 1+whyLines)] {
+				n.Hurts[i].Why = append(n.Hurts[i].Why, strings.TrimSpace(line))
+			}
+		}
+	}
+	if n.Suspensions, err = k.mta.suspensions(ctx); err != nil {
+		n.Suspensions = nil
+	}
+	k.live.publish(s, n)
+}
+
+// serveLive sends a part of a page each time that there is something newer, as server-sent events, until the browser goes away, the session ends,
+// or what was sent is not read in time.
+func (c *console) serveLive(w http.ResponseWriter, r *http.Request, s *session, part func(*bytes.Buffer) error) {
+	done, ok := c.sessions.stream(s)
+	if !ok {
+		http.Error(w, "too many live pages are open", http.StatusTooManyRequests)
+		return
+	}
+	defer done()
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("X-Accel-Buffering", "no")
+	out := http.NewResponseController(w)
+	if out.SetReadDeadline(time.Time{}) != nil { // the request has been read, and the answer has no end
+		return
+	}
+	beat := time.NewTicker(beatTime)
+	defer beat.Stop()
+	look := time.NewTicker(lookTime)
+	defer look.Stop()
+	until := time.NewTimer(s.begun.Add(wholeTime).Sub(c.now()))
+	defer until.Stop()
+	var last []byte
+	for {
+		changed := c.live.change()
+		b := new(bytes.Buffer)
+		if err := part(b); err != nil || !c.sessions.alive(s) {
+			return
+		}
+		text := []byte(": alive\n\n")
+		if !bytes.Equal(b.Bytes(), last) {
+			last = b.Bytes()
+			text = event(last)
+		}
+		if out.SetWriteDeadline(time.Now().Add(sendTime)) != nil {
+			return
+		}
+		if _, err := w.Write(text); err != nil || out.Flush() != nil {
+			return
+		}
+		for waiting := true; waiting; {
+			select {
+			case <-changed:
+				waiting = false
+			case <-beat.C:
+				waiting = false
+			case <-look.C:
+				c.live.poke()
+			case <-r.Context().Done():
+				return
+			case <-until.C:
+				return
+			case <-c.stopping:
+				return
+			}
+		}
+	}
+}
+
+// event is a text as an event.
+func event(text []byte) []byte {
+	var b bytes.Buffer
+	for line := range bytes.Lines(text) {
+		fmt.Fprintf(&b, "data: %s\n", bytes.TrimRight(line, "\r\n"))
+	}
+	b.WriteByte('\n')
+	return b.Bytes()
+}

@@ -1,0 +1,485 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"posthaste/internal/history"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/queueclient"
+	"posthaste/internal/selection"
+	"posthaste/internal/track"
+)
+
+// apiPath is where the API is.
+const apiPath = "/api/v1"
+
+// An operation is one thing that the API and the pages do. Pages call the same functions as the API: what one can do, the other can.
+// OpenAPI is made of this declaration.
+type operation struct {
+	name    string // of the form on a page, and operationId
+	method  string // GET changes nothing
+	path    string // below apiPath; what is in braces is a parameter
+	role    role
+	summary string
+	params  []param
+	result  any // an empty one of its kind
+	do      func(c *console, q *query) (any, error)
+}
+
+// A param is a parameter: in the path, of the query of a GET, or in the body of a POST, JSON or a form.
+type param struct {
+	name, doc string
+	required  bool
+}
+
+// A query is one call of an operation.
+type query struct {
+	ctx     context.Context
+	session session
+	client  string
+	values  url.Values
+}
+
+func (q *query) get(name string) string { return q.values.Get(name) }
+
+// Done is the result of what changes something.
+type Done struct {
+	Done string `json:"done" doc:"What was done, in words"`
+}
+
+// Token is a login.
+type Token struct {
+	Token   string    `json:"token" doc:"To be sent in the field Authorization: Bearer TOKEN"`
+	Role    string    `json:"role" doc:"look or operate"`
+	Expires time.Time `json:"expires" doc:"At the latest; sooner when it is not used for an hour"`
+}
+
+var idParam = param{"id", "Queue ID", true}
+
+// operations are all of them.
+func operations() []operation {
+	list := []operation{
+		{"login", "POST", "/session", nobody, "Log in", []param{{"user", "Name, as in console_user_maps", true}, {"password", "Password", true}}, Token{}, (*console).opLogin},
+		{"logout", "POST", "/session/end", look, "Log out: the token is good no longer", nil, Done{}, (*console).opLogout},
+		{"now", "GET", "/now", look, "What hurts now: queues, the domains that most mail waits for, suspensions", nil, Now{}, (*console).opNow},
+		{"shape", "GET", "/shape", look, "How the mail is spread over domains and age, as qshape says",
+			[]param{{"queue", "incoming, active, deferred or hold; may be repeated. Without it deferred, active and incoming", false},
+				{"side", "recipient, or sender", false}, {"at", "An earlier time: 2026-11-24T08:00", false}, {"rows", "At most so many domains, 1 to 150", false}}, Shape{}, (*console).opShape},
+		{"messages", "GET", "/messages", look, "Messages in the queue that fulfil all conditions, as posthaste queue list",
+			append(conditionParams(), param{"cursor", "Where the list goes on, from the answer before", false}), Messages{}, (*console).opMessages},
+		{"message", "GET", "/messages/{id}", look, "One message, and why it is in the queue", []param{idParam}, Explained{}, (*console).opMessage},
+		{"destination", "GET", "/destinations/{name}", look, "How things are with a destination, as posthaste explain",
+			[]param{{"name", "A domain, .domain, [host]:port or transport:nexthop", true}}, Destination{}, (*console).opDestination},
+		{"flush", "POST", "/destinations/{name}/flush", operate, "Try the mail for a destination now", []param{{"name", "As above", true}}, Done{}, (*console).opFlush},
+		{"suspensions", "GET", "/suspensions", look, "What is suspended", nil, []Suspension{}, (*console).opSuspensions},
+		{"suspend", "POST", "/suspensions", operate, "Have mail wait", []param{{"target", "As posthaste suspended prints it: example.com, smtp:, sender=@example.org ...", true},
+			{"reason", "Why, in a line", false}, {"for", "How long: 30m, 2h, 1d. Without it until it is resumed", false}}, Done{}, (*console).opSuspend},
+		{"resume", "POST", "/suspensions/resume", operate, "Have mail tried again", []param{{"target", "Of a suspension", true}}, Done{}, (*console).opResume},
+		{"search", "GET", "/search", look, "Messages and refusals in the log, as posthaste trace",
+			[]param{{"q", "A queue ID, address, @domain, Message-ID, client, next hop or login name", false}, {"reply", "A part of a reply", false},
+				{"since", "2026-11-24T08:00, or 08:00", false}, {"until", "The same", false}}, Found{}, (*console).opSearch},
+	}
+	for _, word := range slices.Sorted(maps.Keys(verbs)) {
+		list = append(list, operation{word, "POST", "/messages/{id}/" + word, operate, actTexts[word], []param{idParam}, Done{},
+			func(c *console, q *query) (any, error) { return c.opAct(q, word) }})
+	}
+	return list
+}
+
+// actTexts say what the verbs do.
+var actTexts = map[string]string{"hold": "Put the message on hold", "release": "Release the message from hold", "retry": "Try to deliver the message now",
+	"requeue": "Queue the message anew: its addresses are mapped again", "return": "Return the message to its sender now", "delete": "Delete the message, without a word to anybody"}
+
+func conditionParams() (list []param) {
+	for _, name := range selection.Names() {
+		list = append(list, param{name, "As --" + name + " of posthaste queue; may be repeated", false})
+	}
+	return list
+}
+
+func (c *console) opNow(q *query) (any, error) { return c.live.view(), nil }
+
+// sample is that of a time, or the latest.
+func (c *console) sample(at string) (*history.Sample, error) {
+	if at == "" {
+		if s := c.live.latest(); s != nil {
+			return s, nil
+		}
+		return nil, errDown
+	}
+	t, clock, err := queueclient.ParseMoment(at, c.now())
+	if err != nil {
+		return nil, wrong("%v", err)
+	}
+	if clock && t.After(c.now()) {
+		t = t.AddDate(0, 0, -1)
+	}
+	return history.At(c.mta.history, t)
+}
+
+func (c *console) opShape(q *query) (any, error) {
+	queues, senders := q.values["queue"], q.get("side") == "sender"
+	if len(queues) == 0 {
+		queues = []string{"incoming", "active", "deferred"}
+	}
+	for _, name := range queues {
+		if !slices.Contains(history.Queues, name) {
+			return nil, wrong("there is no queue %q; the queues are %s", name, strings.Join(history.Queues, ", "))
+		}
+	}
+	if side := q.get("side"); side != "" && side != "sender" && side != "recipient" {
+		return nil, wrong("side is sender or recipient")
+	}
+	rows := 50
+	if text := q.get("rows"); text != "" {
+		var err error
+		if rows, err = strconv.Atoi(text); err != nil || rows < 1 || rows > history.MaxRows {
+			return nil, wrong("rows is a number from 1 to %d", history.MaxRows)
+		}
+	}
+	s, err := c.sample(q.get("at"))
+	if err != nil {
+		return nil, err
+	}
+	return shape(s, queues, senders, rows), nil
+}
+
+func (c *console) opMessages(q *query) (any, error) {
+	where := selection.New(c.now())
+	cursor := 0
+	for name, values := range q.values {
+		for _, v := range values {
+			switch {
+			case v == "":
+				continue
+			case name == "cursor":
+				var err error
+				if cursor, err = strconv.Atoi(v); err != nil || cursor < 0 {
+					return nil, wrong("a cursor is what the answer before has as next")
+				}
+				continue
+			}
+			if _, wants := selection.Known(name); !wants {
+				v = ""
+			}
+			if err := where.Set(name, v); err != nil {
+				return nil, wrong("%v", err)
+			}
+		}
+	}
+	items, next, err := c.mta.list(q.ctx, where, cursor)
+	if err != nil {
+		return nil, err
+	}
+	out := &Messages{Messages: []Message{}, Next: next}
+	for i := range items {
+		out.Messages = append(out.Messages, message(&items[i]))
+	}
+	return out, nil
+}
+
+// queueID is the parameter id.
+func (q *query) queueID() (mail.QueueID, error) {
+	id := mail.QueueID(q.get("id"))
+	if !id.Valid() {
+		return "", wrong("%q is no queue ID", string(id))
+	}
+	return id, nil
+}
+
+func (c *console) opMessage(q *query) (any, error) {
+	id, err := q.queueID()
+	if err != nil {
+		return nil, err
+	}
+	it, err := c.mta.item(q.ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	lines, err := c.mta.explain(q.ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return &Explained{message(it), lines}, nil
+}
+
+func (c *console) opAct(q *query, word string) (any, error) {
+	id, err := q.queueID()
+	if err != nil {
+		return nil, err
+	}
+	err = c.audited(q, word, string(id), "", func() error { return c.mta.act(q.ctx, word, id) })
+	return &Done{actTexts[word] + ": " + string(id)}, err
+}
+
+func (c *console) opDestination(q *query) (any, error) {
+	name := q.get("name")
+	lines, err := c.mta.destination(q.ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	d := &Destination{Name: name, Explanation: lines, Suspensions: []Suspension{}}
+	all, err := c.mta.suspensions(q.ctx)
+	for _, s := range all {
+		if strings.EqualFold(s.Target, name) {
+			d.Suspensions = append(d.Suspensions, s)
+		}
+	}
+	return d, err
+}
+
+func (c *console) opFlush(q *query) (any, error) {
+	n := 0
+	err := c.audited(q, "flush", q.get("name"), "", func() (err error) {
+		n, err = c.mta.flush(q.ctx, q.get("name"))
+		return err
+	})
+	return &Done{fmt.Sprintf("%s for %s tried now", queueclient.Messages(n), q.get("name"))}, err
+}
+
+func (c *console) opSuspensions(q *query) (any, error) { return c.mta.suspensions(q.ctx) }
+
+func (c *console) opSuspend(q *query) (any, error) {
+	var until time.Time
+	if text := q.get("for"); text != "" {
+		d, err := selection.ParseTime(text)
+		if err != nil {
+			return nil, wrong("%v", err)
+		}
+		until = c.now().Add(d).Truncate(time.Second)
+	}
+	err := c.audited(q, "suspend", q.get("target"), q.get("reason"), func() error {
+		return c.mta.suspend(q.ctx, q.get("target"), q.session.user+" (console)", q.get("reason"), until)
+	})
+	return &Done{q.get("target") + " is suspended"}, err
+}
+
+func (c *console) opResume(q *query) (any, error) {
+	err := c.audited(q, "resume", q.get("target"), "", func() error { return c.mta.resume(q.ctx, q.get("target"), q.session.user+" (console)") })
+	return &Done{q.get("target") + " is resumed"}, err
+}
+
+func (c *console) opSearch(q *query) (any, error) {
+	var t track.Query
+	for name, field := range map[string]track.Field{"q": track.Anything, "reply": track.Reply} {
+		if v := strings.TrimSpace(q.get(name)); v != "" {
+			t.Conditions = append(t.Conditions, track.Condition{Field: field, Value: v})
+		}
+	}
+	for name, to := range map[string]*time.Time{"since": &t.Since, "until": &t.Until} {
+		if v := q.get(name); v != "" {
+			at, _, err := queueclient.ParseMoment(v, c.now())
+			if err != nil {
+				return nil, wrong("%s: %v", name, err)
+			}
+			*to = at
+		}
+	}
+	found, more, err := c.mta.trace(q.ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	out := &Found{Messages: []*track.Message{}, Refusals: []*track.Refusal{}, More: more}
+	for i := range found {
+		out.Messages = append(out.Messages, found[i].Messages...)
+		if found[i].Refusal != nil {
+			out.Refusals = append(out.Refusals, found[i].Refusal)
+		}
+	}
+	return out, nil
+}
+
+func (c *console) opLogin(q *query) (any, error) {
+	token, s, err := c.login(q.ctx, q.client, q.get("user"), q.get("password"))
+	if err != nil {
+		return nil, err
+	}
+	return &Token{token, s.role.String(), s.begun.Add(wholeTime)}, nil
+}
+
+func (c *console) opLogout(q *query) (any, error) {
+	c.sessions.end(&q.session)
+	return &Done{"logged out"}, nil
+}
+
+// audited logs an act of a user's before it is done, and its failure.
+func (c *console) audited(q *query, act, what, reason string, do func() error) error {
+	e := maillog.ConsoleAct{User: q.session.user, Client: q.client, Act: act, What: what, Reason: reason}
+	c.log(e)
+	err := do()
+	if err != nil {
+		e.Reason, e.Failed = err.Error(), true
+		c.log(e)
+	}
+	return err
+}
+
+// A waitError says that somebody has tried too many passwords.
+type waitError struct{ wait time.Duration }
+
+func (e *waitError) Error() string {
+	return fmt.Sprintf("too many logins have failed: try again in %s", span(e.wait.Round(time.Second)+time.Second))
+}
+
+// logged is a name that somebody claims, as one word: what follows it in the log is ours.
+func logged(name string) string {
+	return strings.Map(func(r rune) rune {
+		if r <= ' ' || r == '=' || r == ':' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, name[:min(len(name), 100)])
+}
+
+// login makes a session for who knows a password.
+func (c *console) login(ctx context.Context, client, user, password string) (token string, s session, err error) {
+	keys := []string{"address " + client, "user " + user}
+	if wait := c.tries.wait(keys...); wait > 0 {
+		return "", s, &waitError{wait}
+	}
+	name, r, err := c.people.login(ctx, user, password)
+	e := maillog.ConsoleAct{User: logged(user), Client: client, Act: "login"}
+	if err != nil {
+		e.Reason, e.Failed = err.Error(), true
+		c.log(e)
+		return "", s, err
+	}
+	c.tries.forgive(keys...)
+	c.log(e)
+	token, s = c.sessions.begin(name, r)
+	return token, s, nil
+}
+
+func (r role) String() string { return [...]string{"nobody", "look", "operate"}[r] }
+
+// statusOf is the HTTP status of an error.
+func statusOf(err error) int {
+	var fault *wrongError
+	var wait *waitError
+	var long *http.MaxBytesError
+	switch {
+	case errors.As(err, &fault):
+		return http.StatusBadRequest
+	case errors.As(err, &wait):
+		return http.StatusTooManyRequests
+	case errors.As(err, &long):
+		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, errNoMessage), errors.Is(err, errNoSuspension), errors.Is(err, history.ErrNone):
+		return http.StatusNotFound
+	case errors.Is(err, errLogin), errors.Is(err, errSession):
+		return http.StatusUnauthorized
+	case errors.Is(err, errRole):
+		return http.StatusForbidden
+	case errors.Is(err, errDown), errors.Is(err, errNoUsers):
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+var (
+	errSession = errors.New("log in first")
+	errRole    = errors.New("you may look, and not change anything: see console_operators")
+)
+
+// call carries an operation out, for whom it is permitted.
+func (c *console) call(o *operation, q *query) (any, error) {
+	if o.role > nobody && q.session.role == nobody {
+		return nil, errSession
+	}
+	if q.session.role < o.role {
+		return nil, errRole
+	}
+	for name := range q.values {
+		if !slices.ContainsFunc(o.params, func(p param) bool { return p.name == name }) {
+			return nil, wrong("there is no parameter %q", name)
+		}
+	}
+	for _, p := range o.params {
+		if p.required && q.get(p.name) == "" {
+			return nil, wrong("the parameter %q is missing", p.name)
+		}
+	}
+	return o.do(c, q)
+}
+
+// serveAPI answers a request to the API. Whoever changes something shows a token: a browser sends cookies for other sites, and no tokens.
+func (c *console) serveAPI(o *operation) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		q := &query{ctx: r.Context(), client: clientOf(r), values: url.Values{}}
+		if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
+			q.session, _ = c.sessions.find(token)
+		} else if r.Method == http.MethodGet {
+			q.session = c.sessionOf(r)
+		}
+		result, err := any(nil), c.apiValues(o, q, r)
+		if err == nil {
+			result, err = c.call(o, q)
+		}
+		status := http.StatusOK
+		if err != nil {
+			if status = statusOf(err); status == http.StatusUnauthorized {
+				w.Header().Set("WWW-Authenticate", "Bearer")
+			}
+			w.Header().Set("Content-Type", "application/problem+json")
+			result = map[string]any{"status": status, "title": http.StatusText(status), "detail": err.Error()}
+		} else {
+			w.Header().Set("Content-Type", "application/json")
+		}
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(result) // who has gone does not read it
+	}
+}
+
+// apiValues reads the parameters.
+func (c *console) apiValues(o *operation, q *query, r *http.Request) error {
+	if r.Method == http.MethodGet {
+		values, err := url.ParseQuery(r.URL.RawQuery)
+		if err != nil {
+			return wrong("the query cannot be read: %v", err)
+		}
+		q.values = values
+	} else if err := jsonValues(q.values, r); err != nil {
+		return err
+	}
+	for _, p := range o.params {
+		if strings.Contains(o.path, "{"+p.name+"}") {
+			q.values.Set(p.name, r.PathValue(p.name))
+		}
+	}
+	return nil
+}
+
+// jsonValues reads an object of texts.
+func jsonValues(values url.Values, r *http.Request) error {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	if len(body) == 0 {
+		return nil
+	}
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
+		return wrong("the body is to be application/json")
+	}
+	fields := map[string]string{}
+	if err := json.Unmarshal(body, &fields); err != nil {
+		return wrong("the body is to be a JSON object whose values are texts: %v", err)
+	}
+	for name, v := range fields {
+		values.Set(name, v)
+	}
+	return nil
+}

@@ -1,0 +1,392 @@
+package console
+
+import (
+	"bytes"
+	"embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"math/bits"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"posthaste/internal/history"
+	"posthaste/internal/mail"
+)
+
+//go:embed web
+var web embed.FS
+
+// A page is what all pages have in common.
+type page struct {
+	Title   string
+	Host    string
+	Assets  string // path of the files that pages need
+	Path    string // with its query
+	Session *session
+	Note    string // what came of what was done before
+	Failure string
+	Body    any
+}
+
+// Operates says whether the user may change something.
+func (p *page) Operates() bool { return p.Session != nil && p.Session.role >= operate }
+
+// CSRF is what each form must have in it.
+func (p *page) CSRF() string { return p.Session.csrf }
+
+// User is who has logged in.
+func (p *page) User() string { return p.Session.user }
+
+// An actForm is a button, or a form, that does something.
+type actForm struct {
+	*page
+	Name, Label, Confirm string
+	Fields               [][2]string // those that the user does not see
+}
+
+// functions are what templates call besides. What strangers have written goes through vis.
+func functions() template.FuncMap {
+	return template.FuncMap{
+		"number": number, "vis": visible, "stamp": stamp, "ago": func(t time.Time) string { return span(time.Since(t)) },
+		"heat":  heat,
+		"cells": cells, "domain": domainName, "place": func(name string) string { return "/destination/" + url.PathEscape(name) },
+		"form": func(p *page, name, label, confirm string, fields ...string) actForm {
+			f := actForm{p, name, label, confirm, nil}
+			for i := 0; i+1 < len(fields); i += 2 {
+				f.Fields = append(f.Fields, [2]string{fields[i], fields[i+1]})
+			}
+			return f
+		},
+		"columns": func() []string { return columnNames }, "chart": chart,
+	}
+}
+
+var columnNames = []string{"to 5 min", "10", "20", "40", "80", "160", "320", "640", "1280 min", "more"}
+
+// visible makes what would not be seen, or would change the direction of writing, visible.
+func visible(s string) string {
+	var b strings.Builder
+	for len(s) > 0 {
+		r, n := utf8.DecodeRuneInString(s)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[0])
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+		s = s[n:]
+	}
+	return b.String()
+}
+
+func stamp(t any) string {
+	switch t := t.(type) {
+	case *time.Time:
+		if t != nil {
+			return t.Local().Format(time.DateTime)
+		}
+	case time.Time:
+		if !t.IsZero() {
+			return t.Local().Format(time.DateTime)
+		}
+	}
+	return ""
+}
+
+// domainName is a row's name on a page.
+func domainName(name string, senders bool) string {
+	if name == "" && senders {
+		return "<> (reports)"
+	}
+	return visible(name)
+}
+
+// heat is the class of a cell: one more for four times as much.
+func heat(n int64) string { return fmt.Sprint("h", min((bits.Len64(uint64(n))+1)/2, 9)) }
+
+// A cell is one of the table of ages.
+type cell struct {
+	N    int64
+	Link string // to the messages behind it; empty: there are none, or they cannot be told
+}
+
+// cells are a row's, with the way to the messages behind each.
+func cells(s *Shape, r ShapeRow) (list []cell) {
+	for i, n := range r.Counts {
+		c := cell{N: n}
+		if n > 0 && !strings.HasPrefix(r.Domain, "(") && time.Since(s.At) < time.Hour {
+			v := conditions(s, r.Domain)
+			if i > 0 {
+				v.Set("older", fmt.Sprint(int(history.Tick/time.Minute)<<(i-1), "m"))
+			}
+			if i < history.Buckets-1 {
+				v.Set("younger", fmt.Sprint(int(history.Tick/time.Minute)<<i, "m"))
+			}
+			c.Link = "/messages?" + v.Encode()
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// conditions select the mail of a row.
+func conditions(s *Shape, domain string) url.Values {
+	v := url.Values{"queue": s.Queues}
+	switch {
+	case !s.Senders:
+		v.Set("domain", domain)
+	case domain == "":
+		v.Set("sender", "<>")
+	default:
+		v.Set("sender", "@"+domain)
+	}
+	return v
+}
+
+// A view is one page: it makes the title and what the template of that name shows.
+type view struct {
+	path, template string
+	make           func(c *console, q *query, r *http.Request) (title string, body any, err error)
+}
+
+func views() []view {
+	return []view{
+		{"/{$}", "now", func(c *console, q *query, _ *http.Request) (string, any, error) {
+			c.live.poke()
+			return "Now", nowBody{c.live.view(), c.waiting(24 * time.Hour)}, nil
+		}},
+		{"/queue", "queue", viewShape},
+		{"/messages", "messages", func(c *console, q *query, _ *http.Request) (string, any, error) {
+			list, err := c.opMessages(q)
+			if err != nil {
+				return "Messages", nil, err
+			}
+			return "Messages", messagesBody{list.(*Messages), nextLink(q.values, list.(*Messages).Next), q.values}, nil
+		}},
+		{"/message/{id}", "message", viewMessage},
+		{"/destination/{name}", "destination", viewDestination},
+		{"/destination", "", nil}, // the form in the head of each page: see register
+		{"/search", "search", viewSearch},
+		{"/suspended", "suspended", func(c *console, q *query, _ *http.Request) (string, any, error) {
+			list, err := c.opSuspensions(q)
+			return "Suspended", list, err
+		}},
+	}
+}
+
+// A nowBody is the first page.
+type nowBody struct {
+	*Now
+	Waiting []point
+}
+
+// A shapeBody is the table of ages.
+type shapeBody struct {
+	*Shape
+	Side, At string
+	Chosen   map[string]bool
+	First    string // since when there are samples
+	Live     string // where it is sent anew
+}
+
+func viewShape(c *console, q *query, r *http.Request) (string, any, error) {
+	for name := range q.values {
+		if q.values[name] = slices.DeleteFunc(q.values[name], func(v string) bool { return v == "" }); len(q.values[name]) == 0 {
+			delete(q.values, name)
+		}
+	}
+	if q.get("at") == "" {
+		c.live.poke()
+	}
+	s, err := c.opShape(q)
+	if err != nil {
+		return "Queue", nil, err
+	}
+	b := shapeBody{Shape: s.(*Shape), Side: "recipient", At: q.get("at"), Chosen: map[string]bool{}}
+	if b.Senders {
+		b.Side = "sender"
+	}
+	for _, name := range b.Queues {
+		b.Chosen[name] = true
+	}
+	if first, _, err := history.Span(c.mta.history); err == nil {
+		b.First = stamp(first)
+	}
+	if b.At == "" {
+		b.Live = "/live/queue?" + q.values.Encode()
+	}
+	return "Queue", b, nil
+}
+
+// AllQueues are those that there are.
+func (b shapeBody) AllQueues() []string { return history.Queues }
+
+// A messagesBody is a list of messages.
+type messagesBody struct {
+	*Messages
+	NextLink string
+	Where    url.Values
+}
+
+func nextLink(v url.Values, next int) string {
+	if next == 0 {
+		return ""
+	}
+	v = url.Values(http.Header(v).Clone())
+	v.Set("cursor", fmt.Sprint(next))
+	return "/messages?" + v.Encode()
+}
+
+// A messageBody is one message: as it is in the queue, if it is there, and what the log has of it.
+type messageBody struct {
+	ID      string
+	Queued  *Explained
+	Found   *Found
+	LogSays string // why there is nothing of the log
+}
+
+func viewMessage(c *console, q *query, r *http.Request) (string, any, error) {
+	q.values = url.Values{"id": {r.PathValue("id")}}
+	b := messageBody{ID: q.get("id")}
+	title := "Message " + b.ID
+	m, err := c.opMessage(q)
+	if err == nil {
+		b.Queued = m.(*Explained)
+	} else if !errors.Is(err, errNoMessage) {
+		return title, nil, err
+	}
+	found, err := c.opSearch(&query{ctx: q.ctx, session: q.session, values: url.Values{"q": {b.ID}}})
+	if err != nil {
+		b.LogSays = err.Error()
+	} else if b.Found = found.(*Found); b.Queued == nil && len(b.Found.Messages) == 0 {
+		return title, nil, errNoMessage
+	}
+	return title, b, nil
+}
+
+// A destinationBody is a destination, and how its mail went.
+type destinationBody struct {
+	*Destination
+	Rows    []queueRow
+	Waiting []point
+}
+
+// A queueRow is a destination's mail in one queue.
+type queueRow struct {
+	Queue string
+	ShapeRow
+	Cells []cell
+}
+
+func viewDestination(c *console, q *query, r *http.Request) (string, any, error) {
+	q.values = url.Values{"name": {r.PathValue("name")}}
+	name := q.get("name")
+	d, err := c.opDestination(q)
+	if err != nil {
+		return name, nil, err
+	}
+	b := destinationBody{Destination: d.(*Destination), Waiting: c.waitingFor(name, 24*time.Hour)}
+	if s := c.live.latest(); s != nil {
+		for _, queue := range history.Queues {
+			t := shape(s, []string{queue}, false, history.MaxRows)
+			for _, row := range t.Rows {
+				if strings.EqualFold(row.Domain, name) {
+					b.Rows = append(b.Rows, queueRow{queue, row, cells(t, row)})
+				}
+			}
+		}
+	}
+	return name, b, nil
+}
+
+// A searchBody is the form, and what was found.
+type searchBody struct {
+	Q, Reply, Since, Until string
+	Asked                  bool
+	Queued                 []Message
+	Found                  *Found
+	LogSays                string
+}
+
+func viewSearch(c *console, q *query, r *http.Request) (string, any, error) {
+	b := searchBody{Q: strings.TrimSpace(q.get("q")), Reply: strings.TrimSpace(q.get("reply")), Since: q.get("since"), Until: q.get("until")}
+	if b.Asked = b.Q != "" || b.Reply != "" || b.Since != ""; !b.Asked {
+		return "Search", b, nil
+	}
+	for _, v := range queueConditions(b.Q, b.Reply) {
+		list, err := c.opMessages(&query{ctx: q.ctx, values: v})
+		if err != nil {
+			return "Search", nil, err
+		}
+		for _, m := range list.(*Messages).Messages {
+			if !slices.ContainsFunc(b.Queued, func(o Message) bool { return o.ID == m.ID }) && len(b.Queued) < pageItems {
+				b.Queued = append(b.Queued, m)
+			}
+		}
+	}
+	found, err := c.opSearch(q)
+	if err != nil {
+		b.LogSays = err.Error()
+	} else {
+		b.Found = found.(*Found)
+	}
+	return "Search", b, nil
+}
+
+// queueConditions are the lists of the queue that a search is for.
+func queueConditions(what, reply string) (list []url.Values) {
+	add := func(name, value string) {
+		v := url.Values{name: {value}}
+		if reply != "" {
+			v.Set("reply", reply)
+		}
+		list = append(list, v)
+	}
+	switch {
+	case what == "" && reply != "":
+		list = append(list, url.Values{"reply": {reply}})
+	case what == "" || mail.QueueID(what).Valid() && len(what) > 12:
+	case strings.Contains(what, "@") || what == "<>":
+		add("sender", what)
+		if what != "<>" {
+			add("recipient", what)
+		}
+	case !strings.ContainsAny(what, "/ <>"):
+		add("destination", what)
+	}
+	return list
+}
+
+// render writes a page. Nothing of it is sent when a template fails.
+func (c *console) render(w http.ResponseWriter, status int, name string, p *page) {
+	var b bytes.Buffer
+	if err := c.templates[name].ExecuteTemplate(&b, "page", p); err != nil {
+		http.Error(w, "the page cannot be made: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(b.Bytes()) // who has gone does not read it
+}
+
+// parseTemplates makes a template of each page.
+func parseTemplates() map[string]*template.Template {
+	all := make(map[string]*template.Template)
+	for _, name := range []string{"now", "queue", "messages", "message", "destination", "search", "suspended", "login", "failure"} {
+		all[name] = template.Must(template.New(name).Funcs(functions()).ParseFS(web, "web/page.html", "web/"+name+".html"))
+	}
+	return all
+}
+
+// fragment makes the part of a page that is sent anew.
+func (c *console) fragment(name string, body any) func(*bytes.Buffer) error {
+	return func(b *bytes.Buffer) error { return c.templates[name].ExecuteTemplate(b, "live", body) }
+}

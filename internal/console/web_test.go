@@ -1,0 +1,712 @@
+package console
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"posthaste/internal/history"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/sasl"
+	"posthaste/internal/spooltool/faketest"
+	"posthaste/internal/table"
+	"posthaste/internal/track"
+)
+
+const (
+	queueID = "4jWmL10SyZz1SCBX"
+	// evil is what strangers write.
+	evil = `"><script>alert(1)</script><img src=x onerror=alert(2)>` + "\u202e\x1b[2J"
+)
+
+// A world is a console before a queue manager that answers what a test says.
+type world struct {
+	t       *testing.T
+	console *console
+	server  *httptest.Server
+	now     time.Time
+
+	mu       sync.Mutex
+	asked    []ipc.Message
+	events   []string
+	item     proto.Item
+	lines    []string
+	entries  []proto.OverrideEntry
+	refused  string
+	commands bool // of a message are carried out
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	site := faketest.New(t, "")
+	w := &world{t: t, now: time.Now(), commands: true, lines: []string{queueID + ": deferred queue since ...", "  waits for " + evil}}
+	w.item = proto.Item{ID: queueID, Queue: "deferred", Arrival: w.now.Add(-time.Hour), Next: w.now.Add(time.Hour), Size: 1234, Attempts: 3, Sender: evil + "@from.test", Client: evil, ClientAddr: "192.0.2.1",
+		SASLUser: evil, Recipients: []proto.ItemRcpt{{Address: "x@" + evil, Orig: evil, Reason: "host said: 450 " + evil}}}
+	w.entries = []proto.OverrideEntry{{Of: "suspension", Target: "slow.test", By: evil, Reason: evil, Since: w.now}}
+	site.Serve("qmgr", w.manager)
+	manager := ipc.NewClient(ipc.Unix(filepath.Join(site.Queue, "public", "qmgr")), nil)
+	t.Cleanup(func() { manager.Close() })
+	dir := t.TempDir()
+	log := filepath.Join(dir, "mail.log")
+	text := fmt.Sprintf("Nov 24 10:00:01 mta postfix/cleanup[7]: %[1]s: message-id=<%[2]s>\nNov 24 10:00:01 mta postfix/qmgr[8]: %[1]s: from=<%[2]s>, size=1234, nrcpt=1 (queue active)\n"+
+		"Nov 24 10:00:02 mta postfix/smtp[9]: %[1]s: to=<x@%[2]s>, relay=%[2]s, delay=1, delays=0/0/1/0, dsn=4.0.0, status=deferred (host said: 450 %[2]s)\n", queueID, evil)
+	if err := os.WriteFile(log, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	users := ""
+	for _, name := range []string{"ann", "joe"} {
+		var out bytes.Buffer
+		if sasl.Passwd([]string{name}, strings.NewReader("secret of "+name+"\n"), &out, io.Discard) != 0 {
+			t.Fatal("no secret")
+		}
+		user, secret, _ := strings.Cut(strings.TrimSpace(out.String()), " ")
+		users += fmt.Sprintf("{ %s = %s }, ", user, secret)
+	}
+	operators, err := table.NewList("console_operators", []string{"ann"}, table.ListOptions{Kind: table.Strings})
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps := table.OpenMaps("console_user_maps", []string{"inline:{ " + strings.TrimSuffix(users, ", ") + " }"}, table.Options{Warn: func(text string) { t.Error(text) }})
+	clock := func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return w.now }
+	stopping := make(chan struct{})
+	w.console = &console{mta: &mta{manager: manager, history: filepath.Join(dir, "history"), logs: func() (track.Options, error) { return track.Options{Logs: []string{log}}, nil }},
+		people: &people{backend: sasl.NewUsers(maps, "", nil, nil), operators: operators}, sessions: newSessions(clock), tries: newTries(clock), live: newLive(),
+		log: w.event, now: clock, host: "mta.test", hosts: []string{"mta.test"}, version: "0.1", stopping: stopping}
+	w.server = httptest.NewServer(w.console.handler())
+	t.Cleanup(w.server.Close)
+	t.Cleanup(func() { close(stopping) })
+	return w
+}
+
+func (w *world) event(e maillog.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.events = append(w.events, string(e.Append(nil)))
+}
+
+// take is what was logged, and what the queue manager was asked that changes something, since the last call.
+func (w *world) take() (events []string, changes []ipc.Message) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	events, changes = w.events, w.asked
+	w.events, w.asked = nil, nil
+	return events, changes
+}
+
+// manager answers as the queue manager.
+func (w *world) manager(r *ipc.Request) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch r.Kind {
+	case proto.KindList:
+		reply := new(proto.ListReply)
+		if q := faketest.Decode[proto.List](w.t, r); q.ID == w.item.ID {
+			reply.Items = []proto.Item{w.item}
+		}
+		r.Reply(reply)
+	case proto.KindSelect:
+		q := faketest.Decode[proto.Select](w.t, r)
+		if q.Verb != 0 {
+			w.asked = append(w.asked, &q)
+		}
+		r.Reply(&proto.SelectReply{IDs: []mail.QueueID{w.item.ID}, Items: []proto.Item{w.item}, Refused: w.refused, Next: max(0, 2-2*q.Cursor)})
+	case proto.KindExplain:
+		r.Reply(&proto.ExplainReply{Lines: w.lines})
+	case proto.KindCommand:
+		q := faketest.Decode[proto.Command](w.t, r)
+		w.asked = append(w.asked, &q)
+		reply := new(proto.CommandReply)
+		if w.commands {
+			reply.IDs = []mail.QueueID{q.ID}
+		}
+		r.Reply(reply)
+	case proto.KindOverride:
+		q := faketest.Decode[proto.Override](w.t, r)
+		if q.Op != proto.OverrideList {
+			w.asked = append(w.asked, &q)
+		}
+		r.Reply(&proto.OverrideReply{Entries: w.entries, Waiting: make([]int, len(w.entries)), Found: q.Entry.Target == "slow.test", Refused: w.refused})
+	case proto.KindShape:
+		r.Reply(&proto.ShapeReply{Rows: []proto.ShapeRow{{Domain: evil, Queue: "deferred", Counts: []int{1, 0, 4310}}, {Domain: evil, Queue: "deferred", Senders: true, Counts: []int{7}}}})
+	}
+}
+
+// count has the queue counted, as for somebody who looks.
+func (w *world) count() {
+	k := &keeper{mta: w.console.mta, live: w.console.live}
+	k.see(w.t.Context(), time.Now)
+}
+
+// A browser has cookies, and goes to no other page by itself.
+type browser struct {
+	w      *world
+	cookie *http.Cookie
+	csrf   string
+	header map[string]string
+}
+
+// do sends a request. A body that is not nil is that of a form.
+func (b *browser) do(method, path string, form url.Values) (status int, text string, h http.Header) {
+	b.w.t.Helper()
+	req, err := http.NewRequestWithContext(b.w.t.Context(), method, b.w.server.URL+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		b.w.t.Fatal(err)
+	}
+	if form != nil {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	return b.send(req)
+}
+
+func (b *browser) send(req *http.Request) (status int, text string, h http.Header) {
+	b.w.t.Helper()
+	if b.cookie != nil {
+		req.AddCookie(b.cookie)
+	}
+	for name, v := range b.header {
+		if req.Header.Set(name, v); name == "Host" {
+			req.Host = v
+		}
+	}
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		b.w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		b.w.t.Fatal(err)
+	}
+	for _, c := range resp.Cookies() {
+		b.cookie = c
+	}
+	return resp.StatusCode, string(body), resp.Header
+}
+
+var csrfField = regexp.MustCompile(`name="csrf" value="([^"]+)"`)
+
+// login is a browser as whose user somebody has logged in.
+func (w *world) login(user string) *browser {
+	w.t.Helper()
+	b := &browser{w: w}
+	if status, text, h := b.do("POST", "/login", url.Values{"user": {user}, "password": {"secret of " + user}}); status != http.StatusSeeOther || h.Get("Location") != "/" {
+		w.t.Fatalf("login: %d\n%s", status, text)
+	}
+	if c := b.cookie; !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Path != "/" {
+		w.t.Errorf("cookie: %v", c)
+	}
+	_, text, _ := b.do("GET", "/", nil)
+	m := csrfField.FindStringSubmatch(text)
+	if m == nil {
+		w.t.Fatalf("no form:\n%s", text)
+	}
+	b.csrf = m[1]
+	w.take()
+	return b
+}
+
+// form has what every form has in it.
+func (b *browser) form(pairs ...string) url.Values {
+	v := url.Values{"csrf": {b.csrf}, "back": {"/suspended"}}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		v.Set(pairs[i], pairs[i+1])
+	}
+	return v
+}
+
+var pages = []string{"/", "/queue", "/queue?side=sender&queue=deferred&queue=hold", "/messages", "/messages?queue=deferred&sender=%3C%3E&cursor=0", "/message/" + queueID,
+	"/destination/slow.test", "/destination/" + url.PathEscape(`"><script>alert(1)</script>.test`), "/search", "/search?q=" + url.QueryEscape(queueID), "/search?q=x%40" + url.QueryEscape(evil), "/search?reply=450",
+	"/suspended", "/nosuch", "/message/nosuch", "/queue?side=" + url.QueryEscape(evil), "/destination/a%20b"}
+
+// What strangers have written is text on every page, and what would not be seen is made visible. Pages run no code, and are kept nowhere.
+func TestHostileData(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.login("ann")
+	w.count()
+	for _, p := range pages {
+		status, text, h := b.do("GET", p, nil)
+		low := strings.ToLower(text)
+		code := regexp.MustCompile(`"[^"]*"`).ReplaceAllString(low, "") // tags without their values
+		if strings.Contains(low, "<script>") || strings.Contains(low, "<img") || strings.ContainsAny(text, "\x1b\u202e") || regexp.MustCompile(`<[^>]* (on\w+|style)=`).MatchString(code) {
+			t.Errorf("%s: %d\n%s", p, status, text)
+		}
+		if csp := h.Get("Content-Security-Policy"); csp != policy || h.Get("Cache-Control") != "no-store" || h.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s: %v", p, h)
+		}
+	}
+	for p, want := range map[string]string{"/": "4,311 recipients wait, the oldest for over 10 min.", "/queue": `class="n h7"`, "/message/" + queueID: `\u202e\u001b[2J`,
+		"/search?q=" + queueID: "status", "/suspended": "slow.test", "/destination/slow.test": "Resume", "/queue?side=sender": `<td class="n">7</td>`} {
+		if status, text, _ := b.do("GET", p, nil); status != 200 || !strings.Contains(text, want) {
+			t.Errorf("%s: %d, there is no %q\n%s", p, status, want, text)
+		}
+	}
+	if status, _, _ := b.do("GET", "/message/4jWmL10SyZz1SCBY", nil); status != 404 {
+		t.Errorf("a message that is not there: %d", status)
+	}
+}
+
+// Nobody sees anything without a login, and who may look changes nothing.
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	stranger, joe := &browser{w: w}, w.login("joe")
+	for _, p := range pages {
+		status, text, h := stranger.do("GET", p, nil)
+		if p == "/nosuch" {
+			continue
+		}
+		if status != http.StatusSeeOther || h.Get("Location") != "/login" || strings.Contains(text, queueID) {
+			t.Errorf("%s: %d %q", p, status, text)
+		}
+	}
+	if status, _, _ := stranger.do("GET", "/live/now", nil); status != http.StatusUnauthorized {
+		t.Errorf("live: %d", status)
+	}
+	for _, o := range operations() {
+		path := apiPath + strings.NewReplacer("{id}", queueID, "{name}", "slow.test").Replace(o.path)
+		if status, text, _ := stranger.do(o.method, path, nil); status != http.StatusUnauthorized && o.role > nobody {
+			t.Errorf("%s %s: %d %s", o.method, path, status, text)
+		}
+		if o.method == "GET" {
+			if status, text, h := joe.do("GET", path+map[bool]string{true: "?q=x"}[o.name == "search"], nil); status != 200 && o.name != "shape" || !strings.HasPrefix(h.Get("Content-Type"), "application/") {
+				t.Errorf("joe looks at %s: %d %s", path, status, text)
+			}
+			continue
+		}
+		// A cookie is not enough for what changes something.
+		if status, _, _ := joe.do(o.method, path, nil); status != http.StatusUnauthorized && o.role > nobody {
+			t.Errorf("%s with a cookie: %d", path, status)
+		}
+		if o.role < operate {
+			continue
+		}
+		if status, text, _ := joe.do("POST", "/do/"+o.name, joe.form("id", queueID, "name", "slow.test", "target", "slow.test")); status != http.StatusForbidden {
+			t.Errorf("joe does %s: %d %s", o.name, status, text)
+		}
+	}
+	if _, text, _ := joe.do("GET", "/message/"+queueID, nil); strings.Contains(text, "/do/") {
+		t.Error("there are buttons for who may only look")
+	}
+	if events, changes := w.take(); len(changes) > 0 || len(events) > 0 {
+		t.Errorf("%v %q", changes, events)
+	}
+}
+
+// What the buttons do reaches the queue manager, with who it was in the log before; what fails is said, and in the log as well.
+func TestActs(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.login("ann")
+	act := func(name string, status int, want []ipc.Message, events []string, pairs ...string) {
+		t.Helper()
+		got, text, h := b.do("POST", "/do/"+name, b.form(pairs...))
+		if got != status || status == http.StatusSeeOther && h.Get("Location") != "/suspended" {
+			t.Errorf("%s: %d\n%s", name, got, text)
+		}
+		logged, changes := w.take()
+		for i := range changes {
+			if s, ok := changes[i].(*proto.Select); ok {
+				s.Where[0] = "" // the time
+			}
+		}
+		if fmt.Sprintf("%+v", show(changes)) != fmt.Sprintf("%+v", show(want)) || fmt.Sprint(logged) != fmt.Sprint(events) {
+			t.Errorf("%s: %+v, want %+v\n%q, want %q", name, show(changes), show(want), logged, events)
+		}
+	}
+	who := "user=ann client=127.0.0.1: "
+	for name, verb := range verbs {
+		act(name, http.StatusSeeOther, []ipc.Message{&proto.Command{Verb: verb, ID: queueID, Now: name == "return"}}, []string{who + name + " " + queueID}, "id", queueID)
+	}
+	w.item.Queue = "hold"
+	act("return", http.StatusSeeOther, []ipc.Message{&proto.Command{Verb: proto.VerbExpire, ID: queueID}, &proto.Command{Verb: proto.VerbRelease, ID: queueID}},
+		[]string{who + "return " + queueID}, "id", queueID)
+	act("suspend", http.StatusSeeOther, []ipc.Message{&proto.Override{Op: proto.OverridePut, Entry: proto.OverrideEntry{Of: "suspension", Target: "fast.test", By: "ann (console)", Reason: "ticket"}}},
+		[]string{who + "suspend Fast.test: ticket"}, "target", "Fast.test", "reason", "ticket")
+	act("resume", http.StatusSeeOther, []ipc.Message{&proto.Override{Op: proto.OverrideRemove, Entry: proto.OverrideEntry{Of: "suspension", Target: "slow.test", By: "ann (console)"}}},
+		[]string{who + "resume slow.test"}, "target", "slow.test")
+	act("resume", http.StatusNotFound, []ipc.Message{&proto.Override{Op: proto.OverrideRemove, Entry: proto.OverrideEntry{Of: "suspension", Target: "other.test", By: "ann (console)"}}},
+		[]string{who + "resume other.test", who + "resume other.test failed: it is not suspended under that name"}, "target", "other.test")
+	sel := &proto.Select{Where: []string{"", "destination=slow.test"}, Verb: proto.VerbFlush}
+	again := &proto.Select{Where: []string{"", "destination=slow.test"}, Verb: proto.VerbFlush, Cursor: 2}
+	act("flush", http.StatusSeeOther, []ipc.Message{sel, again}, []string{who + "flush slow.test"}, "name", "slow.test")
+	w.commands = false
+	act("delete", http.StatusNotFound, []ipc.Message{&proto.Command{Verb: proto.VerbDelete, ID: queueID}},
+		[]string{who + "delete " + queueID, who + "delete " + queueID + " failed: " + errNoMessage.Error()}, "id", queueID)
+	for _, bad := range [][]string{{"hold"}, {"hold", "id", "a b"}, {"hold", "id", queueID, "more", "x"}, {"suspend", "target", "a.test", "for", "soon"}} {
+		act(bad[0], http.StatusBadRequest, nil, nil, bad[1:]...)
+	}
+	act("suspend", http.StatusBadRequest, nil, []string{who + "suspend a b", who + "suspend a b failed: destination \"a b\" has blanks or control characters"}, "target", "a b")
+	if _, text, _ := b.do("GET", "/suspended", nil); !strings.Contains(text, `role="status"`) {
+		t.Error("the page does not say what was done")
+	}
+	if _, text, _ := b.do("GET", "/suspended", nil); strings.Contains(text, `role="status"`) {
+		t.Error("the page says it again")
+	}
+}
+
+func show(list []ipc.Message) (out []string) {
+	for _, m := range list {
+		out = append(out, fmt.Sprintf("%T %+v", m, m))
+	}
+	return out
+}
+
+// Another site's page cannot have a browser do anything, whatever its cookies.
+func TestForged(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.login("ann")
+	for _, header := range []map[string]string{{"Origin": "http://evil.test"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "null"}} {
+		b.header = header
+		if status, _, _ := b.do("POST", "/do/hold", b.form("id", queueID)); status != http.StatusForbidden {
+			t.Errorf("%v: %d", header, status)
+		}
+	}
+	b.header = map[string]string{"Host": "evil.test"} // whose name has been given our address
+	for _, p := range []string{"/", "/login", "/api/v1/now"} {
+		if status, _, _ := b.do("GET", p, nil); status != http.StatusMisdirectedRequest {
+			t.Errorf("another host's name, %s: %d", p, status)
+		}
+	}
+	b.header = nil
+	for _, csrf := range []string{"", "x", w.login("ann").csrf} {
+		v := b.form("id", queueID)
+		v.Set("csrf", csrf)
+		if status, _, _ := b.do("POST", "/do/hold", v); status != http.StatusForbidden {
+			t.Errorf("csrf %q: %d", csrf, status)
+		}
+		if status, _, _ := b.do("POST", "/logout", url.Values{"csrf": {csrf}}); status != http.StatusForbidden {
+			t.Errorf("logout with csrf %q: %d", csrf, status)
+		}
+	}
+	if status, _, _ := b.do("POST", "/do/hold", b.form("id", strings.Repeat("x", maxBody))); status != http.StatusBadRequest {
+		t.Errorf("a body that is too long: %d", status)
+	}
+	for _, back := range []string{"//evil.test/", "https://evil.test/", "/\\evil.test", ""} {
+		v := b.form("id", queueID)
+		v.Set("back", back)
+		if status, _, h := b.do("POST", "/do/hold", v); status != http.StatusSeeOther || h.Get("Location") != "/" {
+			t.Errorf("back to %q: %d %q", back, status, h.Get("Location"))
+		}
+		w.take()
+	}
+	// A GET changes nothing.
+	for _, o := range operations() {
+		if o.method == "POST" {
+			b.do("GET", "/do/"+o.name+"?id="+queueID, nil)
+			b.do("GET", apiPath+strings.NewReplacer("{id}", queueID, "{name}", "slow.test").Replace(o.path), nil)
+		}
+	}
+	if _, changes := w.take(); len(changes) > 0 {
+		t.Errorf("%v", show(changes))
+	}
+}
+
+// Wrong passwords wait longer and longer, by address; a session ends by itself, and by logging out.
+func TestLogin(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := &browser{w: w}
+	try := func(user, password string) int {
+		status, _, _ := b.do("POST", "/login", url.Values{"user": {user}, "password": {password}})
+		return status
+	}
+	for i, c := range []struct{ user, password string }{{"ann", "wrong"}, {"no such: login=", "secret of ann"}, {"ann", ""}, {"ann\x00", "x"}, {"ann", strings.Repeat("x", maxPassword+1)}} {
+		if status := try(c.user, c.password); status != http.StatusUnauthorized {
+			t.Errorf("%d: %d", i, status)
+		}
+	}
+	if status := try("ann", "secret of ann"); status != http.StatusTooManyRequests {
+		t.Errorf("after %d failures: %d", freeTries, status)
+	}
+	events, _ := w.take()
+	if len(events) != 5 || events[1] != "user=no?such??login? client=127.0.0.1: login failed: the name or the password is wrong" {
+		t.Errorf("%q", events)
+	}
+	later := func(d time.Duration) { w.mu.Lock(); w.now = w.now.Add(d); w.mu.Unlock() }
+	later(firstWait)
+	if status := try("ann", "wrong"); status != http.StatusUnauthorized {
+		t.Errorf("after the wait: %d", status)
+	}
+	later(firstWait)
+	if status := try("ann", "secret of ann"); status != http.StatusTooManyRequests {
+		t.Errorf("the second wait is not longer: %d", status)
+	}
+	later(longWait)
+	b = w.login("ann")
+	first := b.cookie
+	alive := func() bool { status, _, _ := b.do("GET", "/", nil); return status == 200 }
+	later(idleTime)
+	if !alive() {
+		t.Error("the session has ended too early")
+	}
+	later(idleTime + time.Second)
+	if alive() {
+		t.Error("the session goes on although nobody used it")
+	}
+	b = w.login("ann")
+	if b.cookie.Value == first.Value {
+		t.Error("the same token again")
+	}
+	for range 13 {
+		later(55 * time.Minute)
+		b.do("GET", "/", nil)
+	}
+	if later(10 * time.Minute); alive() {
+		t.Error("the session goes on for ever")
+	}
+	b = w.login("ann")
+	kept := *b.cookie
+	if status, _, h := b.do("POST", "/logout", url.Values{"csrf": {b.csrf}}); status != http.StatusSeeOther || h.Get("Location") != "/login" {
+		t.Errorf("log out: %d", status)
+	}
+	if b.cookie = &kept; alive() {
+		t.Error("the session goes on after logging out")
+	}
+}
+
+// Of many sessions the one that was used least recently ends.
+func TestSessions(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	s := newSessions(func() time.Time { now = now.Add(time.Millisecond); return now })
+	var tokens []string
+	for range userSessions + 1 {
+		token, _ := s.begin("ann", look)
+		tokens = append(tokens, token)
+		s.find(tokens[0])
+	}
+	_, first := s.find(tokens[0])
+	_, second := s.find(tokens[1])
+	if !first || second || len(s.all) != userSessions {
+		t.Errorf("%v %v %d", first, second, len(s.all))
+	}
+	for i := range maxSessions + 5 {
+		s.begin(fmt.Sprint(i), look)
+	}
+	if len(s.all) > maxSessions {
+		t.Errorf("%d sessions", len(s.all))
+	}
+	tr := newTries(func() time.Time { return now })
+	for i := range maxTries + 5 {
+		tr.wait(fmt.Sprint(i))
+	}
+	if len(tr.all) > maxTries {
+		t.Errorf("%d remembered", len(tr.all))
+	}
+}
+
+// A token from POST /session is good for everything that its user may do, until it is given back.
+func TestAPI(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.count()
+	b := &browser{w: w}
+	call := func(method, path, body string, into any) int {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), method, w.server.URL+apiPath+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		status, text, _ := b.send(req)
+		if err := json.Unmarshal([]byte(text), into); err != nil {
+			t.Errorf("%s: %v\n%s", path, err, text)
+		}
+		return status
+	}
+	var token Token
+	if status := call("POST", "/session", `{"user": "ann", "password": "secret of ann"}`, &token); status != 200 || token.Role != "operate" || token.Token == "" {
+		t.Fatalf("%d %+v", status, token)
+	}
+	b.header = map[string]string{"Authorization": "Bearer " + token.Token}
+	var s Shape
+	if status := call("GET", "/shape?queue=deferred", "", &s); status != 200 || s.Total.Total != 4311 || len(s.Rows) != 1 || s.Rows[0].Domain != strings.ToValidUTF8(evil, "") || s.Rows[0].Counts[2] != 4310 {
+		t.Errorf("%d %+v", status, s)
+	}
+	var list Messages
+	if status := call("GET", "/messages?sender=%3C%3E", "", &list); status != 200 || len(list.Messages) != 2 || list.Messages[0].ID != queueID {
+		t.Errorf("%d %+v", status, list)
+	}
+	var done Done
+	if status := call("POST", "/messages/"+queueID+"/hold", "", &done); status != 200 || !strings.Contains(done.Done, queueID) {
+		t.Errorf("%d %+v", status, done)
+	}
+	var problem struct {
+		Status        int
+		Title, Detail string
+	}
+	for path, want := range map[string]int{"/messages/nosuch": 404, "/messages/a%20b": 400, "/messages/4jWmL10SyZz1SCBY": 404, "/shape?side=x": 400, "/shape?rows=0": 400, "/shape?at=2026-01-01": 404, "/shape?x=y": 400, "/messages?older=soon": 400,
+		"/messages?cursor=x": 400, "/destinations/a%20b": 400, "/search": 400, "/shape?%zz": 400} {
+		if status := call("GET", path, "", &problem); status != want || problem.Status != want || problem.Detail == "" {
+			t.Errorf("%s: %d %+v", path, status, problem)
+		}
+	}
+	for _, body := range []string{`{"target": 7}`, `[`, `{"reason": "x"}`, strings.Repeat(" ", maxBody+1)} {
+		if status := call("POST", "/suspensions", body, &problem); status < 400 || status == 500 {
+			t.Errorf("%.20s: %d", body, status)
+		}
+	}
+	w.refused = "no room"
+	if status := call("POST", "/suspensions", `{"target": "a.test"}`, &problem); status != 500 || problem.Detail != "no room" {
+		t.Errorf("%d %+v", status, problem)
+	}
+	if status := call("POST", "/session/end", "", &done); status != 200 {
+		t.Errorf("%d", status)
+	}
+	if status := call("GET", "/now", "", &problem); status != 401 {
+		t.Errorf("the token is good still: %d", status)
+	}
+}
+
+// The description of the API has every operation, and what each answers is in it.
+func TestOpenAPI(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	_, text, _ := (&browser{w: w}).do("GET", apiPath+"/openapi.json", nil)
+	var doc struct {
+		OpenAPI    string
+		Paths      map[string]map[string]struct{ OperationID string }
+		Components struct {
+			Schemas map[string]struct{ Properties map[string]any }
+		}
+	}
+	if err := json.Unmarshal([]byte(text), &doc); err != nil || doc.OpenAPI != "3.1.0" {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	for _, o := range operations() {
+		if doc.Paths[o.path][strings.ToLower(o.method)].OperationID != o.name {
+			t.Errorf("%s %s is not there", o.method, o.path)
+		}
+	}
+	for name, field := range map[string]string{"Explained": "queue_id", "ShapeRow": "counts", "LogAttempt": "reply", "LogMessage": "children", "Message": "attempts", "Problem": "detail", "Suspension": "until"} {
+		if doc.Components.Schemas[name].Properties[field] == nil {
+			t.Errorf("%s has no %s", name, field)
+		}
+	}
+	for _, m := range regexp.MustCompile(`"#/components/schemas/(\w+)"`).FindAllStringSubmatch(text, -1) {
+		if doc.Components.Schemas[m[1]].Properties == nil {
+			t.Errorf("%s is not described", m[1])
+		}
+	}
+}
+
+// A live page is sent what is new, escaped; logging out ends it.
+func TestLive(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.login("ann")
+	w.count()
+	req, err := http.NewRequestWithContext(t.Context(), "GET", w.server.URL+"/live/queue?queue=deferred", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.AddCookie(b.cookie)
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	in := bufio.NewReader(resp.Body)
+	next := func() (text string) {
+		for {
+			line, err := in.ReadString('\n')
+			if err != nil {
+				return "end"
+			}
+			if line == "\n" {
+				return text
+			}
+			text += line
+		}
+	}
+	if text := next(); !strings.Contains(text, "data: ") || !strings.Contains(text, "4,310") || strings.Contains(text, "<script>") || resp.Header.Get("Content-Type") != "text/event-stream" {
+		t.Errorf("%v\n%s", resp.Header, text)
+	}
+	s := &history.Sample{At: time.Now(), Tables: []history.Table{{Queue: "deferred", Rows: []history.Row{{Domain: "new.test", Counts: history.Counts{77}}}}}}
+	w.console.live.publish(s, glance(s))
+	if text := next(); !strings.Contains(text, "new.test") {
+		t.Errorf("%s", text)
+	}
+	b.do("POST", "/logout", url.Values{"csrf": {b.csrf}})
+	w.console.live.publish(s, glance(s))
+	if text := next(); text != "end" {
+		t.Errorf("it goes on: %s", text)
+	}
+}
+
+// A browser that does not read is given up, and so many live pages of a session as there may be are not exceeded.
+func TestSlowReader(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	b := w.login("ann")
+	s, ok := w.console.sessions.find(b.cookie.Value)
+	if !ok {
+		t.Fatal("no session")
+	}
+	here, there := net.Pipe()
+	defer there.Close()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.console.serveLive(&stuck{conn: here}, httptest.NewRequestWithContext(t.Context(), "GET", "/live/now", nil), &s, func(b *bytes.Buffer) error { b.WriteString("x"); return nil })
+	}()
+	<-ended // by the deadline for writing, which stuck makes short
+	var done []func()
+	for range sessionStreams {
+		end, ok := w.console.sessions.stream(&s)
+		if !ok {
+			t.Fatal("a place was not given back")
+		}
+		done = append(done, end)
+	}
+	if status, _, _ := b.do("GET", "/live/now", nil); status != http.StatusTooManyRequests {
+		t.Errorf("one too many: %d", status)
+	}
+	done[0]()
+	if end, ok := w.console.sessions.stream(&s); !ok {
+		t.Error("there is no place again")
+	} else {
+		end()
+	}
+}
+
+// stuck is an answer that nobody reads.
+type stuck struct {
+	conn net.Conn
+	h    http.Header
+}
+
+func (s *stuck) Header() http.Header {
+	if s.h == nil {
+		s.h = http.Header{}
+	}
+	return s.h
+}
+func (s *stuck) WriteHeader(int)                   {}
+func (s *stuck) Write(b []byte) (int, error)       { return s.conn.Write(b) }
+func (s *stuck) Flush()                            {}
+func (s *stuck) SetReadDeadline(t time.Time) error { return s.conn.SetReadDeadline(t) }
+func (s *stuck) SetWriteDeadline(t time.Time) error {
+	if d := time.Until(t); d <= 0 || d > sendTime {
+		return fmt.Errorf("%v is no bound", d)
+	}
+	return s.conn.SetWriteDeadline(time.Now())
+}
