@@ -226,6 +226,7 @@ const ownCommands = `  explain ID|DESTINATION ... why a message is still in the 
   suspend TARGET ...         mail that is not to be tried for now
   resume TARGET              mail that is to be tried again
   suspended ...              what is suspended, by whom, why and until when
+  top                        what hurts now: queues, the worst destinations, suspensions
   spool check|doubtful|stats|dump|export|import|salvage ...
                              the log of the queue
   audit [FILE ...]           whether all accepted mail was delivered, returned or is queued

@@ -36,6 +36,7 @@ import (
 	"posthaste/internal/table"
 	"posthaste/internal/table/postmap"
 	"posthaste/internal/table/proxymap"
+	"posthaste/internal/top"
 	"posthaste/internal/trace"
 	"posthaste/internal/watch"
 	"posthaste/local/postlock"
@@ -88,6 +89,7 @@ func tools() map[string]tool {
 		"classify": func(io streams, args []string) int {
 			return bounceclass.Command("posthaste classify", args, io.in, io.out, io.err)
 		},
+		"top":     func(io streams, args []string) int { return top.Run("posthaste top", args, io.out, io.err) },
 		"trace":   func(io streams, args []string) int { return trace.Run(args, io.in, io.out, io.err) },
 		"collate": func(io streams, args []string) int { return collate.Command(args, io.in, io.out, io.err) },
 		"domain": func(io streams, args []string) int {

@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended tls audit classify trace collate watch passwd dkim domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended tls audit classify trace top trace collate watch passwd dkim domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -374,6 +374,15 @@ _posthaste() {
             _posthaste_words "-c -j -q -s -u"
         else
             compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        fi
+        ;;
+    posthaste-top)
+        case $prev in
+        -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        -i) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-1 -c -i -j"
         fi
         ;;
     posthaste-trace)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"posthaste/internal/history"
+	"posthaste/internal/overview"
 )
 
 // A point is a value at a time.
@@ -75,7 +76,7 @@ func chart(list []point, what string) template.HTML {
 		x := float64(chartWidth) * float64(p.At.Sub(first)) / float64(last.Sub(first))
 		fmt.Fprintf(&b, "%.1f,%.1f ", x, float64(chartHeight)*(1-float64(p.N)/float64(top)))
 	}
-	label := fmt.Sprintf("%s from %s to %s: at most %s, %s at last", what, first.Local().Format("Jan 2 15:04"), last.Local().Format("Jan 2 15:04"), number(top), number(list[len(list)-1].N))
+	label := fmt.Sprintf("%s from %s to %s: at most %s, %s at last", what, first.Local().Format("Jan 2 15:04"), last.Local().Format("Jan 2 15:04"), overview.Number(top), overview.Number(list[len(list)-1].N))
 	return template.HTML(fmt.Sprintf(`<figure><svg role="img" viewBox="-2 -4 %d %d" preserveAspectRatio="none" aria-label="%s"><polyline points="%s"/></svg><figcaption>%s</figcaption></figure>`,
 		chartWidth+4, chartHeight+8, template.HTMLEscapeString(label), strings.TrimSpace(b.String()), template.HTMLEscapeString(label)))
 }

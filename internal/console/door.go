@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/override"
+	"posthaste/internal/overview"
 	"posthaste/internal/proto"
 	"posthaste/internal/selection"
 	"posthaste/internal/track"
@@ -170,27 +171,14 @@ func (m *mta) flush(ctx context.Context, destination string) (n int, err error) 
 }
 
 // suspensions are those in force, with how many deferred messages wait for each.
-func (m *mta) suspensions(ctx context.Context) ([]Suspension, error) {
-	reply, err := m.override(ctx, &proto.Override{Op: proto.OverrideList})
+func (m *mta) suspensions(ctx context.Context) ([]overview.Suspension, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	conn, err := m.manager.Conn(ctx)
 	if err != nil {
-		return nil, err
+		return nil, errDown
 	}
-	list := []Suspension{}
-	for i := range reply.Entries {
-		e := &reply.Entries[i]
-		if e.Of != string(override.Suspension) || i >= len(reply.Waiting) {
-			continue
-		}
-		s := Suspension{Target: e.Target, Name: e.Target, By: e.By, Reason: e.Reason, Since: e.Since, Waiting: reply.Waiting[i]}
-		if t, err := selection.ParseTarget(e.Target); err == nil {
-			s.Name = t.Name()
-		}
-		if !e.Until.IsZero() {
-			s.Until = &e.Until
-		}
-		list = append(list, s)
-	}
-	return list, nil
+	return overview.Suspensions(ctx, conn)
 }
 
 // suspend has some mail wait, until a time or, if that is zero, until it is resumed. It is durable when it returns.

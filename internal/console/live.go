@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"posthaste/internal/history"
+	"posthaste/internal/overview"
 )
 
 const (
@@ -18,10 +18,6 @@ const (
 	lookTime = 10 * time.Second
 	// lookShare is the share of the time that counting for pages may take: one of so many parts.
 	lookShare = 20
-	// hurts is how many domains the first page names.
-	hurts = 8
-	// whyLines is how many sentences each of them has.
-	whyLines = 4
 	// beatTime is how often a live page is sent something when nothing changes, so that it can tell that it still lives.
 	beatTime = 20 * time.Second
 	// sendTime is how long a browser may take to read what it is sent; then it has to come back.
@@ -37,7 +33,7 @@ type live struct {
 
 	mu      sync.Mutex
 	sample  *history.Sample
-	now     *Now
+	now     *overview.Now
 	changed chan struct{} // closed when there is something newer
 }
 
@@ -51,11 +47,11 @@ func (l *live) latest() *history.Sample {
 }
 
 // view is the state at a glance; one without a time when there is no sample yet.
-func (l *live) view() *Now {
+func (l *live) view() *overview.Now {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.now == nil {
-		return &Now{Queues: []QueueState{}, Hurts: []Hurt{}, Suspensions: []Suspension{}}
+		return &overview.Now{Queues: []overview.QueueState{}, Hurts: []overview.Hurt{}, Suspensions: []overview.Suspension{}}
 	}
 	return l.now
 }
@@ -76,41 +72,23 @@ func (l *live) poke() {
 }
 
 // publish has a sample shown, with what is known of it. What was known of domains before stays until it is known anew.
-func (l *live) publish(s *history.Sample, n *Now) {
+func (l *live) publish(s *history.Sample, n *overview.Now) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.now != nil && n.Suspensions == nil {
 		n.Suspensions = l.now.Suspensions
 		for i := range n.Hurts {
-			if j := slices.IndexFunc(l.now.Hurts, func(h Hurt) bool { return h.Domain == n.Hurts[i].Domain }); j >= 0 {
+			if j := slices.IndexFunc(l.now.Hurts, func(h overview.Hurt) bool { return h.Domain == n.Hurts[i].Domain }); j >= 0 {
 				n.Hurts[i].Why = l.now.Hurts[j].Why
 			}
 		}
 	}
 	if n.Suspensions == nil {
-		n.Suspensions = []Suspension{}
+		n.Suspensions = []overview.Suspension{}
 	}
 	l.sample, l.now = s, n
 	close(l.changed)
 	l.changed = make(chan struct{})
-}
-
-// glance makes the state at a glance of a sample.
-func glance(s *history.Sample) *Now {
-	n := &Now{At: s.At, Queues: []QueueState{}, Hurts: []Hurt{}}
-	for _, q := range history.Queues {
-		t := shape(s, []string{q}, true, history.MaxRows)
-		c := history.Counts(t.Total.Counts)
-		n.Queues = append(n.Queues, QueueState{q, t.Total.Total, oldest(&c)})
-	}
-	for _, r := range shape(s, []string{"deferred", "active"}, false, history.MaxRows).Rows {
-		if strings.HasPrefix(r.Domain, "(") || len(n.Hurts) == hurts {
-			continue
-		}
-		c := history.Counts(r.Counts)
-		n.Hurts = append(n.Hurts, Hurt{Domain: r.Domain, Waiting: r.Total, Oldest: oldest(&c), Why: []string{}})
-	}
-	return n
 }
 
 // A keeper counts: a sample each time that master wakes the service, and more while somebody looks.
@@ -127,7 +105,7 @@ func (k *keeper) run(ctx context.Context, wake <-chan struct{}) {
 		select {
 		case <-wake:
 			if s := k.sampler.take(ctx, time.Now); s != nil {
-				k.live.publish(s, glance(s))
+				k.live.publish(s, overview.Glance(s))
 			}
 		case <-k.live.look:
 			k.see(ctx, time.Now)
@@ -148,22 +126,11 @@ func (k *keeper) see(ctx context.Context, clock func() time.Time) {
 	defer cancel()
 	conn, err := k.mta.manager.Conn(ctx)
 	if err != nil {
-		return // the page says of what time it is
-	}
-	s, err := history.Take(ctx, conn, begin)
-	if err != nil {
 		return
 	}
-	n := glance(s)
-	for i := range n.Hurts {
-		if lines, err := k.mta.destination(ctx, n.Hurts[i].Domain); err == nil && len(lines) > 0 {
-			for _, line := range lines[1:min(len(lines), 1+whyLines)] {
-				n.Hurts[i].Why = append(n.Hurts[i].Why, strings.TrimSpace(line))
-			}
-		}
-	}
-	if n.Suspensions, err = k.mta.suspensions(ctx); err != nil {
-		n.Suspensions = nil
+	s, n, err := overview.See(ctx, conn, begin)
+	if err != nil {
+		return // the page says of what time it is
 	}
 	k.live.publish(s, n)
 }

@@ -18,6 +18,7 @@ import (
 	"posthaste/internal/history"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/overview"
 	"posthaste/internal/queueclient"
 	"posthaste/internal/selection"
 	"posthaste/internal/track"
@@ -74,17 +75,17 @@ func operations() []operation {
 	list := []operation{
 		{"login", "POST", "/session", nobody, "Log in", []param{{"user", "Name, as in console_user_maps", true}, {"password", "Password", true}}, Token{}, (*console).opLogin},
 		{"logout", "POST", "/session/end", look, "Log out: the token is good no longer", nil, Done{}, (*console).opLogout},
-		{"now", "GET", "/now", look, "What hurts now: queues, the domains that most mail waits for, suspensions", nil, Now{}, (*console).opNow},
+		{"now", "GET", "/now", look, "What hurts now: queues, the domains that most mail waits for, suspensions", nil, overview.Now{}, (*console).opNow},
 		{"shape", "GET", "/shape", look, "How the mail is spread over domains and age, as qshape says",
 			[]param{{"queue", "incoming, active, deferred or hold; may be repeated. Without it deferred, active and incoming", false},
-				{"side", "recipient, or sender", false}, {"at", "An earlier time: 2026-11-24T08:00", false}, {"rows", "At most so many domains, 1 to 150", false}}, Shape{}, (*console).opShape},
+				{"side", "recipient, or sender", false}, {"at", "An earlier time: 2026-11-24T08:00", false}, {"rows", "At most so many domains, 1 to 150", false}}, overview.Shape{}, (*console).opShape},
 		{"messages", "GET", "/messages", look, "Messages in the queue that fulfil all conditions, as posthaste queue list",
 			append(conditionParams(), param{"cursor", "Where the list goes on, from the answer before", false}), Messages{}, (*console).opMessages},
 		{"message", "GET", "/messages/{id}", look, "One message, and why it is in the queue", []param{idParam}, Explained{}, (*console).opMessage},
 		{"destination", "GET", "/destinations/{name}", look, "How things are with a destination, as posthaste explain",
 			[]param{{"name", "A domain, .domain, [host]:port or transport:nexthop", true}}, Destination{}, (*console).opDestination},
 		{"flush", "POST", "/destinations/{name}/flush", operate, "Try the mail for a destination now", []param{{"name", "As above", true}}, Done{}, (*console).opFlush},
-		{"suspensions", "GET", "/suspensions", look, "What is suspended", nil, []Suspension{}, (*console).opSuspensions},
+		{"suspensions", "GET", "/suspensions", look, "What is suspended", nil, []overview.Suspension{}, (*console).opSuspensions},
 		{"suspend", "POST", "/suspensions", operate, "Have mail wait", []param{{"target", "As posthaste suspended prints it: example.com, smtp:, sender=@example.org ...", true},
 			{"reason", "Why, in a line", false}, {"for", "How long: 30m, 2h, 1d. Without it until it is resumed", false}}, Done{}, (*console).opSuspend},
 		{"resume", "POST", "/suspensions/resume", operate, "Have mail tried again", []param{{"target", "Of a suspension", true}}, Done{}, (*console).opResume},
@@ -154,7 +155,7 @@ func (c *console) opShape(q *query) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return shape(s, queues, senders, rows), nil
+	return overview.Table(s, queues, senders, rows), nil
 }
 
 func (c *console) opMessages(q *query) (any, error) {
@@ -231,7 +232,7 @@ func (c *console) opDestination(q *query) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Destination{Name: name, Explanation: lines, Suspensions: []Suspension{}}
+	d := &Destination{Name: name, Explanation: lines, Suspensions: []overview.Suspension{}}
 	all, err := c.mta.suspensions(q.ctx)
 	for _, s := range all {
 		if strings.EqualFold(s.Target, name) {
@@ -331,7 +332,7 @@ func (c *console) audited(q *query, act, what, reason string, do func() error) e
 type waitError struct{ wait time.Duration }
 
 func (e *waitError) Error() string {
-	return fmt.Sprintf("too many logins have failed: try again in %s", span(e.wait.Round(time.Second)+time.Second))
+	return fmt.Sprintf("too many logins have failed: try again in %s", overview.Span(e.wait.Round(time.Second)+time.Second))
 }
 
 // logged is a name that somebody claims, as one word: what follows it in the log is ours.

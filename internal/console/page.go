@@ -17,6 +17,7 @@ import (
 
 	"posthaste/internal/history"
 	"posthaste/internal/mail"
+	"posthaste/internal/overview"
 )
 
 //go:embed web
@@ -53,7 +54,7 @@ type actForm struct {
 // functions are what templates call besides. What strangers have written goes through vis.
 func functions() template.FuncMap {
 	return template.FuncMap{
-		"number": number, "vis": visible, "stamp": stamp, "ago": func(t time.Time) string { return span(time.Since(t)) },
+		"number": overview.Number, "vis": visible, "stamp": stamp, "ago": func(t time.Time) string { return overview.Span(time.Since(t)) },
 		"heat":  heat,
 		"cells": cells, "domain": domainName, "place": func(name string) string { return "/destination/" + url.PathEscape(name) },
 		"form": func(p *page, name, label, confirm string, fields ...string) actForm {
@@ -119,7 +120,7 @@ type cell struct {
 }
 
 // cells are a row's, with the way to the messages behind each.
-func cells(s *Shape, r ShapeRow) (list []cell) {
+func cells(s *overview.Shape, r overview.ShapeRow) (list []cell) {
 	for i, n := range r.Counts {
 		c := cell{N: n}
 		if n > 0 && !strings.HasPrefix(r.Domain, "(") && time.Since(s.At) < time.Hour {
@@ -138,7 +139,7 @@ func cells(s *Shape, r ShapeRow) (list []cell) {
 }
 
 // conditions select the mail of a row.
-func conditions(s *Shape, domain string) url.Values {
+func conditions(s *overview.Shape, domain string) url.Values {
 	v := url.Values{"queue": s.Queues}
 	switch {
 	case !s.Senders:
@@ -184,13 +185,13 @@ func views() []view {
 
 // A nowBody is the first page.
 type nowBody struct {
-	*Now
+	*overview.Now
 	Waiting []point
 }
 
 // A shapeBody is the table of ages.
 type shapeBody struct {
-	*Shape
+	*overview.Shape
 	Side, At string
 	Chosen   map[string]bool
 	First    string // since when there are samples
@@ -210,7 +211,7 @@ func viewShape(c *console, q *query, r *http.Request) (string, any, error) {
 	if err != nil {
 		return "Queue", nil, err
 	}
-	b := shapeBody{Shape: s.(*Shape), Side: "recipient", At: q.get("at"), Chosen: map[string]bool{}}
+	b := shapeBody{Shape: s.(*overview.Shape), Side: "recipient", At: q.get("at"), Chosen: map[string]bool{}}
 	if b.Senders {
 		b.Side = "sender"
 	}
@@ -282,7 +283,7 @@ type destinationBody struct {
 // A queueRow is a destination's mail in one queue.
 type queueRow struct {
 	Queue string
-	ShapeRow
+	overview.ShapeRow
 	Cells []cell
 }
 
@@ -296,7 +297,7 @@ func viewDestination(c *console, q *query, r *http.Request) (string, any, error)
 	b := destinationBody{Destination: d.(*Destination), Waiting: c.waitingFor(name, 24*time.Hour)}
 	if s := c.live.latest(); s != nil {
 		for _, queue := range history.Queues {
-			t := shape(s, []string{queue}, false, history.MaxRows)
+			t := overview.Table(s, []string{queue}, false, history.MaxRows)
 			for _, row := range t.Rows {
 				if strings.EqualFold(row.Domain, name) {
 					b.Rows = append(b.Rows, queueRow{queue, row, cells(t, row)})

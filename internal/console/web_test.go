@@ -22,6 +22,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/overview"
 	"posthaste/internal/proto"
 	"posthaste/internal/sasl"
 	"posthaste/internal/spooltool/faketest"
@@ -537,7 +538,7 @@ func TestAPI(t *testing.T) {
 		t.Fatalf("%d %+v", status, token)
 	}
 	b.header = map[string]string{"Authorization": "Bearer " + token.Token}
-	var s Shape
+	var s overview.Shape
 	if status := call("GET", "/shape?queue=deferred", "", &s); status != 200 || s.Total.Total != 4311 || len(s.Rows) != 1 || s.Rows[0].Domain != strings.ToValidUTF8(evil, "") || s.Rows[0].Counts[2] != 4310 {
 		t.Errorf("%d %+v", status, s)
 	}
@@ -641,12 +642,12 @@ func TestLive(t *testing.T) {
 		t.Errorf("%v\n%s", resp.Header, text)
 	}
 	s := &history.Sample{At: time.Now(), Tables: []history.Table{{Queue: "deferred", Rows: []history.Row{{Domain: "new.test", Counts: history.Counts{77}}}}}}
-	w.console.live.publish(s, glance(s))
+	w.console.live.publish(s, overview.Glance(s))
 	if text := next(); !strings.Contains(text, "new.test") {
 		t.Errorf("%s", text)
 	}
 	b.do("POST", "/logout", url.Values{"csrf": {b.csrf}})
-	w.console.live.publish(s, glance(s))
+	w.console.live.publish(s, overview.Glance(s))
 	if text := next(); text != "end" {
 		t.Errorf("it goes on: %s", text)
 	}

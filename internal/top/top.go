@@ -1,0 +1,234 @@
+// Package top is the command posthaste top: what the console's first page shows, for a terminal.
+//
+//	posthaste top [-1j] [-c config_dir] [-i seconds]
+//
+// It shows how many messages are in which queue and how old the oldest is, the domains that most mail waits for with what keeps it waiting, and
+// what is suspended. On a terminal it does so again every five seconds (-i), or less often, so that counting takes no more than a twentieth of
+// the time, until it is interrupted. With -1, and where the output is no terminal, it does so once. With -j it prints what
+// the console's API answers to GET /now, one object, once.
+//
+// # Security
+//
+// Who may ask the queue manager may use it: root and the mail owner. What comes from strangers is shown without what would move the
+// terminal about.
+//
+// # Diagnostics
+//
+// Exit status 0; 64 wrong usage; 69 the mail system is down, or the queue manager does not answer; 74 the output cannot be written; 77 not
+// permitted; 78 wrong configuration.
+package top
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"posthaste/internal/cli"
+	"posthaste/internal/ipc"
+	"posthaste/internal/overview"
+	"posthaste/internal/queueclient"
+	"posthaste/internal/queuelist"
+)
+
+const (
+	usage = "usage: %s [-1j] [-c config_dir] [-i seconds]"
+	// share is the share of the time that counting may take: one of so many parts.
+	share = 20
+	// askTime bounds how long the queue manager may take.
+	askTime = 2 * time.Minute
+	// emptied is an empty screen.
+	emptied = "\x1b[H\x1b[2J"
+)
+
+type command struct {
+	cli.Tool
+	dir   string
+	every time.Duration
+	once  bool
+	json  bool
+}
+
+// Run carries out the command and returns its exit status.
+func Run(name string, args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	c := &command{Tool: cli.Tool{Name: name, Stdout: stdout, Stderr: stderr}, every: 5 * time.Second}
+	if err := c.parse(args); err != nil {
+		return c.Fail(err)
+	}
+	queue, err := queueclient.Open(c.dir)
+	if err != nil {
+		return c.Fail(err)
+	}
+	defer queue.Close()
+	for {
+		begin := time.Now()
+		err := c.ask(ctx, queue, begin)
+		switch {
+		case ctx.Err() != nil:
+			return 0
+		case err != nil:
+			return c.Fail(err)
+		case c.once:
+			return 0
+		}
+		pause := time.NewTimer(max(c.every, share*time.Since(begin)))
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return 0
+		}
+	}
+}
+
+func (c *command) parse(args []string) error {
+	opts, rest, err := cli.Getopt(args, "1jc:i:")
+	if err != nil || len(rest) > 0 {
+		if err != nil {
+			fmt.Fprintf(c.Stderr, "%s: %v\n", c.Name, err)
+		}
+		return cli.Errorf(cli.ExitUsage, usage, c.Name)
+	}
+	for _, o := range opts {
+		switch o.Letter {
+		case '1':
+			c.once = true
+		case 'j':
+			c.json = true
+		case 'c':
+			c.dir = o.Value
+		case 'i':
+			n, err := strconv.Atoi(o.Value)
+			if err != nil || n < 1 || n > 86400 {
+				return cli.Errorf(cli.ExitUsage, "option -i: expected seconds, 1 to 86400, found %q", o.Value)
+			}
+			c.every = time.Duration(n) * time.Second
+		}
+	}
+	if _, _, ok := size(c.Stdout); !ok || c.json {
+		c.once = true
+	}
+	return nil
+}
+
+// size is that of the terminal that is written to; ok is false when it is none.
+func size(w io.Writer) (width, height int, ok bool) {
+	f, ok := w.(*os.File)
+	if !ok {
+		return 0, 0, false
+	}
+	ws, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0, 0, false
+	}
+	return int(ws.Col), int(ws.Row), true
+}
+
+// ask asks the queue manager and prints what it says.
+func (c *command) ask(ctx context.Context, queue *queueclient.Queue, now time.Time) error {
+	conn, err := queue.Manager(ctx)
+	if errors.Is(err, queueclient.ErrDown) {
+		return cli.Errorf(cli.ExitUnavailable, "%w", err)
+	}
+	if err != nil {
+		return err
+	}
+	return c.show(ctx, conn, now)
+}
+
+func (c *command) show(ctx context.Context, conn *ipc.Conn, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	_, n, err := overview.See(ctx, conn, now)
+	if err != nil {
+		return cli.Errorf(cli.ExitUnavailable, "%w", err)
+	}
+	var out []byte
+	if c.json {
+		if out, err = json.Marshal(n); err != nil {
+			return err
+		}
+		out = append(out, '\n')
+	} else {
+		out = Text(n)
+		if width, height, ok := size(c.Stdout); ok && !c.once {
+			out = append([]byte(emptied), fit(out, width, height)...)
+		}
+	}
+	if _, err := c.Stdout.Write(out); err != nil {
+		return cli.Errorf(cli.ExitIO, "%w", err)
+	}
+	return nil
+}
+
+// Text is a glance at the queue in lines, with nothing in it that would move a terminal about.
+func Text(n *overview.Now) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%s  ", n.At.Local().Format(time.DateTime))
+	for _, q := range n.Queues {
+		fmt.Fprintf(&b, "  %s %s", q.Queue, overview.Number(q.Messages))
+		if q.Oldest != "" {
+			fmt.Fprintf(&b, " (%s)", q.Oldest)
+		}
+	}
+	b.WriteString("\n\n")
+	if len(n.Hurts) == 0 {
+		b.WriteString("No mail waits.\n")
+	}
+	for i := range n.Hurts {
+		h := &n.Hurts[i]
+		fmt.Fprintf(&b, "%s: %s recipients wait, the oldest for %s\n", queuelist.Printable(h.Domain), overview.Number(h.Waiting), h.Oldest)
+		for _, line := range h.Why {
+			fmt.Fprintf(&b, "    %s\n", queuelist.Printable(line))
+		}
+	}
+	if len(n.Suspensions) > 0 {
+		b.WriteString("\nSuspended\n")
+	}
+	for i := range n.Suspensions {
+		s := &n.Suspensions[i]
+		text := fmt.Sprintf("%s, by %s since %s", s.Name, s.By, s.Since.Local().Format(time.DateTime))
+		if s.Until != nil {
+			text += " until " + s.Until.Local().Format(time.DateTime)
+		}
+		text += fmt.Sprintf(", %s wait", queueclient.Messages(s.Waiting))
+		if s.Reason != "" {
+			text += ": " + s.Reason
+		}
+		fmt.Fprintf(&b, "    %s\n", queuelist.Printable(text))
+	}
+	return b.Bytes()
+}
+
+// fit cuts lines, and their number, to the size of a terminal. The last line stays free.
+func fit(text []byte, width, height int) (out []byte) {
+	lines := 0
+	for line := range bytes.Lines(text) {
+		if lines++; height > 1 && lines >= height {
+			break
+		}
+		line = bytes.TrimSuffix(line, []byte("\n"))
+		for i, n := 0, 0; i < len(line) && width > 0; n++ {
+			if n == width {
+				line = line[:i]
+				break
+			}
+			_, size := utf8.DecodeRune(line[i:])
+			i += size
+		}
+		out = append(append(out, line...), '\n')
+	}
+	return out
+}

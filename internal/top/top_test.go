@@ -1,0 +1,103 @@
+package top
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/overview"
+	"posthaste/internal/proto"
+	"posthaste/internal/spooltool/faketest"
+)
+
+func run(s *faketest.Site, args ...string) (out, errs string, status int) {
+	var o, e bytes.Buffer
+	status = Run("posthaste top", append([]string{"-c", s.Config}, args...), &o, &e)
+	return o.String(), e.String(), status
+}
+
+const want = `    incoming 0  active 0  deferred 4,311 (over 10 min)  hold 0
+
+a.test: 4,310 recipients wait, the oldest for over 10 min
+    smtp to a.test: window 2 ?[2J
+    last reply: 421 busy
+b.test: 2 recipients wait, the oldest for under 5 min
+
+Suspended
+    mail from <>, by ann since 2026-11-24 08:00:00, 3 messages wait: ticket ?
+    slow.test, by ann since 2026-11-24 08:00:00 until 2026-11-24 09:00:00, 1 message wait
+`
+
+// Once, where the output is no terminal: queues, the worst domains with what the queue manager says of them, suspensions; in text and as JSON.
+func TestOnce(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	if _, errs, status := run(s); status != 69 || !strings.Contains(errs, "down") {
+		t.Errorf("down: exit status %d, %q", status, errs)
+	}
+	since := time.Date(2026, 11, 24, 8, 0, 0, 0, time.Local)
+	refused := ""
+	s.Serve("qmgr", func(r *ipc.Request) {
+		switch r.Kind {
+		case proto.KindShape:
+			r.Reply(&proto.ShapeReply{Rows: []proto.ShapeRow{{Domain: "b.test", Queue: "active", Counts: []int{2}}, {Domain: "a.test", Queue: "deferred", Counts: []int{0, 10, 4300}},
+				{Domain: "x.test", Queue: "incoming", Counts: []int{9}}, {Domain: "s.test", Senders: true, Queue: "deferred", Counts: []int{1, 0, 4310}}}})
+		case proto.KindExplain:
+			q := faketest.Decode[proto.Explain](t, r)
+			lines := []string{q.Destination + ": 3 messages"}
+			if q.Destination == "a.test" {
+				lines = append(lines, "  smtp to a.test: window 2 \x1b[2J", "  last reply: 421 busy")
+			}
+			r.Reply(&proto.ExplainReply{Lines: lines})
+		case proto.KindOverride:
+			r.Reply(&proto.OverrideReply{Refused: refused, Waiting: []int{3, 1, 1}, Entries: []proto.OverrideEntry{{Of: "suspension", Target: "sender=<>", By: "ann", Since: since, Reason: "ticket \x1b"},
+				{Of: "suspension", Target: "slow.test", By: "ann", Since: since, Until: since.Add(time.Hour)}, {Of: "other", Target: "x", By: "ann"}}})
+		}
+	})
+	for _, args := range [][]string{nil, {"-1"}, {"-i", "7"}} {
+		out, errs, status := run(s, args...)
+		if _, rest, _ := strings.Cut(out, ":"); status != 0 || errs != "" || len(rest) < 6 || rest[5:] != want {
+			t.Errorf("%q: exit status %d, %q\n%s", args, status, errs, out)
+		}
+	}
+	var n overview.Now
+	out, errs, status := run(s, "-j")
+	if err := json.Unmarshal([]byte(out), &n); err != nil || status != 0 || len(n.Hurts) != 2 || n.Hurts[0].Why[1] != "last reply: 421 busy" || len(n.Suspensions) != 2 {
+		t.Errorf("exit status %d, %q, %v\n%s", status, errs, err, out)
+	}
+	refused = "no room"
+	if _, errs, status := run(s); status != 69 || !strings.Contains(errs, "no room") {
+		t.Errorf("refused: exit status %d, %q", status, errs)
+	}
+	refused = ""
+	if status := Run("posthaste top", []string{"-c", s.Config}, broken{}, new(bytes.Buffer)); status != 74 {
+		t.Errorf("output that cannot be written: exit status %d", status)
+	}
+	for _, args := range []string{"-x", "-i", "-i 0", "-i x", "more"} {
+		if _, errs, status := run(s, strings.Fields(args)...); status != 64 || errs == "" {
+			t.Errorf("%s: exit status %d, %q", args, status, errs)
+		}
+	}
+}
+
+type broken struct{}
+
+func (broken) Write([]byte) (int, error) { return 0, errors.New("no room") }
+
+// What a terminal has no room for is cut off, in characters.
+func TestFit(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		text          string
+		width, height int
+		want          string
+	}{{"abc\nde\nf\n", 2, 10, "ab\nde\nf\n"}, {"äöü\n", 2, 10, "äö\n"}, {"a\nb\nc\n", 5, 3, "a\nb\n"}, {"abc\n", 0, 0, "abc\n"}, {"", 5, 5, ""}} {
+		if got := string(fit([]byte(c.text), c.width, c.height)); got != c.want {
+			t.Errorf("%q in %d x %d: %q", c.text, c.width, c.height, got)
+		}
+	}
+}
