@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -148,26 +149,75 @@ func (m *mta) command(ctx context.Context, q *proto.Command) error {
 	return nil
 }
 
+// count is how many messages fulfil conditions, and how many octets they have.
+func (m *mta) count(ctx context.Context, where *selection.Selection) (n int, octets int64, err error) {
+	err = m.each(ctx, &proto.Select{Where: where.Encode()}, func(r *proto.SelectReply) error {
+		n += len(r.IDs)
+		octets += r.Octets
+		return nil
+	})
+	return n, octets, err
+}
+
+// each has q carried out on the whole queue, page by page.
+func (m *mta) each(ctx context.Context, q *proto.Select, f func(*proto.SelectReply) error) error {
+	for {
+		var reply proto.SelectReply
+		if err := m.call(ctx, q, &reply); err != nil {
+			return err
+		}
+		if reply.Refused != "" {
+			return errors.New(reply.Refused)
+		}
+		if err := f(&reply); err != nil {
+			return err
+		}
+		if len(reply.Failed) > 0 {
+			return errors.New(strings.Join(reply.Failed, "; "))
+		}
+		if q.Cursor = reply.Next; q.Cursor == 0 {
+			return nil
+		}
+	}
+}
+
+// actAll does something to all messages that fulfil conditions, if there are as many as are expected, and says how many it was done to. A message is
+// changed only if it fulfils them at that moment. After an error some may have been changed.
+func (m *mta) actAll(ctx context.Context, word string, where *selection.Selection, expected int) (done int, err error) {
+	n, _, err := m.count(ctx, where)
+	if err != nil {
+		return 0, err
+	}
+	if n != expected {
+		return 0, wrong("%d messages fulfil the conditions by now, and not %d: nothing is done", n, expected)
+	}
+	verb := verbs[word]
+	err = m.each(ctx, &proto.Select{Where: where.Encode(), Verb: verb, Now: verb == proto.VerbExpire}, func(r *proto.SelectReply) error {
+		done += len(r.IDs)
+		if verb != proto.VerbExpire {
+			return nil
+		}
+		for ids := range slices.Chunk(r.IDs, proto.SelectIDs) { // what is on hold is returned when it is released
+			if err := m.each(ctx, &proto.Select{IDs: ids, Verb: proto.VerbRelease}, func(*proto.SelectReply) error { return nil }); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return done, err
+}
+
 // flush has the mail for a destination tried now, and says how many messages that is. What is suspended stays so.
 func (m *mta) flush(ctx context.Context, destination string) (n int, err error) {
 	where := selection.New(time.Now())
 	if err := where.Set("destination", destination); err != nil {
 		return 0, wrong("%v", err)
 	}
-	q := &proto.Select{Where: where.Encode(), Verb: proto.VerbFlush}
-	for {
-		var reply proto.SelectReply
-		if err := m.call(ctx, q, &reply); err != nil {
-			return n, err
-		}
-		if reply.Refused != "" {
-			return n, errors.New(reply.Refused)
-		}
-		n += len(reply.IDs)
-		if q.Cursor = reply.Next; q.Cursor == 0 {
-			return n, nil
-		}
-	}
+	err = m.each(ctx, &proto.Select{Where: where.Encode(), Verb: proto.VerbFlush}, func(r *proto.SelectReply) error {
+		n += len(r.IDs)
+		return nil
+	})
+	return n, err
 }
 
 // suspensions are those in force, with how many deferred messages wait for each.

@@ -81,6 +81,10 @@ func operations() []operation {
 				{"side", "recipient, or sender", false}, {"at", "An earlier time: 2026-11-24T08:00", false}, {"rows", "At most so many domains, 1 to 150", false}}, overview.Shape{}, (*console).opShape},
 		{"messages", "GET", "/messages", look, "Messages in the queue that fulfil all conditions, as posthaste queue list",
 			append(conditionParams(), param{"cursor", "Where the list goes on, from the answer before", false}), Messages{}, (*console).opMessages},
+		{"count", "GET", "/messages/count", look, "How many messages fulfil all conditions, and their octets", conditionParams(), Counted{}, (*console).opCount},
+		{"all", "POST", "/messages", operate, "Do something to all messages that fulfil all conditions; there must be one",
+			append(conditionParams(), param{"verb", "What: hold, release, retry, requeue, return or delete", true},
+				param{"count", "How many messages are meant: if others fulfil the conditions by now nothing is done", true}), Done{}, (*console).opAll},
 		{"message", "GET", "/messages/{id}", look, "One message, and why it is in the queue", []param{idParam}, Explained{}, (*console).opMessage},
 		{"destination", "GET", "/destinations/{name}", look, "How things are with a destination, as posthaste explain",
 			[]param{{"name", "A domain, .domain, [host]:port or transport:nexthop", true}}, Destination{}, (*console).opDestination},
@@ -158,19 +162,18 @@ func (c *console) opShape(q *query) (any, error) {
 	return overview.Table(s, queues, senders, rows), nil
 }
 
-func (c *console) opMessages(q *query) (any, error) {
+// Counted is how many messages fulfil conditions.
+type Counted struct {
+	Messages int   `json:"messages"`
+	Octets   int64 `json:"octets"`
+}
+
+// where are the conditions of a query.
+func (c *console) where(q *query) (*selection.Selection, error) {
 	where := selection.New(c.now())
-	cursor := 0
-	for name, values := range q.values {
-		for _, v := range values {
-			switch {
-			case v == "":
-				continue
-			case name == "cursor":
-				var err error
-				if cursor, err = strconv.Atoi(v); err != nil || cursor < 0 {
-					return nil, wrong("a cursor is what the answer before has as next")
-				}
+	for _, name := range selection.Names() {
+		for _, v := range q.values[name] {
+			if v == "" {
 				continue
 			}
 			if _, wants := selection.Known(name); !wants {
@@ -179,6 +182,52 @@ func (c *console) opMessages(q *query) (any, error) {
 			if err := where.Set(name, v); err != nil {
 				return nil, wrong("%v", err)
 			}
+		}
+	}
+	return where, nil
+}
+
+func (c *console) opCount(q *query) (any, error) {
+	where, err := c.where(q)
+	if err != nil {
+		return nil, err
+	}
+	n, octets, err := c.mta.count(q.ctx, where)
+	return &Counted{n, octets}, err
+}
+
+func (c *console) opAll(q *query) (any, error) {
+	where, err := c.where(q)
+	if err != nil {
+		return nil, err
+	}
+	word := q.get("verb")
+	n, err := strconv.Atoi(q.get("count"))
+	switch {
+	case verbs[word] == 0:
+		return nil, wrong("there is no verb %q", word)
+	case err != nil || n < 1:
+		return nil, wrong("count is how many messages are meant, 1 at least")
+	case where.Empty():
+		return nil, wrong("there is no condition: all mail would be meant")
+	}
+	done := 0
+	err = c.audited(q, word, strings.Join(where.Encode()[1:], " "), fmt.Sprintf("%d messages", n), func() (err error) {
+		done, err = c.mta.actAll(q.ctx, word, where, n)
+		return err
+	})
+	return &Done{actTexts[word] + ": " + queueclient.Messages(done)}, err
+}
+
+func (c *console) opMessages(q *query) (any, error) {
+	where, err := c.where(q)
+	if err != nil {
+		return nil, err
+	}
+	cursor := 0
+	if text := q.get("cursor"); text != "" {
+		if cursor, err = strconv.Atoi(text); err != nil || cursor < 0 {
+			return nil, wrong("a cursor is what the answer before has as next")
 		}
 	}
 	items, next, err := c.mta.list(q.ctx, where, cursor)
@@ -463,7 +512,7 @@ func (c *console) apiValues(o *operation, q *query, r *http.Request) error {
 	return nil
 }
 
-// jsonValues reads an object of texts.
+// jsonValues reads an object of texts and lists of texts.
 func jsonValues(values url.Values, r *http.Request) error {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -475,12 +524,22 @@ func jsonValues(values url.Values, r *http.Request) error {
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
 		return wrong("the body is to be application/json")
 	}
-	fields := map[string]string{}
+	fields := map[string]any{}
 	if err := json.Unmarshal(body, &fields); err != nil {
-		return wrong("the body is to be a JSON object whose values are texts: %v", err)
+		return wrong("the body is to be a JSON object: %v", err)
 	}
 	for name, v := range fields {
-		values.Set(name, v)
+		list, ok := v.([]any)
+		if !ok {
+			list = []any{v}
+		}
+		for _, v := range list {
+			text, ok := v.(string)
+			if !ok {
+				return wrong("%q is to be a text, or a list of texts", name)
+			}
+			values.Add(name, text)
+		}
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"posthaste/internal/history"
 	"posthaste/internal/mail"
 	"posthaste/internal/overview"
+	"posthaste/internal/selection"
 )
 
 //go:embed web
@@ -58,14 +59,19 @@ func functions() template.FuncMap {
 		"heat":  heat,
 		"cells": cells, "domain": domainName, "place": func(name string) string { return "/destination/" + url.PathEscape(name) },
 		"form": func(p *page, name, label, confirm string, fields ...string) actForm {
-			f := actForm{p, name, label, confirm, nil}
-			for i := 0; i+1 < len(fields); i += 2 {
-				f.Fields = append(f.Fields, [2]string{fields[i], fields[i+1]})
-			}
-			return f
+			return newForm(p, name, label, confirm, fields)
 		},
+		"forms":   newForm,
 		"columns": func() []string { return columnNames }, "chart": chart,
 	}
+}
+
+func newForm(p *page, name, label, confirm string, fields []string) actForm {
+	f := actForm{p, name, label, confirm, nil}
+	for i := 0; i+1 < len(fields); i += 2 {
+		f.Fields = append(f.Fields, [2]string{fields[i], fields[i+1]})
+	}
+	return f
 }
 
 var columnNames = []string{"to 5 min", "10", "20", "40", "80", "160", "320", "640", "1280 min", "more"}
@@ -166,11 +172,7 @@ func views() []view {
 		}},
 		{"/queue", "queue", viewShape},
 		{"/messages", "messages", func(c *console, q *query, _ *http.Request) (string, any, error) {
-			list, err := c.opMessages(q)
-			if err != nil {
-				return "Messages", nil, err
-			}
-			return "Messages", messagesBody{list.(*Messages), nextLink(q.values, list.(*Messages).Next), q.values}, nil
+			return viewMessages(c, q)
 		}},
 		{"/message/{id}", "message", viewMessage},
 		{"/destination/{name}", "destination", viewDestination},
@@ -235,6 +237,44 @@ type messagesBody struct {
 	*Messages
 	NextLink string
 	Where    url.Values
+	Counting string   // the way to the page that says how many there are in all; empty: there are no conditions
+	Counted  *Counted // that page; then something can be done to all
+	Fields   []string // names and values of the conditions, for a form
+}
+
+func viewMessages(c *console, q *query) (string, any, error) {
+	counting := q.get("counted") != ""
+	delete(q.values, "counted")
+	list, err := c.opMessages(q)
+	if err != nil {
+		return "Messages", nil, err
+	}
+	b := messagesBody{Messages: list.(*Messages), NextLink: nextLink(q.values, list.(*Messages).Next), Where: url.Values{}}
+	for _, name := range selection.Names() {
+		for _, v := range q.values[name] {
+			if v != "" {
+				b.Where.Add(name, v)
+				b.Fields = append(b.Fields, name, v)
+			}
+		}
+	}
+	if len(b.Where) == 0 {
+		return "Messages", b, nil
+	}
+	b.Counting = "/messages?counted=yes&" + b.Where.Encode()
+	if counting {
+		counted, err := c.opCount(q)
+		if err != nil {
+			return "Messages", nil, err
+		}
+		b.Counted = counted.(*Counted)
+	}
+	return "Messages", b, nil
+}
+
+// Form are the fields of a form that does something to all.
+func (b messagesBody) Form(verb string) []string {
+	return append(slices.Clone(b.Fields), "verb", verb, "count", fmt.Sprint(b.Counted.Messages))
 }
 
 func nextLink(v url.Values, next int) string {
