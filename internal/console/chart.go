@@ -34,6 +34,9 @@ func (c *console) waitingFor(domain string, d time.Duration) []point {
 
 func (c *console) points(d time.Duration, which func(*history.Row) bool, others bool) (list []point) {
 	now := c.now()
+	if first, _, err := history.Span(c.mta.history); err == nil && now.Sub(first) < d { // a young history is drawn in full width
+		d = now.Sub(first)
+	}
 	// A history that cannot be read is a chart without a line.
 	_ = history.Between(c.mta.history, now.Add(-d), now, d/chartPoints, func(s *history.Sample) bool {
 		p, found := point{At: s.At}, others

@@ -58,6 +58,7 @@ func (c *console) handler() http.Handler {
 	mux.HandleFunc("GET /destination", func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "/destination/"+url.PathEscape(strings.TrimSpace(r.URL.Query().Get("name"))), http.StatusSeeOther)
 	})
+	mux.HandleFunc("GET /favicon.ico", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }) // browsers ask for it
 	mux.HandleFunc("GET /live/{page}", c.servePart)
 	mux.HandleFunc("GET /login", func(w http.ResponseWriter, r *http.Request) { c.loginPage(w, http.StatusOK, "") })
 	mux.HandleFunc("POST /login", c.serveLogin)

@@ -26,6 +26,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/sasl"
 	"posthaste/internal/spooltool/faketest"
+	"posthaste/internal/statedir"
 	"posthaste/internal/table"
 	"posthaste/internal/track"
 )
@@ -688,6 +689,45 @@ func TestLive(t *testing.T) {
 	w.console.live.publish(s, overview.Glance(s))
 	if text := next(); text != "end" {
 		t.Errorf("it goes on: %s", text)
+	}
+}
+
+// The chart has the samples that there are, few or many, and says in words what it shows.
+func TestChart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	dir, err := statedir.Open(w.console.mta.history)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := history.OpenWriter(dir, history.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	for i := range 10 {
+		s := &history.Sample{At: w.now.Add(time.Duration(i-10) * time.Minute), Tables: []history.Table{{Queue: "deferred", Others: history.Counts{1000}, Names: 1,
+			Rows: []history.Row{{Domain: "a.test", Counts: history.Counts{int64(i)}}}}, {Queue: "hold", Rows: []history.Row{{Domain: "a.test", Counts: history.Counts{5}}}}}}
+		if err := store.Append(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if list := w.console.waiting(24 * time.Hour); len(list) < 9 || list[len(list)-1].N != 1009 {
+		t.Errorf("%v", list)
+	}
+	list := w.console.waitingFor("A.test", 24*time.Hour)
+	if len(list) < 9 || list[8].N != 8 {
+		t.Errorf("%v", list)
+	}
+	if text := string(chart(list, `<Waiting>`)); strings.Count(text, ",") < 9 || !strings.Contains(text, `aria-label="&lt;Waiting&gt; from `) || strings.Contains(text, "style=") {
+		t.Errorf("%s", text)
+	}
+	if chart(list[:1], "x") != "" || len(w.console.waitingFor("nosuch.test", time.Hour)) != 0 {
+		t.Error("a line of nothing")
+	}
+	w.count()
+	if _, text, _ := w.login("ann").do("GET", "/", nil); !strings.Contains(text, "<polyline") {
+		t.Errorf("the first page has no chart:\n%s", text)
 	}
 }
 
