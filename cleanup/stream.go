@@ -153,7 +153,7 @@ func (s *server) pass(c *ipc.Conn, r *ipc.Request, id mail.QueueID, p part) {
 	case st.parts <- p:
 	// Waiting here would hold up every other message on the connection.
 	default:
-		s.opt.Log.Warning("%s: the submitter sends more than is agreed; disconnecting it", id)
+		s.opt.Log.Warning("%s: the submitter sends more than it may; disconnecting it", id)
 		c.Close()
 	}
 }

@@ -142,7 +142,7 @@ func readSettings(cfg *config.Config, db users.Database) (*settings, error) {
 	}
 	// Postfix ends over this, too: such mail would wait for days and then come back.
 	if limit := cfg.Bytes("message_size_limit"); s.mailboxLimit > 0 && (limit == 0 || limit > s.mailboxLimit) {
-		return nil, fmt.Errorf("mailbox_size_limit = %d is smaller than message_size_limit: mail would be taken that no mailbox has room for", s.mailboxLimit)
+		return nil, fmt.Errorf("mailbox_size_limit = %d is smaller than message_size_limit: mail would be accepted for which no mailbox has room", s.mailboxLimit)
 	}
 	return s, s.privileges(cfg, db)
 }

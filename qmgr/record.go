@@ -533,7 +533,7 @@ func (s *Server) fromCleanup(conn *ipc.Conn, r *ipc.Request) {
 	n := s.oldNews.Get()
 	n.conn = conn
 	if err := r.Decode(&n.batch); err != nil {
-		s.opt.Log.Error("cleanup sends what cannot be read: %v", err)
+		s.opt.Log.Error("malformed reply from cleanup: %v", err)
 		return
 	}
 	switch {

@@ -185,7 +185,7 @@ func (s *Server) takeCensus(r *ipc.Request, c *census, reply *proto.PageReply) {
 			c.slip(s.book, p, &info)
 		} else {
 			sender, domains := m.domains()
-			c.message(s.book, m, &info, sender, domains)
+			c.message(m, &info, sender, domains)
 		}
 	}
 	if c.q.Cursor = int(reply.Next); c.q.Cursor != 0 && c.seen < censusPage && len(c.rows)+len(c.unread) < censusRows {
@@ -213,7 +213,7 @@ func (c *census) slip(b *book, p *slip, info *sched.Info) {
 }
 
 // message counts a message that is worked on.
-func (c *census) message(b *book, m *message, info *sched.Info, sender string, domains map[string]int) {
+func (c *census) message(m *message, info *sched.Info, sender string, domains map[string]int) {
 	if domains == nil {
 		c.skip(info, m.id, m.ref, m.done)
 		return

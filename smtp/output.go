@@ -100,7 +100,7 @@ func (r *outputRules) mapAddress(ctx context.Context, addr string) (string, erro
 		r.warn("multi-valued " + r.generic.Title() + " result for " + rfc5322.Quote(addr))
 	}
 	if !validPath(list[0]) {
-		return addr, fmt.Errorf("%s: %s maps to %q, which is no address", r.generic.Title(), rfc5322.Quote(addr), list[0])
+		return addr, fmt.Errorf("%s: %s maps to %q, which is not an address", r.generic.Title(), rfc5322.Quote(addr), list[0])
 	}
 	return list[0], nil
 }

@@ -210,7 +210,7 @@ func (d *delivery) policyEntry(ctx context.Context) (*tlspolicy.Policy, error) {
 func (d *delivery) handshake(ctx context.Context, s *session, t *target, p *policy) *failure {
 	// The greeting comes through TLS (RFC 8314).
 	if d.a.tls.wrapper && p.Level != tlspolicy.None {
-		if err := d.shakeHands(ctx, s, t, p); err != nil {
+		if err := d.shakeHands(ctx, s, p); err != nil {
 			return d.handshakeFailed(s, p, err)
 		}
 		if f := d.hello(s, t); f != nil {
@@ -273,7 +273,7 @@ func (d *delivery) startTLS(ctx context.Context, s *session, t *target, p *polic
 	// (CVE-2011-0411).
 	err = errEarly
 	if s.r == s.w {
-		err = d.shakeHands(ctx, s, t, p)
+		err = d.shakeHands(ctx, s, p)
 	}
 	if err != nil {
 		return d.handshakeFailed(s, p, err)
@@ -321,9 +321,9 @@ func (d *delivery) handshakeFailed(s *session, p *policy, err error) *failure {
 // shakeHands does the TLS handshake within smtp_starttls_timeout, and looks at the
 // certificate. What the certificate is worth decides nothing here: checkPeer does,
 // after the log has it.
-func (d *delivery) shakeHands(ctx context.Context, s *session, t *target, p *policy) error {
+func (d *delivery) shakeHands(ctx context.Context, s *session, p *policy) error {
 	d.a.tls.keepUp(time.Now())
-	conf, err := d.tlsConfig(t, p)
+	conf, err := d.tlsConfig(p)
 	if err != nil {
 		return err
 	}
@@ -356,7 +356,7 @@ func (d *delivery) shakeHands(ctx context.Context, s *session, t *target, p *pol
 
 // tlsConfig makes the configuration of one handshake. Certificates are looked
 // at afterwards, so that the log can say what is wrong with them.
-func (d *delivery) tlsConfig(t *target, p *policy) (*tls.Config, error) {
+func (d *delivery) tlsConfig(p *policy) (*tls.Config, error) {
 	protocols, err := tlspolicy.ParseProtocols(p.Protocols)
 	if err != nil {
 		return nil, err

@@ -149,7 +149,7 @@ func (k *tokens) run(ctx context.Context, user, host string) (text string, life 
 	// Line ends and 0x01 are the separators of the messages that the token is put
 	// into.
 	if text == "" || strings.ContainsAny(text, "\r\n\x01") {
-		return "", 0, errors.New("smtp_sasl_token_command: the answer is no token")
+		return "", 0, errors.New("smtp_sasl_token_command: the output is not a token")
 	}
 	return text, life, nil
 }

@@ -60,9 +60,9 @@ func TestTokens(t *testing.T) {
 
 	for text, wrong := range map[string]string{
 		"echo no such account >&2; exit 3": "exit status 3: no such account",
-		"true":                             "no token",
-		"echo a; echo b":                   "no token",
-		`echo '{"error":"x"}'`:             "no token",
+		"true":                             "not a token",
+		"echo a; echo b":                   "not a token",
+		`echo '{"error":"x"}'`:             "not a token",
 		"echo '{'":                         "JSON",
 		`i=0; while [ $i -lt 100 ]; do printf '%1000s' x; i=$((i+1)); done`: "over 64 KB", // not cut off to what would be one
 		"yes | tr -d '\\n'": "over 64 KB",

@@ -107,7 +107,7 @@ func TestReport(t *testing.T) {
 			[]string{"transport_maps: {dir}/both.db, which Postfix has built, is newer than {dir}/both.phdb, and is read; to read the other run: postmap hash:{dir}/both"}},
 		{"built by something else", "alias_maps = hash:{dir}/sendmail",
 			[]string{"alias_maps: table hash:{dir}/sendmail: {dir}/sendmail.db, which Postfix has built, cannot be read: " +
-				"not a file that is read here: it is no hash or btree of Berkeley DB (build the table with \"postmap hash:{dir}/sendmail\", or postalias for aliases); run: postalias hash:{dir}/sendmail"}},
+				"not a file that is read here: it is not a Berkeley DB hash or btree file (build the table with \"postmap hash:{dir}/sendmail\", or postalias for aliases); run: postalias hash:{dir}/sendmail"}},
 		{"missing", "transport_maps = hash:{dir}/gone",
 			[]string{"transport_maps: hash:{dir}/gone: neither {dir}/gone.phdb nor the text it is built from exists"}},
 		{"within a restriction", "smtpd_sender_restrictions = check_sender_access hash:{dir}/unbuilt, permit",

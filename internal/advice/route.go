@@ -257,7 +257,7 @@ func (c *checker) networks() {
 		for _, word := range hops(v.text) {
 			network, err := netip.ParsePrefix(strings.ReplaceAll(strings.ReplaceAll(word, "[", ""), "]", ""))
 			if err == nil && network.Bits() == 0 {
-				c.warn(v, "%s is every address: this machine is an open relay; name your own networks", word)
+				c.warn(v, "%s matches every address: this machine is an open relay; name your own networks", word)
 			}
 		}
 	}

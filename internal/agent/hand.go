@@ -47,7 +47,7 @@ func (r *Request) Hand(rcpts []int, relay string) (wait func() error) {
 func (run *running) hand(m *proto.Hand) func() error {
 	s, parent := run.watch.server, run.watch.ctx
 	if s.opt.Hand == nil {
-		return func() error { return fmt.Errorf("%w: nobody is there to ask", errHand) }
+		return func() error { return fmt.Errorf("%w: the service is not running", errHand) }
 	}
 	done := make(chan error, 1)
 	s.wg.Go(func() {

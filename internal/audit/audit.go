@@ -189,7 +189,7 @@ func (c *command) audit(ctx context.Context) (*Report, error) {
 	if len(files) == 0 {
 		name := q.Config.String("maillog_file")
 		if name == "" || name[0] != '/' || name == "/dev/stdout" {
-			return nil, cli.Errorf(cli.ExitUsage, "maillog_file is no file: name the log, or - for standard input; "+usage, c.Name)
+			return nil, cli.Errorf(cli.ExitUsage, "maillog_file is not a file: name the log, or - for standard input; "+usage, c.Name)
 		}
 		if files, err = logread.Rotated(name); err != nil {
 			return nil, cli.Errorf(cli.ExitNoInput, "%w", err)

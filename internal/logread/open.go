@@ -115,7 +115,7 @@ func unpackWith(program string, r io.Reader, name string) (io.ReadCloser, error)
 		err = u.cmd.Start()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s is compressed by %s, which must be installed to read it: %w", name, program, err)
+		return nil, fmt.Errorf("%s is compressed with %s, which must be installed to read it: %w", name, program, err)
 	}
 	u.Reader = out
 	return u, nil

@@ -15,7 +15,7 @@ func smtpEvents() []Event {
 	return []Event{
 		SMTPPutOff{"08A6F9D4443", "host mx.test[192.0.2.1] said: 450 4.2.0 try later (in reply to RCPT TO command)"},
 		SMTPProblem{"08A6F9D4443", "smtp_generic_maps: hash:/etc/posthaste/generic: no such file or directory"},
-		SMTPNoToken{"08A6F9D4443", "joe", "smtp_sasl_token_command: the answer is no token"},
+		SMTPNoToken{"08A6F9D4443", "joe", "smtp_sasl_token_command: the output is not a token"},
 		SMTPUTF8Alone{"mx.test[192.0.2.1]"},
 		SMTPWorkarounds{"08A6F9D4443", "disable_esmtp delay_dotcrlf", "mx.test[192.0.2.1]:25"},
 		SMTPCheck{"08A6F9D4443", "strip", "header", "X-Internal: 7", ""},

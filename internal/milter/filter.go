@@ -342,7 +342,7 @@ func (f *filter) headerValue(fd Field) []byte {
 // kind, continue the field; CR, NUL and line ends in the name are not kept.
 func (f *filter) fieldOf(name, value string) (Field, error) {
 	if name == "" || len(name) > 900 || strings.IndexFunc(name, func(r rune) bool { return r <= ' ' || r >= 127 || r == ':' }) >= 0 {
-		return Field{}, fmt.Errorf("%w: %.100q is no name for a header field", errPacket, name)
+		return Field{}, fmt.Errorf("%w: %.100q is not a valid header field name", errPacket, name)
 	}
 	value = strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(value)
 	value = strings.TrimRight(value, "\n")

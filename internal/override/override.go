@@ -275,7 +275,7 @@ func (s *Store) readFile(name string) ([]Entry, error) {
 		return nil, err
 	}
 	if !st.Mode().IsRegular() || st.Size() > maxFile {
-		return nil, fmt.Errorf("%w: it is no regular file, or longer than %d octets", ErrDamaged, maxFile)
+		return nil, fmt.Errorf("%w: it is not a regular file, or is longer than %d octets", ErrDamaged, maxFile)
 	}
 	b := make([]byte, st.Size())
 	if n, err := f.ReadAt(b, 0); n < len(b) {

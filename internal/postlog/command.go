@@ -73,7 +73,7 @@ func whoMay(cfg *config.Config, err error) error {
 	if !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
-	return fmt.Errorf("%w; the postlog service, which writes it, takes lines from root, %s and members of the group %s: others may log to syslog, with logger(1)",
+	return fmt.Errorf("%w; the postlog service, which writes it, takes lines from root, %s and members of the group %s: others can log to syslog with logger(1)",
 		err, cfg.String("mail_owner"), cfg.String("setgid_group"))
 }
 

@@ -130,7 +130,7 @@ func (c *command) wouldStop(ctx context.Context, conn *ipc.Conn, o *order, now t
 	if o.json {
 		return c.print(fmt.Sprintf(`{"target": %s, "dry_run": true, "messages": %d, "octets": %d}`, jsontext.Quote(o.target.String()), messages, octets))
 	}
-	c.say("dry run, nothing is changed: %s would keep %s, %d octets, from being tried", o.target.Name(), queueclient.Messages(messages), octets)
+	c.say("dry run, nothing is changed: %s would suspend %s, %d octets", o.target.Name(), queueclient.Messages(messages), octets)
 	return nil
 }
 

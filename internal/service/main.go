@@ -234,7 +234,7 @@ func (p *process) sandbox() {
 		writes = append(writes, dir) // a test's program counts what it executes there
 	}
 	if err := confine.Sandbox(writes); err != nil {
-		p.env.Log.Warning("sandbox: %v; service_sandbox = no does without", err)
+		p.env.Log.Warning("sandbox: %v; set service_sandbox = no to run without it", err)
 	}
 }
 

@@ -109,7 +109,7 @@ func (r *reporter) farewell(c *ipc.Conn) {
 	defer cancel()
 	err := c.Call(ctx, r.env.Metrics.Take(), new(proto.MeasuresReply))
 	if err != nil && !errors.Is(err, ipc.ErrUnsent) && !errors.Is(err, ipc.ErrLost) && ctx.Err() == nil {
-		r.env.Log.Warning("metrics: what has been counted last is lost: %v", err)
+		r.env.Log.Warning("metrics: the latest counts are lost: %v", err)
 	}
 }
 

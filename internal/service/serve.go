@@ -365,7 +365,7 @@ func (env *Env) SessionConfig() *config.Config {
 	if s.config == nil {
 		c, err := env.Config.With(config.Override{Name: "stress", Value: "yes"})
 		if err != nil {
-			env.Log.Warning("settings that apply under stress are not used: %v", err)
+			env.Log.Warning("the settings for stress are not used: %v", err)
 			c = env.Config
 		}
 		s.config = c

@@ -177,7 +177,7 @@ func (w *World) Run(t *testing.T, p *Plan) (out Outcome) {
 			hosts: map[string]*hop{}, counts: map[string]int{}, setting: p.Setting}
 		s.books = &books{site: s}
 		s.run()
-		out = s.outcome(w)
+		out = s.outcome()
 	})
 	if !slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.Kind == kill || f.Kind == powerCut }) {
 		out.Errors = append(out.Errors, w.audit(t, out.Log)...)
@@ -256,7 +256,7 @@ func (s *site) settle() {
 	}
 }
 
-func (s *site) outcome(w *World) Outcome {
+func (s *site) outcome() Outcome {
 	out := Outcome{Steps: s.steps, Log: s.log.String()}
 	if s.plan.Digest {
 		out.Sum = s.digest()

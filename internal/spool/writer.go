@@ -137,7 +137,7 @@ func (s *Spool) commit(reqs []*request) bool {
 		}
 		if !s.retry.IsZero() {
 			s.retry = time.Time{}
-			s.e.warn("spool: there is room again to record what becomes of mail")
+			s.e.warn("spool: there is room again to record delivery results")
 		}
 		s.syncs += (time.Since(start) - s.syncs) / 8
 		s.announce(reqs[:n])
@@ -161,7 +161,7 @@ func (s *Spool) commit(reqs []*request) bool {
 // (invariant 14).
 func (s *Spool) stall(reqs []*request, err error) {
 	if s.retry.IsZero() {
-		s.e.warn("%v; what becomes of mail cannot be recorded until there is room for a segment on the file system; it is tried again every %v", err, stallDelay)
+		s.e.warn("%v; delivery results cannot be recorded until the file system has room for a segment; trying again every %v", err, stallDelay)
 	}
 	s.retry = time.Now().Add(stallDelay)
 	var wait, refused []*request

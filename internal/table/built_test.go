@@ -324,7 +324,7 @@ func TestBuiltDamaged(t *testing.T) {
 				t.Errorf("%s: a file of %d of %d octets is read", kind, len(damaged), len(whole))
 			}
 		}
-		if len(warned) == 0 || !strings.Contains(warned[0], "the contents of before stay in force") {
+		if len(warned) == 0 || !strings.Contains(warned[0], "the previous contents stay in force") {
 			t.Errorf("%s: warnings %q", kind, warned)
 		}
 	}

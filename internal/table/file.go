@@ -154,7 +154,7 @@ func (w *watched[T]) refresh() {
 		return // it is looked at again soon
 	}
 	if err != nil {
-		w.opt.warn("table %s: %v; the contents of before stay in force", path, err)
+		w.opt.warn("table %s: %v; the previous contents stay in force", path, err)
 		return
 	}
 	old.mark.Close()

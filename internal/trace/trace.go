@@ -17,7 +17,7 @@
 // # Diagnostics
 //
 // Exit status 0 if something was found; 64 wrong usage; 66 nothing was found, or a log cannot be read; 69 the index cannot
-// be made; 74 the output cannot be written; 75 another process makes the index; 78 wrong configuration.
+// be made; 74 the output cannot be written; 75 another process is building the index; 78 wrong configuration.
 package trace
 
 import (
@@ -129,7 +129,7 @@ func (c *command) options() (o track.Options, err error) {
 	}
 	name := cfg.String("maillog_file")
 	if name == "" || name[0] != '/' || name == "/dev/stdout" {
-		return o, cli.Errorf(cli.ExitUsage, "maillog_file is no file: name the logs with --log, or - for standard input")
+		return o, cli.Errorf(cli.ExitUsage, "maillog_file is not a file: name the logs with --log, or - for standard input")
 	}
 	if o.Logs, err = logread.Rotated(name); err != nil {
 		return o, cli.Errorf(cli.ExitNoInput, "%w", err)

@@ -43,8 +43,8 @@ const (
 	lockName      = "lock"
 )
 
-// ErrBusy says that another process makes the index.
-var ErrBusy = errors.New("another process makes the index")
+// ErrBusy says that another process is building the index.
+var ErrBusy = errors.New("another process is building the index")
 
 // openStore opens the directory of the index, and says why nothing can be written to it.
 func openStore(path string, limit int64, complain func(string, ...any)) (s *store, readonly error) {

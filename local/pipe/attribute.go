@@ -56,7 +56,7 @@ func (a *attributes) parse(args []string, db users.Database, mailOwner string) e
 		}
 	}
 	if user == "" {
-		return errors.New("expected user=NAME: whose rights the command has")
+		return errors.New("expected user=NAME: the user as whom the command runs")
 	}
 	if len(a.argv) == 0 {
 		return errors.New("expected argv=COMMAND as the last attribute")

@@ -344,7 +344,7 @@ func (r *records) read() (typ byte, data string, err error) {
 	}
 	r.at += head + int64(n)
 	if r.left -= head + int64(n); r.left < 0 {
-		return 0, "", fmt.Errorf("%w: its pointers lead in a circle", ErrFormat)
+		return 0, "", fmt.Errorf("%w: its pointers form a loop", ErrFormat)
 	}
 	return typ, string(buf), nil
 }

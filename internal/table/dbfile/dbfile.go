@@ -109,7 +109,7 @@ func open(f *File) (*File, error) {
 	version := f.order.Uint32(m[16:])
 	switch {
 	case magic != btreeMagic && magic != hashMagic:
-		return nil, fmt.Errorf("%w: it is no hash or btree of Berkeley DB", ErrForeign)
+		return nil, fmt.Errorf("%w: it is not a Berkeley DB hash or btree file", ErrForeign)
 	case f.hash && (version < 8 || version > 9) || !f.hash && version != 9:
 		return nil, fmt.Errorf("%w: version %d of Berkeley DB's format", ErrForeign, version)
 	case m[24] != 0:
@@ -265,7 +265,7 @@ func (f *File) Verify() error {
 	// Berkeley DB begins to count at the number of elements that it is told to expect, and
 	// Postfix tells it 4096.
 	if more := int64(f.elements) - n; err == nil && more != 0 && more != 4096 {
-		return fmt.Errorf("%w: it has %d entries, and says %d", ErrDamaged, n, f.elements)
+		return fmt.Errorf("%w: it has %d entries but declares %d", ErrDamaged, n, f.elements)
 	}
 	return err
 }

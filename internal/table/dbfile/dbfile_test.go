@@ -123,7 +123,7 @@ func TestForeign(t *testing.T) {
 		to   byte
 		want string
 	}{
-		{"another magic", "hash", 12, 1, "no hash or btree"},
+		{"another magic", "hash", 12, 1, "not a Berkeley DB hash or btree"},
 		{"an old version", "hash", 16, 7, "version 7"},
 		{"a new version", "btree", 16, 10, "version 10"},
 		{"encrypted", "btree", 24, 1, "encrypted"},

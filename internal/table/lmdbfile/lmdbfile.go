@@ -130,7 +130,7 @@ func open(f *File) (*File, error) {
 	case le.Uint32(m) == magic:
 		return nil, fmt.Errorf("%w: version %d of LMDB's format", ErrForeign, le.Uint32(m[4:]))
 	default:
-		return nil, fmt.Errorf("%w: it is no file of LMDB, or of a machine of another kind", ErrForeign)
+		return nil, fmt.Errorf("%w: it is not an LMDB file, or it is from a machine with another byte order or word size", ErrForeign)
 	}
 	f.page = int64(le.Uint32(m[24:]))
 	if f.page < 512 || f.page > 65536 || f.page&(f.page-1) != 0 {
@@ -409,7 +409,7 @@ func (s *state) all(fn func(key, value []byte) bool) error {
 		return nil
 	}
 	if err == nil && w.entries != s.entries {
-		return fmt.Errorf("%w: it has %d entries, and says %d", ErrDamaged, w.entries, s.entries)
+		return fmt.Errorf("%w: it has %d entries but declares %d", ErrDamaged, w.entries, s.entries)
 	}
 	return err
 }

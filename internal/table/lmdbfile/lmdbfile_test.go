@@ -69,7 +69,7 @@ func TestForeign(t *testing.T) {
 		to   byte
 		want string
 	}{
-		{"another magic", headSize, 1, "no file of LMDB"},
+		{"another magic", headSize, 1, "not an LMDB file"},
 		{"another version", headSize + 4, 2, "version 2"},
 		{"duplicates", headSize + 76, 4, "another order"},
 	} {

@@ -49,7 +49,7 @@ func ParsePolicy(text string, names resolver.Names) (*Policy, error) {
 		case key == "mx":
 			host, good := names.ToASCII(strings.TrimPrefix(value, "*."))
 			if !good {
-				return nil, fmt.Errorf("policy: mx: %q is no host name", clip(value))
+				return nil, fmt.Errorf("policy: mx: %q is not a host name", clip(value))
 			}
 			if strings.HasPrefix(value, "*.") {
 				host = "*." + host
