@@ -169,6 +169,41 @@ func TestTorn(t *testing.T) {
 	}
 }
 
+// What stands behind a damaged sample does not come back when one as long as that takes its place.
+func TestTail(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := openWriter(t, dir, Limits{})
+	rng := rand.New(rand.NewPCG(1, 2))
+	var want []*Sample
+	var ends []int64
+	for i := range 4 {
+		s := sample(start.Truncate(time.Hour).Add(time.Duration(i)*time.Minute), rng, 8)
+		if err := w.Append(s); err != nil {
+			t.Fatal(err)
+		}
+		want, ends = append(want, s), append(ends, w.end)
+	}
+	w.Close()
+	file := filepath.Join(dir, w.name)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text[ends[1]-1] ^= 1
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w = openWriter(t, dir, Limits{})
+	defer w.Close()
+	if err := w.Append(want[1]); err != nil {
+		t.Fatal(err)
+	}
+	if got := all(t, dir); !same(got, want[:2]) {
+		t.Errorf("%d samples", len(got))
+	}
+}
+
 // A disk that is full costs the sample, and no other.
 func TestFull(t *testing.T) {
 	t.Parallel()
