@@ -228,14 +228,14 @@ func readTLS(cfg *config.Config) (*tls.Config, error) {
 func logs(cfg *config.Config) (o track.Options, err error) {
 	name := cfg.String("maillog_file")
 	if !strings.HasPrefix(name, "/") || name == "/dev/stdout" {
-		return o, errors.New("the log is not searched: maillog_file is no file, so that the log is elsewhere")
+		return o, fmt.Errorf("%w: maillog_file is no file, so that the log is elsewhere", errLog)
 	}
 	o = track.Options{Index: cfg.String("track_index_directory"), IndexLimit: cfg.Bytes("track_index_limit")}
 	if o.IndexLimit == 0 {
 		o.IndexLimit = math.MaxInt64
 	}
 	if o.Logs, err = logread.Rotated(name); err != nil {
-		err = fmt.Errorf("the log is not searched: %w", err)
+		err = fmt.Errorf("%w: %w", errLog, err)
 	}
 	return o, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -34,6 +35,8 @@ var (
 	errDown = errors.New("the queue manager does not answer: the mail system is down, or is being started")
 	// errNoMessage says that a message is not in the queue.
 	errNoMessage = errors.New("the message is not in the queue")
+	// errLog says that there is no answer from the log.
+	errLog = errors.New("the log cannot be searched")
 	// errNoSuspension says that there is nothing to resume.
 	errNoSuspension = errors.New("it is not suspended under that name")
 )
@@ -295,8 +298,11 @@ func (m *mta) trace(ctx context.Context, q track.Query) (found []track.Found, mo
 	if ctx.Err() != nil {
 		return found, true, nil
 	}
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, false, fmt.Errorf("%w: %w; the service runs as mail_owner: see maillog_file_permissions, or add that user to the log's group", errLog, err)
+	}
 	if err != nil {
-		return nil, false, fmt.Errorf("the log cannot be searched: %w", err)
+		return nil, false, fmt.Errorf("%w: %w", errLog, err)
 	}
 	return found, more, nil
 }

@@ -433,7 +433,7 @@ func statusOf(err error) int {
 		return http.StatusUnauthorized
 	case errors.Is(err, errRole):
 		return http.StatusForbidden
-	case errors.Is(err, errDown), errors.Is(err, errNoUsers):
+	case errors.Is(err, errDown), errors.Is(err, errNoUsers), errors.Is(err, errLog):
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusInternalServerError

@@ -616,6 +616,29 @@ func TestAPI(t *testing.T) {
 	}
 }
 
+// A log that cannot be read is said to be so, and the queue is shown.
+func TestNoLog(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for text, logs := range map[string]func() (track.Options, error){
+		"permission denied; the service runs as mail_owner": func() (track.Options, error) {
+			return track.Options{}, fmt.Errorf("%w: permission denied; the service runs as mail_owner", errLog)
+		},
+		"the log cannot be searched: open /nonexistent": func() (track.Options, error) { return track.Options{Logs: []string{"/nonexistent"}}, nil },
+	} {
+		w.console.mta.logs = logs
+		b := w.login("ann")
+		for _, p := range []string{"/message/" + queueID, "/search?q=" + queueID[:4] + "%40x.test"} {
+			if status, page, _ := b.do("GET", p, nil); status != 200 || !strings.Contains(page, text) || !strings.Contains(page, "deferred") {
+				t.Errorf("%s: %d\n%s", p, status, page)
+			}
+		}
+		if status, _, _ := b.do("GET", apiPath+"/search?q=x", nil); status != http.StatusServiceUnavailable {
+			t.Errorf("%d", status)
+		}
+	}
+}
+
 // The description of the API has every operation, and what each answers is in it.
 func TestOpenAPI(t *testing.T) {
 	t.Parallel()
