@@ -240,6 +240,7 @@ const ownCommands = `  explain ID|DESTINATION ... why a message is still in the 
   domain add|rotate|check|records ...
                              a mail domain: its settings and keys, its records in the DNS, and
                              what the world sees of it
+  dmarc report [FILE ...]    what receivers report: who sends in our names, and whether it passes
   setup site|relay|null-client|backup-mx|sender
                              main.cf and master.cf for one of the usual cases
   simulate [FILE]            mail through the scheduler, in virtual time
@@ -248,7 +249,7 @@ const ownCommands = `  explain ID|DESTINATION ... why a message is still in the 
 // helped prints how a command is called, if its arguments ask for that, and says whether they did.
 // Commands that have commands of their own may be asked behind those.
 func helped(command string, args []string, w io.Writer) bool {
-	if len(args) == 2 && slices.Contains([]string{"queue", "spool", "tls", "dkim", "domain"}, command) {
+	if len(args) == 2 && slices.Contains([]string{"queue", "spool", "tls", "dkim", "dmarc", "domain"}, command) {
 		args = args[1:]
 	}
 	text := usage.Of(command)

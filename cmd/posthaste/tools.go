@@ -16,6 +16,7 @@ import (
 	"posthaste/internal/bounceclass"
 	"posthaste/internal/collate"
 	"posthaste/internal/config"
+	"posthaste/internal/dmarcreport"
 	"posthaste/internal/domain"
 	"posthaste/internal/mailauth/dkimkey"
 	"posthaste/internal/postcat"
@@ -96,6 +97,9 @@ func tools() map[string]tool {
 			return domain.Run("posthaste domain", args, io.in, io.out, io.err)
 		},
 		"setup": setupTool,
+		"dmarc": func(io streams, args []string) int {
+			return dmarcreport.Command("posthaste dmarc", args, io.in, io.out, io.err)
+		},
 		"dkim":  func(io streams, args []string) int { return dkimkey.Command(args, io.out, io.err) },
 		"watch": func(io streams, args []string) int { return watch.Command(args, io.out, io.err) },
 	}

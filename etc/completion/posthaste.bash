@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended tls audit classify trace top trace collate watch passwd dkim domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended tls audit classify trace top trace collate watch passwd dkim dmarc domain domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -537,6 +537,17 @@ _posthaste() {
         elif [[ ${COMP_WORDS[first]} == genkey ]]; then
             :
         elif [[ ${COMP_WORDS[first]} == record ]]; then
+            compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        fi
+        ;;
+    posthaste-dmarc)
+        case $prev in
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-j"
+        elif ((COMP_CWORD == first)); then
+            _posthaste_words "report"
+        elif [[ ${COMP_WORDS[first]} == report ]]; then
             compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
         fi
         ;;
