@@ -157,7 +157,7 @@ func TestHostile(t *testing.T) {
 	}
 	var out, complaint bytes.Buffer
 	text := strings.NewReplacer("Receiver A", "A&#x9b;31m&#x202e;B", "<disposition>pass", "<disposition>"+strings.Repeat("x", 1000), "<count> 100 <", "<count>-5<").Replace(newForm)
-	if status := Command("posthaste dmarc", []string{"report"}, strings.NewReader(text), &out, &complaint); status != 0 || strings.ContainsAny(out.String(), "\x9b\u202e") ||
+	if status := Command("posthaste dmarc", []string{"report"}, strings.NewReader(text), &out, &complaint); status != 0 || strings.ContainsAny(out.String(), "\u009b\u202e") ||
 		!strings.Contains(out.String(), "by A?31m?B,") || strings.Contains(out.String(), strings.Repeat("x", maxText+1)) || !strings.Contains(out.String(), "0 messages passed DMARC, 3 failed") {
 		t.Errorf("status %d: %s%s", status, complaint.String(), out.String())
 	}

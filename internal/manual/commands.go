@@ -28,8 +28,7 @@ var (
 func commands() []command {
 	return []command{
 		posthastePage(), sendmailPage(), postqueuePage(), postsuperPage(), postcatPage(), qshapePage(), postconfPage(),
-		postmapPage(), postaliasPage(), postkickPage(), postlogPage(), postdropPage(), postmultiPage(),
-		postlockPage(), posttlsfingerPage(),
+		postmapPage(), postaliasPage(), postkickPage(), postlogPage(), postdropPage(), postmultiPage(), postlockPage(), posttlsfingerPage(),
 	}
 }
 

@@ -1,0 +1,91 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/sasl"
+)
+
+// The console of a real mail system: an operator logs in, sees what waits, resumes it, and it is
+// delivered; who did it is in the log. The history of the queue begins with the service, which is
+// woken up by its line of master.cf.
+func TestConsole(t *testing.T) {
+	t.Parallel()
+	out, err := exec.Command("go", append(append([]string{"build"}, buildFlags()...), "-o", filepath.Join(binDir, "posthaste-console"), "posthaste/cmd/posthaste-console")...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("build posthaste-console: %v\n%s", err, out)
+	}
+	secret, err := sasl.NewSecret("secret of ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := newSink(t, nil)
+	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	s := newSystem(t, options{main: next.relayhost() + "console_listen = " + address + "\nconsole_user_maps = inline:{ { ann = " + strings.ReplaceAll(secret.String(), "$", "$$") + " } }\nconsole_operators = ann\nmaillog_file_permissions = 0644\n",
+		master: "console unix - - n 60 1 console\n"})
+	call := func(method, path, token, body string, into any) int {
+		req, err := http.NewRequest(method, "http://"+address+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return 0 // it is being started
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err == nil {
+			err = json.Unmarshal(text, into)
+		}
+		if err != nil {
+			t.Errorf("%s: %v\n%s", path, err, text)
+		}
+		return resp.StatusCode
+	}
+	var login struct{ Token string }
+	s.eventually("somebody can log in", func() bool {
+		return call("POST", "/api/v1/session", "", `{"user": "ann", "password": "secret of ann"}`, &login) == 200
+	})
+	var done struct{ Done string }
+	if status := call("POST", "/api/v1/suspensions", login.Token, `{"target": "slow.test", "reason": "ticket 4711"}`, &done); status != 200 {
+		t.Fatalf("suspend: %d\n%s", status, s.log())
+	}
+	s.mustSend("ann@from.test", []string{"joe@slow.test"}, "Subject: x\n\nbody\n")
+	s.waitLog(`to=<joe@slow\.test>,.*status=deferred \(delivery to slow\.test is suspended: ticket 4711\)`)
+	var list struct {
+		Messages []struct {
+			ID string `json:"queue_id"`
+		}
+	}
+	if status := call("GET", "/api/v1/messages?domain=slow.test", login.Token, "", &list); status != 200 || len(list.Messages) != 1 {
+		t.Fatalf("%d %+v", status, list)
+	}
+	var found struct {
+		Messages []struct{ State string }
+	}
+	if status := call("GET", "/api/v1/search?q=joe@slow.test", login.Token, "", &found); status != 200 || len(found.Messages) != 1 || found.Messages[0].State != "deferred" {
+		t.Errorf("%d %+v", status, found)
+	}
+	if out, status := s.tool(nil, "top", "-1"); status != 0 || !strings.Contains(out, "slow.test: 1 recipients wait") || !strings.Contains(out, "by ann (console) since") {
+		t.Errorf("top: %d\n%s", status, out)
+	}
+	if out, status := s.tool(nil, "qshape", "--at", time.Now().Format(time.DateTime), "deferred"); status != 0 || !strings.Contains(out, "TOTAL  0") {
+		t.Errorf("qshape: %d\n%s", status, out) // the first sample is of the start
+	}
+	if status := call("POST", "/api/v1/suspensions/resume", login.Token, `{"target": "slow.test"}`, &done); status != 200 {
+		t.Errorf("resume: %d", status)
+	}
+	s.waitLog(list.Messages[0].ID + `: to=<joe@slow\.test>,.*status=sent`)
+	s.waitLog(`console\[\d+\]: user=ann client=127\.0\.0\.1: resume slow\.test`)
+	s.waitLog(`qmgr\[\d+\]: delivery to slow\.test suspended by ann \(console\): ticket 4711`)
+}
