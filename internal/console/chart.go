@@ -22,12 +22,14 @@ const (
 	chartPoints = 144
 )
 
-// waiting is how many recipients waited in the deferred and the active queue, for so long before now.
+// waiting is how many recipients waited in the deferred and the active queue, for so long before
+// now.
 func (c *console) waiting(d time.Duration) []point {
 	return c.points(d, func(*history.Row) bool { return true }, true)
 }
 
-// waitingFor is the same for one domain. Times at which it was too small to have a row of its own have no point.
+// waitingFor is the same for one domain. Times at which it was too small to have a row of its own
+// have no point.
 func (c *console) waitingFor(domain string, d time.Duration) []point {
 	return c.points(d, func(r *history.Row) bool { return strings.EqualFold(r.Domain, domain) }, false)
 }
@@ -65,7 +67,8 @@ func (c *console) points(d time.Duration, which func(*history.Row) bool, others 
 	return list
 }
 
-// chart draws a line, with the greatest value and the times at its ends. It has no text of strangers in it, and says in words what it shows.
+// chart draws a line, with the greatest value and the times at its ends. It has no text of
+// strangers in it, and says in words what it shows.
 func chart(list []point, what string) template.HTML {
 	if len(list) < 2 {
 		return ""

@@ -1,54 +1,66 @@
-// Package console is the console service: pages for the operators of the mail system, an API for all that the pages do, and the history of the
-// queue. It is off until master.cf has its line:
+// Package console is the console service: pages for the operators of the mail system, an API for
+// all that the pages do, and the history of the queue. It is off until master.cf has its line:
 //
 //	console   unix  -       -       n       60      1       console
 //
 // # History
 //
-// Master wakes the service up every minute: it asks the queue manager how the mail in the queue is spread over domains and age, and adds
-// that to the samples in queue_history_directory, for "posthaste qshape --at TIME" and the pages (package history). Where
-// taking a sample takes more than 0.6 seconds, as with many millions of messages, samples are taken less often, so that they take no more than a
-// hundredth of the time.
+// Master wakes the service up every minute: it asks the queue manager how the mail in the queue
+// is spread over domains and age, and adds that to the samples in queue_history_directory, for
+// "posthaste qshape --at TIME" and the pages (package history). Where taking a sample takes more
+// than 0.6 seconds, as with many millions of messages, samples are taken less often, so that they
+// take no more than a hundredth of the time.
 //
 // # Pages and API
 //
-// They are at console_listen, for the users in console_user_maps, entries as "posthaste passwd" makes them. Those in console_operators may
-// change something: suspend and resume mail, and hold, release, retry, requeue, return and delete messages. The others may look.
+// They are at console_listen, for the users in console_user_maps, entries as "posthaste passwd"
+// makes them. Those in console_operators may change something: suspend and resume mail, and hold,
+// release, retry, requeue, return and delete messages. The others may look.
 //
-// The pages work without scripts; with the one that they have, numbers move. They are: what hurts now; the queue by age and domain, also at an earlier
-// time; a destination; a message, with what the log has of it; a search of queue and log; what is suspended. The API is below /api/v1, described in
-// OpenAPI at /api/v1/openapi.json, which is made from the same declarations that carry it out. A program sends what POST /api/v1/session gives it in the field
-// "Authorization: Bearer TOKEN".
+// The pages work without scripts; with the one that they have, numbers move. They are: what hurts
+// now; the queue by age and domain, also at an earlier time; a destination; a message, with what
+// the log has of it; a search of queue and log; what is suspended. The API is below /api/v1,
+// described in OpenAPI at /api/v1/openapi.json, which is made from the same declarations that
+// carry it out. A program sends what POST /api/v1/session gives it in the field "Authorization:
+// Bearer TOKEN".
 //
-// While somebody looks, the queue is counted every ten seconds, or less often so that it takes no more than a twentieth of the time. Pages never
-// wait for that.
+// While somebody looks, the queue is counted every ten seconds, or less often so that it takes no
+// more than a twentieth of the time. Pages never wait for that.
 //
 // # Security
 //
-// It runs as mail_owner, without privileges, and has the rights of the tools: it asks the queue manager for sums, lists and orders, and reads the
-// log. Pages have addresses, and what other hosts have replied, and no content of messages. Everything from the queue and the log is hostile: it is escaped, and
-// what could not be seen is made visible.
+// It runs as mail_owner, without privileges, and has the rights of the tools: it asks the queue
+// manager for sums, lists and orders, and reads the log. Pages have addresses, and what other
+// hosts have replied, and no content of messages. Everything from the queue and the log is
+// hostile: it is escaped, and what could not be seen is made visible.
 //
-// It listens on a loopback address unless console_listen has another, which needs console_tls = yes. A request must name the
-// server by a number, as localhost, as $myhostname, or as one of console_hosts; another site's page cannot have a browser send one. What changes something is a
-// POST with a secret of the session, or with a token that is no cookie. Pages run no code but the one file of the service (Content-Security-Policy). A
-// session lasts for twelve hours, for one hour without use, and not over a restart of the service. Passwords that are wrong
-// have to wait, by address and by user: from the fifth on a second, then twice as long each time, a quarter of an hour at most. Each login and each act is in the log, with who and
-// from where, before it is done. Headers, bodies, connections, sessions, live pages and the time of each are bounded.
+// It listens on a loopback address unless console_listen has another, which needs console_tls =
+// yes. A request must name the server by a number, as localhost, as $myhostname, or as one of
+// console_hosts; another site's page cannot have a browser send one. What changes something is a
+// POST with a secret of the session, or with a token that is no cookie. Pages run no code but the
+// one file of the service (Content-Security-Policy). A session lasts for twelve hours, for one
+// hour without use, and not over a restart of the service. Passwords that are wrong have to wait,
+// by address and by user: from the fifth on a second, then twice as long each time, a quarter of
+// an hour at most. Each login and each act is in the log, with who and from where, before it is
+// done. Headers, bodies, connections, sessions, live pages and the time of each are bounded.
 //
 // # Parameters
 //
-// console_hosts, console_listen, console_operators, console_tls, console_user_maps, data_directory, maillog_file, myhostname, queue_directory,
-// queue_history_directory, queue_history_limit, queue_history_time, queue_service_name, smtpd_tls_cert_file, smtpd_tls_chain_files, smtpd_tls_key_file, track_index_directory, track_index_limit.
+// console_hosts, console_listen, console_operators, console_tls, console_user_maps,
+// data_directory, maillog_file, myhostname, queue_directory, queue_history_directory,
+// queue_history_limit, queue_history_time, queue_service_name, smtpd_tls_cert_file,
+// smtpd_tls_chain_files, smtpd_tls_key_file, track_index_directory, track_index_limit.
 //
 // # Diagnostics
 //
-// "user=NAME client=ADDRESS: ACT TARGET: REASON" is what a user does; with "failed" it was not done. "the history of the queue lacks a sample:
-// ..." is said once as long as the reason stays the same. Mail goes on in any case.
+// "user=NAME client=ADDRESS: ACT TARGET: REASON" is what a user does; with "failed" it was not
+// done. "the history of the queue lacks a sample: ..." is said once as long as the reason stays
+// the same. Mail goes on in any case.
 //
 // # Bugs
 //
-// A certificate that has been renewed is taken at the next "posthaste reload", which ends all sessions.
+// A certificate that has been renewed is taken at the next "posthaste reload", which ends all
+// sessions.
 package console
 
 import (
@@ -82,7 +94,8 @@ import (
 )
 
 const (
-	// requestTime bounds reading a request, and answerTime all of an answer; live pages have bounds of their own.
+	// requestTime bounds reading a request, and answerTime all of an answer; live pages have
+	// bounds of their own.
 	requestTime, answerTime = 15 * time.Second, 90 * time.Second
 	// closeTime is how long answers under way may hold up the end of the service.
 	closeTime = 2 * time.Second
@@ -147,7 +160,8 @@ func run(ctx context.Context, env *service.Env) error {
 // refuse answers whoever takes the service for one of another kind.
 func refuse(_ *ipc.Conn, r *ipc.Request) { r.Fail("console: unknown request %d", r.Kind) }
 
-// prepare does what needs the rights of root: it opens tables, reads keys, and listens on a port. The listener is nil for a socket of another kind.
+// prepare does what needs the rights of root: it opens tables, reads keys, and listens on a port.
+// The listener is nil for a socket of another kind.
 func prepare(env *service.Env) (*people, *tls.Config, net.Listener, error) {
 	cfg := env.Config
 	secure, err := readTLS(cfg)
@@ -182,7 +196,8 @@ func prepare(env *service.Env) (*people, *tls.Config, net.Listener, error) {
 	return who, secure, l, nil
 }
 
-// listenUnix listens on a socket below the queue directory, in place of one that a process before this one has left.
+// listenUnix listens on a socket below the queue directory, in place of one that a process before
+// this one has left.
 func listenUnix(address string) (net.Listener, error) {
 	path := strings.TrimPrefix(address, "unix:")
 	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSocket != 0 {

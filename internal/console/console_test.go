@@ -88,7 +88,8 @@ func TestPrepare(t *testing.T) {
 	}
 }
 
-// Over TLS the cookie is for this host and for TLS only. The service ends with its context although a live page is open.
+// Over TLS the cookie is for this host and for TLS only. The service ends with its context
+// although a live page is open.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	chain, roots := chainFile(t)

@@ -41,9 +41,9 @@ var (
 	errNoSuspension = errors.New("it is not suspended under that name")
 )
 
-// A mta is the way to the mail system: what the pages and the API ask, and what they have done. It has no state but
-// connections, and its methods may be called concurrently. It can do what the tools can, and nothing else: it asks the queue
-// manager and reads the log.
+// A mta is the way to the mail system: what the pages and the API ask, and what they have done.
+// It has no state but connections, and its methods may be called concurrently. It can do what the
+// tools can, and nothing else: it asks the queue manager and reads the log.
 type mta struct {
 	manager *ipc.Client
 	history string // directory of the samples
@@ -65,8 +65,8 @@ func (m *mta) call(ctx context.Context, q, reply ipc.Message) error {
 	return err
 }
 
-// list is the messages that fulfil conditions, from a place in the queue on: about pageItems of them, and the place where the
-// list goes on, 0 at the end.
+// list is the messages that fulfil conditions, from a place in the queue on: about pageItems of
+// them, and the place where the list goes on, 0 at the end.
 func (m *mta) list(ctx context.Context, where *selection.Selection, cursor int) (items []proto.Item, next int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -98,7 +98,8 @@ func (m *mta) item(ctx context.Context, id mail.QueueID) (*proto.Item, error) {
 	return &reply.Items[0], nil
 }
 
-// explain says why a message is in the queue, in lines of text, the first of which is about the whole.
+// explain says why a message is in the queue, in lines of text, the first of which is about the
+// whole.
 func (m *mta) explain(ctx context.Context, id mail.QueueID) ([]string, error) {
 	var reply proto.ExplainReply
 	err := m.call(ctx, &proto.Explain{ID: id}, &reply)
@@ -122,8 +123,9 @@ func (m *mta) destination(ctx context.Context, name string) ([]string, error) {
 var verbs = map[string]proto.Verb{"hold": proto.VerbHold, "release": proto.VerbRelease, "retry": proto.VerbFlush,
 	"requeue": proto.VerbRequeue, "return": proto.VerbExpire, "delete": proto.VerbDelete}
 
-// act does something to a message. It is durable when it returns, a retry aside. The error is errNoMessage if the message is not there, or
-// not so that it could be done: one on hold cannot be put on hold.
+// act does something to a message. It is durable when it returns, a retry aside. The error is
+// errNoMessage if the message is not there, or not so that it could be done: one on hold cannot
+// be put on hold.
 func (m *mta) act(ctx context.Context, word string, id mail.QueueID) error {
 	q := &proto.Command{Verb: verbs[word], ID: id}
 	if q.Verb == proto.VerbExpire {
@@ -184,8 +186,9 @@ func (m *mta) each(ctx context.Context, q *proto.Select, f func(*proto.SelectRep
 	}
 }
 
-// actAll does something to all messages that fulfil conditions, if there are as many as are expected, and says how many it was done to. A message is
-// changed only if it fulfils them at that moment. After an error some may have been changed.
+// actAll does something to all messages that fulfil conditions, if there are as many as are
+// expected, and says how many it was done to. A message is changed only if it fulfils them at
+// that moment. After an error some may have been changed.
 func (m *mta) actAll(ctx context.Context, word string, where *selection.Selection, expected int) (done int, err error) {
 	n, _, err := m.count(ctx, where)
 	if err != nil {
@@ -210,7 +213,8 @@ func (m *mta) actAll(ctx context.Context, word string, where *selection.Selectio
 	return done, err
 }
 
-// flush has the mail for a destination tried now, and says how many messages that is. What is suspended stays so.
+// flush has the mail for a destination tried now, and says how many messages that is. What is
+// suspended stays so.
 func (m *mta) flush(ctx context.Context, destination string) (n int, err error) {
 	where := selection.New(time.Now())
 	if err := where.Set("destination", destination); err != nil {
@@ -234,7 +238,8 @@ func (m *mta) suspensions(ctx context.Context) ([]overview.Suspension, error) {
 	return overview.Suspensions(ctx, conn)
 }
 
-// suspend has some mail wait, until a time or, if that is zero, until it is resumed. It is durable when it returns.
+// suspend has some mail wait, until a time or, if that is zero, until it is resumed. It is
+// durable when it returns.
 func (m *mta) suspend(ctx context.Context, target, by, reason string, until time.Time) error {
 	t, err := selection.ParseTarget(target)
 	switch {
@@ -274,7 +279,8 @@ func (m *mta) override(ctx context.Context, q *proto.Override) (*proto.OverrideR
 	return reply, nil
 }
 
-// trace searches the log. more says that there is more than maxFound, or that there was no time for all.
+// trace searches the log. more says that there is more than maxFound, or that there was no time
+// for all.
 func (m *mta) trace(ctx context.Context, q track.Query) (found []track.Found, more bool, err error) {
 	o, err := m.logs()
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// policy is the pages' Content-Security-Policy: nothing but files of this server, no code in a page, no frame around it.
+// policy is the pages' Content-Security-Policy: nothing but files of this server, no code in a
+// page, no frame around it.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; " +
 	"frame-ancestors 'none'; base-uri 'none'"
 
@@ -19,8 +20,9 @@ const (
 	maxHeader = 16 << 10
 )
 
-// guard has every answer say what a browser may do with it, and keeps out requests that another site has had a browser make: by
-// their Host, which is that site's when its name has been given our address, and by their Origin.
+// guard has every answer say what a browser may do with it, and keeps out requests that another
+// site has had a browser make: by their Host, which is that site's when its name has been given
+// our address, and by their Origin.
 func guard(hosts []string, next http.Handler) http.Handler {
 	cross := http.NewCrossOriginProtection()
 	cross.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -47,7 +49,8 @@ func guard(hosts []string, next http.Handler) http.Handler {
 	})
 }
 
-// knownHost says whether a Host header names this server: by a number, as localhost, or by one of its names.
+// knownHost says whether a Host header names this server: by a number, as localhost, or by one of
+// its names.
 func knownHost(hosts []string, host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

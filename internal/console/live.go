@@ -14,11 +14,13 @@ import (
 )
 
 const (
-	// lookTime is how old the numbers of a page are at most while somebody looks at it, on a machine that is not busy.
+	// lookTime is how old the numbers of a page are at most while somebody looks at it, on a
+	// machine that is not busy.
 	lookTime = 10 * time.Second
 	// lookShare is the share of the time that counting for pages may take: one of so many parts.
 	lookShare = 20
-	// beatTime is how often a live page is sent something when nothing changes, so that it can tell that it still lives.
+	// beatTime is how often a live page is sent something when nothing changes, so that it can
+	// tell that it still lives.
 	beatTime = 20 * time.Second
 	// sendTime is how long a browser may take to read what it is sent; then it has to come back.
 	sendTime = 10 * time.Second
@@ -26,8 +28,9 @@ const (
 	maxStreams, sessionStreams = 64, 8
 )
 
-// live is what the pages show of the queue as it is now: the last sample, and what is behind it for as long as somebody looks. Pages never wait for
-// the queue manager to count. Methods may be called concurrently.
+// live is what the pages show of the queue as it is now: the last sample, and what is behind it
+// for as long as somebody looks. Pages never wait for the queue manager to count. Methods may be
+// called concurrently.
 type live struct {
 	look chan struct{} // has one when somebody looks
 
@@ -71,7 +74,8 @@ func (l *live) poke() {
 	}
 }
 
-// publish has a sample shown, with what is known of it. What was known of domains before stays until it is known anew.
+// publish has a sample shown, with what is known of it. What was known of domains before stays
+// until it is known anew.
 func (l *live) publish(s *history.Sample, n *overview.Now) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,8 +139,8 @@ func (k *keeper) see(ctx context.Context, clock func() time.Time) {
 	k.live.publish(s, n)
 }
 
-// serveLive sends a part of a page each time that there is something newer, as server-sent events, until the browser goes away, the session ends,
-// or what was sent is not read in time.
+// serveLive sends a part of a page each time that there is something newer, as server-sent
+// events, until the browser goes away, the session ends, or what was sent is not read in time.
 func (c *console) serveLive(w http.ResponseWriter, r *http.Request, s *session, part func(*bytes.Buffer) error) {
 	done, ok := c.sessions.stream(s)
 	if !ok {

@@ -8,7 +8,8 @@ import (
 	"posthaste/internal/track"
 )
 
-// The types in this file are what pages show and the API answers. Their fields' comments are not: OpenAPI has their doc tags.
+// The types in this file are what pages show and the API answers. Their fields' comments are not:
+// OpenAPI has their doc tags.
 
 // A Message is one message in the queue.
 type Message struct {

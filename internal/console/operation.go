@@ -27,8 +27,8 @@ import (
 // apiPath is where the API is.
 const apiPath = "/api/v1"
 
-// An operation is one thing that the API and the pages do. Pages call the same functions as the API: what one can do, the other can.
-// OpenAPI is made of this declaration.
+// An operation is one thing that the API and the pages do. Pages call the same functions as the
+// API: what one can do, the other can. OpenAPI is made of this declaration.
 type operation struct {
 	name    string // of the form on a page, and operationId
 	method  string // GET changes nothing
@@ -40,7 +40,8 @@ type operation struct {
 	do      func(c *console, q *query) (any, error)
 }
 
-// A param is a parameter: in the path, of the query of a GET, or in the body of a POST, JSON or a form.
+// A param is a parameter: in the path, of the query of a GET, or in the body of a POST, JSON or a
+// form.
 type param struct {
 	name, doc string
 	required  bool
@@ -465,7 +466,8 @@ func (c *console) call(o *operation, q *query) (any, error) {
 	return o.do(c, q)
 }
 
-// serveAPI answers a request to the API. Whoever changes something shows a token: a browser sends cookies for other sites, and no tokens.
+// serveAPI answers a request to the API. Whoever changes something shows a token: a browser sends
+// cookies for other sites, and no tokens.
 func (c *console) serveAPI(o *operation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q := &query{ctx: r.Context(), client: clientOf(r), values: url.Values{}}

@@ -24,8 +24,8 @@ type sampler struct {
 	next    time.Time // no sample before
 }
 
-// take takes a sample, unless the last ones took so long that it would be too early: then it is nil, as it is when none could
-// be taken. One that cannot be kept is returned.
+// take takes a sample, unless the last ones took so long that it would be too early: then it is
+// nil, as it is when none could be taken. One that cannot be kept is returned.
 func (s *sampler) take(ctx context.Context, clock func() time.Time) *history.Sample {
 	begin := clock()
 	if begin.Before(s.next) {

@@ -27,7 +27,8 @@ func (m *memory) Append(s *history.Sample) error {
 	return m.err
 }
 
-// A sample is taken each time, but not when the one before took more than its share; a failure is told once.
+// A sample is taken each time, but not when the one before took more than its share; a failure is
+// told once.
 func TestSampler(t *testing.T) {
 	t.Parallel()
 	site := faketest.New(t, "")

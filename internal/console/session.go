@@ -16,13 +16,16 @@ import (
 )
 
 const (
-	// idleTime is how long a session lasts when nothing is asked in it, and wholeTime how long it lasts at most.
+	// idleTime is how long a session lasts when nothing is asked in it, and wholeTime how long it
+	// lasts at most.
 	idleTime  = time.Hour
 	wholeTime = 12 * time.Hour
-	// maxSessions bounds all sessions, and userSessions those of one user: the one that was used least recently ends.
+	// maxSessions bounds all sessions, and userSessions those of one user: the one that was used
+	// least recently ends.
 	maxSessions, userSessions = 1000, 20
-	// freeTries is how many passwords may be wrong before the next one has to wait, firstWait how long, and longWait the longest wait: each
-	// failure doubles it. A try that is older than longWait is forgotten.
+	// freeTries is how many passwords may be wrong before the next one has to wait, firstWait how
+	// long, and longWait the longest wait: each failure doubles it. A try that is older than
+	// longWait is forgotten.
 	freeTries = 5
 	firstWait = time.Second
 	longWait  = 15 * time.Minute
@@ -53,7 +56,8 @@ type session struct {
 	streams int    // of live pages
 }
 
-// sessions are those of all users. They are in memory only: a restart ends them. Methods may be called concurrently.
+// sessions are those of all users. They are in memory only: a restart ends them. Methods may be
+// called concurrently.
 type sessions struct {
 	now func() time.Time
 
@@ -206,7 +210,8 @@ type failures struct {
 
 func newTries(now func() time.Time) *tries { return &tries{now: now, all: make(map[string]*failures)} }
 
-// wait is how long the keys have to wait before a password of theirs is looked at. A try is counted as failed until it is forgiven.
+// wait is how long the keys have to wait before a password of theirs is looked at. A try is
+// counted as failed until it is forgiven.
 func (t *tries) wait(keys ...string) time.Duration {
 	now := t.now()
 	t.mu.Lock()
@@ -273,7 +278,8 @@ var (
 	errNoUsers = errors.New("nobody can log in: console_user_maps names no table of users")
 )
 
-// login verifies a password, and returns the user's name in its only form. errLogin says that it is wrong, or that there is no such user.
+// login verifies a password, and returns the user's name in its only form. errLogin says that it
+// is wrong, or that there is no such user.
 func (p *people) login(ctx context.Context, user, password string) (name string, r role, err error) {
 	if p.backend == nil {
 		return "", nobody, errNoUsers

@@ -67,7 +67,8 @@ func (c *console) handler() http.Handler {
 	return guard(c.hosts, mux)
 }
 
-// serveAssets serves the files that pages need under a path that their content makes, so that no browser has old ones.
+// serveAssets serves the files that pages need under a path that their content makes, so that no
+// browser has old ones.
 func (c *console) serveAssets(mux *http.ServeMux) {
 	files := map[string]string{"style.css": "text/css; charset=utf-8", "live.js": "text/javascript; charset=utf-8"}
 	sum := sha256.New()

@@ -109,7 +109,8 @@ func (w *world) set(f func()) {
 	f()
 }
 
-// take is what was logged, and what the queue manager was asked that changes something, since the last call.
+// take is what was logged, and what the queue manager was asked that changes something, since the
+// last call.
 func (w *world) take() (events []string, changes []ipc.Message) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -243,7 +244,8 @@ var pages = []string{"/", "/queue", "/queue?side=sender&queue=deferred&queue=hol
 	"/destination/slow.test", "/destination/" + url.PathEscape(`"><script>alert(1)</script>.test`), "/search", "/search?q=" + url.QueryEscape(queueID), "/search?q=x%40" + url.QueryEscape(evil), "/search?reply=450",
 	"/suspended", "/nosuch", "/message/nosuch", "/queue?side=" + url.QueryEscape(evil), "/destination/a%20b"}
 
-// What strangers have written is text on every page, and what would not be seen is made visible. Pages run no code, and are kept nowhere.
+// What strangers have written is text on every page, and what would not be seen is made visible.
+// Pages run no code, and are kept nowhere.
 func TestHostileData(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -318,7 +320,8 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// What the buttons do reaches the queue manager, with who it was in the log before; what fails is said, and in the log as well.
+// What the buttons do reaches the queue manager, with who it was in the log before; what fails is
+// said, and in the log as well.
 func TestActs(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -754,7 +757,8 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// A browser that does not read is given up, and so many live pages of a session as there may be are not exceeded.
+// A browser that does not read is given up, and so many live pages of a session as there may be
+// are not exceeded.
 func TestSlowReader(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

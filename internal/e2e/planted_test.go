@@ -10,8 +10,8 @@ import (
 	"posthaste/internal/vfs/disktest"
 )
 
-// The queue is mail_owner's, and local is a process of root's. Where mail_owner has put a link in the queue to
-// what only root can read, local does not read it, and goes on with other mail.
+// The queue is mail_owner's, and local is a process of root's. Where mail_owner has put a link in
+// the queue to what only root can read, local does not read it, and goes on with other mail.
 func TestPlantedContent(t *testing.T) {
 	t.Parallel()
 	if os.Getuid() != 0 {

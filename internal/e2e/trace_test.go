@@ -21,8 +21,8 @@ func (s *system) traced(status int, args ...string) string {
 	return out.String()
 }
 
-// A message goes through a content filter, an alias, a list with an owner, and bounces: it is one block, by whatever it is looked
-// for. A refusal is found by its recipient.
+// A message goes through a content filter, an alias, a list with an owner, and bounces: it is one
+// block, by whatever it is looked for. A refusal is found by its recipient.
 func TestTrace(t *testing.T) {
 	t.Parallel()
 	next := newSink(t, func(line string) string {

@@ -1,33 +1,40 @@
-// Package history keeps how the mail in the queue was spread over domains and age, a sample a minute for 30 days, so that
-// "posthaste qshape --at TIME" and the console can say what was the matter at an earlier time.
+// Package history keeps how the mail in the queue was spread over domains and age, a sample a
+// minute for 30 days, so that "posthaste qshape --at TIME" and the console can say what was the
+// matter at an earlier time.
 //
-// A Sample is what qshape counts: for each queue, by the recipients' domains and by the senders', how many are how old. It comes
-// from the queue manager, which counts in one pass over what it has in memory (Take). One process appends samples
-// (Writer); anybody who may read the files reads them meanwhile (At, Between).
+// A Sample is what qshape counts: for each queue, by the recipients' domains and by the senders',
+// how many are how old. It comes from the queue manager, which counts in one pass over what it
+// has in memory (Take). One process appends samples (Writer); anybody who may read the files
+// reads them meanwhile (At, Between).
 //
 // # The files
 //
-// There is a file for each hour of UTC, named 2026112407.shape, and the file lock. A file begins with a line that says its
-// version. Then come records: four octets of length, four of checksum (CRC-32C), both in little-endian order,
-// and a sample, compressed by DEFLATE with the sample before it in the file as the dictionary. Samples resemble each other: one takes
-// some hundred octets where little changes, and 23 kB where all tables are full and a tenth of all numbers change (BenchmarkDay). To read one its hour is read from the beginning.
+// There is a file for each hour of UTC, named 2026112407.shape, and the file lock. A file begins
+// with a line that says its version. Then come records: four octets of length, four of checksum
+// (CRC-32C), both in little-endian order, and a sample, compressed by DEFLATE with the sample
+// before it in the file as the dictionary. Samples resemble each other: one takes some hundred
+// octets where little changes, and 23 kB where all tables are full and a tenth of all numbers
+// change (BenchmarkDay). To read one its hour is read from the beginning.
 //
 // # Bounds
 //
-// A sample names the MaxRows domains of each table that have the most; the rest are summed up. Before an hour's file is begun, the files that
-// are older than Limits.Age are removed, and then the oldest until all are smaller than Limits.Octets. Nothing is thinned: within these
-// bounds each sample is there. A sample that is larger than a megabyte is not kept.
+// A sample names the MaxRows domains of each table that have the most; the rest are summed up.
+// Before an hour's file is begun, the files that are older than Limits.Age are removed, and then
+// the oldest until all are smaller than Limits.Octets. Nothing is thinned: within these bounds
+// each sample is there. A sample that is larger than a megabyte is not kept.
 //
 // # What is promised
 //
-// Nothing that mail depends on. Records are written with one system call each and are not synced: after a power cut the last
-// ones may be missing. A reader stops at the first record that is not whole, as the one that is being written may be. The writer cuts a
-// file off there when it opens it. All files may be removed at any time.
+// Nothing that mail depends on. Records are written with one system call each and are not synced:
+// after a power cut the last ones may be missing. A reader stops at the first record that is not
+// whole, as the one that is being written may be. The writer cuts a file off there when it opens
+// it. All files may be removed at any time.
 //
 // # Security
 //
-// The names of domains come from strangers. What is shown of them must have control characters made visible. What is
-// read is bounded before it is believed. The files are readable for the mail system's user alone.
+// The names of domains come from strangers. What is shown of them must have control characters
+// made visible. What is read is bounded before it is believed. The files are readable for the
+// mail system's user alone.
 package history
 
 import (
@@ -45,8 +52,8 @@ import (
 )
 
 const (
-	// Buckets is how many columns of age a row has. The first is up to Tick, each other one up to twice the one before; the
-	// last has no end. They are those of qshape without options.
+	// Buckets is how many columns of age a row has. The first is up to Tick, each other one up to
+	// twice the one before; the last has no end. They are those of qshape without options.
 	Buckets = 10
 	// Tick is the age limit of the first column.
 	Tick = 5 * time.Minute
@@ -61,8 +68,8 @@ const (
 // Queues are those that are sampled, in the order of the tables.
 var Queues = []string{"incoming", "active", "deferred", "hold"}
 
-// Unread is the name of the row that has the messages whose envelopes the queue manager has not read since its start. They are
-// counted, not their recipients.
+// Unread is the name of the row that has the messages whose envelopes the queue manager has not
+// read since its start. They are counted, not their recipients.
 const Unread = "(not read yet)"
 
 // Counts are by age, the youngest first.
@@ -83,7 +90,8 @@ func (c *Counts) Add(o *Counts) {
 	}
 }
 
-// A Row is one domain, as the queue manager has it: in lower case, "" for the null sender, "@" for an address that ends there.
+// A Row is one domain, as the queue manager has it: in lower case, "" for the null sender, "@"
+// for an address that ends there.
 type Row struct {
 	Domain string
 	Counts Counts

@@ -63,7 +63,8 @@ func same(a, b []*Sample) bool {
 	return slices.EqualFunc(a, b, func(a, b *Sample) bool { return a.At.Equal(b.At) && reflect.DeepEqual(a.Tables, b.Tables) })
 }
 
-// What was appended is read, over the ends of hours and a restart of the writer, and found by its time.
+// What was appended is read, over the ends of hours and a restart of the writer, and found by its
+// time.
 func TestStore(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "history")
@@ -116,7 +117,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// A file that ends anywhere, or has a wrong octet, is read up to there. The writer goes on behind the last whole sample.
+// A file that ends anywhere, or has a wrong octet, is read up to there. The writer goes on behind
+// the last whole sample.
 func TestTorn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -227,7 +229,8 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// Files that are too old, or too many, are dropped before a new one is begun, the oldest first; others are left alone.
+// Files that are too old, or too many, are dropped before a new one is begun, the oldest first;
+// others are left alone.
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -341,7 +344,8 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// BenchmarkDay writes a day of a busy queue: 300 domains in each table, a tenth of whose counts change every minute.
+// BenchmarkDay writes a day of a busy queue: 300 domains in each table, a tenth of whose counts
+// change every minute.
 func BenchmarkDay(b *testing.B) {
 	for b.Loop() {
 		dir := b.TempDir()

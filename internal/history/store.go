@@ -49,7 +49,8 @@ type Limits struct {
 	Age    time.Duration
 }
 
-// A Writer appends samples. There is one of them at a time, over all processes. It belongs to one goroutine.
+// A Writer appends samples. There is one of them at a time, over all processes. It belongs to one
+// goroutine.
 type Writer struct {
 	dir    *statedir.Dir
 	limits Limits
@@ -60,7 +61,8 @@ type Writer struct {
 	before []byte // the last sample in the file
 }
 
-// OpenWriter makes the Writer for a directory, which belongs to it from then on. An error to tell apart is ErrBusy.
+// OpenWriter makes the Writer for a directory, which belongs to it from then on. An error to tell
+// apart is ErrBusy.
 func OpenWriter(dir *statedir.Dir, limits Limits) (*Writer, error) {
 	f, err := dir.OpenFile(lockName, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -87,8 +89,8 @@ func (w *Writer) Close() error {
 	return errors.Join(err, w.dir.Close())
 }
 
-// Append adds a sample, behind all that are there: one that is not later than the last of its hour is dropped. After an error the
-// sample is not there, and the next one may be appended.
+// Append adds a sample, behind all that are there: one that is not later than the last of its
+// hour is dropped. After an error the sample is not there, and the next one may be appended.
 func (w *Writer) Append(s *Sample) error {
 	if err := w.open(s.At.UTC().Format(hours) + suffix); err != nil {
 		return err
@@ -165,7 +167,8 @@ func (w *Writer) open(name string) error {
 	return nil
 }
 
-// prune removes the files that are too old or too many. That of the name that is going to be written stays.
+// prune removes the files that are too old or too many. That of the name that is going to be
+// written stays.
 func (w *Writer) prune(name string) error {
 	list, err := w.dir.ReadDir(".")
 	if err != nil {
@@ -197,8 +200,8 @@ func (w *Writer) prune(name string) error {
 
 func dictionary(raw []byte) []byte { return raw[max(0, len(raw)-maxDictionary):] }
 
-// scan calls f for each sample of a file until f returns false, with its encoding, which f may keep, and the place behind it.
-// It stops without an error where the file has no whole record.
+// scan calls f for each sample of a file until f returns false, with its encoding, which f may
+// keep, and the place behind it. It stops without an error where the file has no whole record.
 func scan(file *os.File, f func(s *Sample, raw []byte, end int64) bool) (more bool, err error) {
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
 		return true, err
@@ -280,8 +283,8 @@ func files(dir string) ([]string, error) {
 	return names, nil
 }
 
-// Between calls f for the samples from since to until, both included, in the order of time, until f returns false. Samples that are
-// less than step after the one before are left out.
+// Between calls f for the samples from since to until, both included, in the order of time, until
+// f returns false. Samples that are less than step after the one before are left out.
 func Between(dir string, since, until time.Time, step time.Duration, f func(*Sample) bool) error {
 	names, err := files(dir)
 	if err != nil {
@@ -318,8 +321,8 @@ func Between(dir string, since, until time.Time, step time.Duration, f func(*Sam
 	return nil
 }
 
-// At is the last sample that is not after t. ErrNone says that there is none, or none of the quarter of an hour before t: the mail
-// system was down, or nobody kept samples.
+// At is the last sample that is not after t. ErrNone says that there is none, or none of the
+// quarter of an hour before t: the mail system was down, or nobody kept samples.
 func At(dir string, t time.Time) (*Sample, error) {
 	var found *Sample
 	err := Between(dir, t.Add(-near), t, 0, func(s *Sample) bool {

@@ -1,7 +1,9 @@
-// Package overview says how the queue is at a glance: how many messages are in which queue, which domains most mail waits for and why, what is
-// suspended. It is what the console's pages, its API and "posthaste top" show, in the same words.
+// Package overview says how the queue is at a glance: how many messages are in which queue, which
+// domains most mail waits for and why, what is suspended. It is what the console's pages, its API
+// and "posthaste top" show, in the same words.
 //
-// Texts have the names of domains and replies of other hosts in them, as they are: who shows them makes them harmless.
+// Texts have the names of domains and replies of other hosts in them, as they are: who shows them
+// makes them harmless.
 package overview
 
 import (
@@ -45,7 +47,8 @@ type ShapeRow struct {
 	Counts [history.Buckets]int64 `json:"counts" doc:"By age: up to 5, 10, 20, 40, 80, 160, 320, 640 and 1280 minutes, and more"`
 }
 
-// A Shape is how the mail is spread over domains and age: recipients by their domains, or messages by the sender's.
+// A Shape is how the mail is spread over domains and age: recipients by their domains, or
+// messages by the sender's.
 type Shape struct {
 	At      time.Time  `json:"at" doc:"When the sample was taken"`
 	Queues  []string   `json:"queues"`
@@ -177,7 +180,8 @@ func Glance(s *history.Sample) *Now {
 	return n
 }
 
-// See counts the queue, and asks what keeps the mail of the domains waiting that most mail waits for.
+// See counts the queue, and asks what keeps the mail of the domains waiting that most mail waits
+// for.
 func See(ctx context.Context, conn *ipc.Conn, now time.Time) (*history.Sample, *Now, error) {
 	s, err := history.Take(ctx, conn, now)
 	if err != nil {

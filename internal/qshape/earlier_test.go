@@ -11,7 +11,8 @@ import (
 	"posthaste/internal/statedir"
 )
 
-// A table of an earlier time is that of the last sample before it; what it has no name for stands in the last row.
+// A table of an earlier time is that of the last sample before it; what it has no name for stands
+// in the last row.
 func TestAt(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "history")

@@ -5,26 +5,27 @@
 //	       [-w terminal_width] [-N batch_msg_count] [-n batch_top_domains]
 //	       [-c config_directory] [--at time] [queue_name ...]
 //
-// Each row is a domain: the total, and how much of it is how old, in minutes. A bucket's
-// age limit is twice that of the one before it, with -l it is bucket_time (-t) more; the last has none.
-// Recipients are counted, those with something still to do, or with -s messages by
-// their sender's domain. With -p there are rows for parent domains, too, marked by a
-// dot: those with at least min_subdomains (5) different names below them.
+// Each row is a domain: the total, and how much of it is how old, in minutes. A bucket's age
+// limit is twice that of the one before it, with -l it is bucket_time (-t) more; the last has
+// none. Recipients are counted, those with something still to do, or with -s messages by their
+// sender's domain. With -p there are rows for parent domains, too, marked by a dot: those with at
+// least min_subdomains (5) different names below them.
 //
 // The queues are incoming and active unless named: also deferred, hold, corrupt and
 // maildrop. While the mail system runs the queue manager counts, from
 // memory. For some time after its start it has not read all envelopes; those it leaves to us,
 // as when it is down: then the spool is looked through, by several goroutines.
 //
-// Behind a row stands "suspended" when a suspension is for all its mail, as far as the domain tells: of the
-// domain, of a next hop of that name, with -s of the sender's domain.
+// Behind a row stands "suspended" when a suspension is for all its mail, as far as the domain
+// tells: of the domain, of a next hop of that name, with -s of the sender's domain.
 //
 // Results come at once, so that the intermediate ones of -N are not needed: the option is accepted
 // and does nothing. On a terminal the 20 first rows are shown (-n, 0 is all).
 //
-// With --at the table is that of an earlier time, from the samples that the console service keeps (package history): the
-// last one that was taken before. The domains that it does not name are added up in the last row, "(others)"; mail that the queue
-// manager had not read then is "(not read yet)". What was suspended is not marked. The columns are those without -l and -t.
+// With --at the table is that of an earlier time, from the samples that the console service keeps
+// (package history): the last one that was taken before. The domains that it does not name are
+// added up in the last row, "(others)"; mail that the queue manager had not read then is "(not
+// read yet)". What was suspended is not marked. The columns are those without -l and -t.
 //
 // # Security
 //
@@ -32,8 +33,8 @@
 //
 // # Diagnostics
 //
-// Exit status 0; 64 wrong usage; 66 there is no sample of that time; 69 the queue manager does not answer; 74 the
-// output cannot be written; 77 not permitted; 78 wrong configuration.
+// Exit status 0; 64 wrong usage; 66 there is no sample of that time; 69 the queue manager does
+// not answer; 74 the output cannot be written; 77 not permitted; 78 wrong configuration.
 package qshape
 
 import (

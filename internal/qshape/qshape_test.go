@@ -119,7 +119,8 @@ func TestQueues(t *testing.T) {
 	check("up")
 }
 
-// Rows of mail that is suspended are marked, those alone; without an answer there are no marks, and a warning.
+// Rows of mail that is suspended are marked, those alone; without an answer there are no marks,
+// and a warning.
 func TestSuspended(t *testing.T) {
 	t.Parallel()
 	s := faketest.New(t, "")

@@ -214,10 +214,12 @@ func (s *shape) withParents() map[string]*row {
 	return all
 }
 
-// suspendedMark is behind the rows of mail that is suspended. Where nothing is suspended the table is Postfix's.
+// suspendedMark is behind the rows of mail that is suspended. Where nothing is suspended the
+// table is Postfix's.
 const suspendedMark = "  suspended"
 
-// isSuspended says whether a suspension is for all mail that a row counts, as far as its domain tells.
+// isSuspended says whether a suspension is for all mail that a row counts, as far as its domain
+// tells.
 func (s *shape) isSuspended(r *row) bool {
 	name := r.name
 	if name == nullSender && s.senders {

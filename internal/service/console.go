@@ -12,8 +12,8 @@ const (
 	ConsoleProgram = "posthaste-console"
 )
 
-// ConsoleSpec declares the console service. run is nil where the service is only to be named, in the program that
-// master is in.
+// ConsoleSpec declares the console service. run is nil where the service is only to be named, in
+// the program that master is in.
 func ConsoleSpec(run func(context.Context, *Env) error) Spec {
 	if run == nil {
 		run = func(context.Context, *Env) error {

@@ -71,9 +71,9 @@ func (p *peer) ask(on *bufio.ReadWriter, key string) string {
 	return answer
 }
 
-// What postsrsd makes is what we make, and each takes apart what the other has made: a system
-// can change from one to the other while mail is under way. Debian's version 1.10 writes its
-// hashes with + and /, and does not know - and _, so that the other way is for addresses without these.
+// What postsrsd makes is what we make, and each takes apart what the other has made: a system can
+// change from one to the other while mail is under way. Debian's version 1.10 writes its hashes
+// with + and /, and does not know - and _, so that the other way is for addresses without these.
 func TestPostsrsd(t *testing.T) {
 	t.Parallel()
 	for _, separator := range []string{"=", "+", "-"} {

@@ -9,10 +9,10 @@
 //	SRS0=HHHH=TT=sender.example=user@forwarder.example
 //	SRS1=HHHH=first.example==HHHH=TT=sender.example=user@second.example
 //
-// TT is the day on which the address was made. HHHH is a keyed hash of what follows, so that nobody
-// else can make addresses that the forwarder would relay mail for. The second form is for
-// a sender that another forwarder has rewritten already: it leads to the first forwarder directly, and
-// does not become longer with each further one.
+// TT is the day on which the address was made. HHHH is a keyed hash of what follows, so that
+// nobody else can make addresses that the forwarder would relay mail for. The second form is for
+// a sender that another forwarder has rewritten already: it leads to the first forwarder
+// directly, and does not become longer with each further one.
 //
 // # Security
 //
@@ -78,8 +78,8 @@ type Rewriter struct {
 	MaxDays int
 }
 
-// Ours says whether addr looks like an address that this Rewriter made: of its domain and in the form
-// of SRS. Whether it is one, Reverse says.
+// Ours says whether addr looks like an address that this Rewriter made: of its domain and in the
+// form of SRS. Whether it is one, Reverse says.
 func (r *Rewriter) Ours(addr string) bool {
 	if r == nil {
 		return false

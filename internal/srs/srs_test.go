@@ -17,7 +17,8 @@ func forwarder() *Rewriter {
 }
 
 // The hashes were computed from the definition with another program (Python's hmac and base64).
-// Those of example.com are the addresses that postsrsd 2.4 makes of the same secret at the same time.
+// Those of example.com are the addresses that postsrsd 2.4 makes of the same secret at the same
+// time.
 func TestForward(t *testing.T) {
 	t.Parallel()
 	peer := &Rewriter{Domain: "example.com", Secrets: []string{"tops3cr3t"}, Separator: '=', HashLength: 4, HashMinimum: 4, MaxDays: 21}

@@ -2,20 +2,21 @@
 //
 //	posthaste top [-1j] [-c config_dir] [-i seconds]
 //
-// It shows how many messages are in which queue and how old the oldest is, the domains that most mail waits for with what keeps it waiting, and
-// what is suspended. On a terminal it does so again every five seconds (-i), or less often, so that counting takes no more than a twentieth of
-// the time, until it is interrupted. With -1, and where the output is no terminal, it does so once. With -j it prints what
-// the console's API answers to GET /now, one object, once.
+// It shows how many messages are in which queue and how old the oldest is, the domains that most
+// mail waits for with what keeps it waiting, and what is suspended. On a terminal it does so
+// again every five seconds (-i), or less often, so that counting takes no more than a twentieth
+// of the time, until it is interrupted. With -1, and where the output is no terminal, it does so
+// once. With -j it prints what the console's API answers to GET /now, one object, once.
 //
 // # Security
 //
-// Who may ask the queue manager may use it: root and the mail owner. What comes from strangers is shown without what would move the
-// terminal about.
+// Who may ask the queue manager may use it: root and the mail owner. What comes from strangers is
+// shown without what would move the terminal about.
 //
 // # Diagnostics
 //
-// Exit status 0; 64 wrong usage; 69 the mail system is down, or the queue manager does not answer; 74 the output cannot be written; 77 not
-// permitted; 78 wrong configuration.
+// Exit status 0; 64 wrong usage; 69 the mail system is down, or the queue manager does not
+// answer; 74 the output cannot be written; 77 not permitted; 78 wrong configuration.
 package top
 
 import (

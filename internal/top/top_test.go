@@ -32,7 +32,8 @@ Suspended
     slow.test, by ann since 2026-11-24 08:00:00 until 2026-11-24 09:00:00, 1 message wait
 `
 
-// Once, where the output is no terminal: queues, the worst domains with what the queue manager says of them, suspensions; in text and as JSON.
+// Once, where the output is no terminal: queues, the worst domains with what the queue manager
+// says of them, suspensions; in text and as JSON.
 func TestOnce(t *testing.T) {
 	t.Parallel()
 	s := faketest.New(t, "")

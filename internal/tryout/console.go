@@ -46,8 +46,8 @@ func hasConsole(dir string) bool {
 // commentedConsole is the line of master.cf, as it is in the one of a new installation.
 var commentedConsole = regexp.MustCompile(`(?m)^#(console +unix .*)$`)
 
-// makeUser makes the console's one user, with a password that nobody else knows, if there is none yet. The password
-// is in a file of its own, so that it is on no screen.
+// makeUser makes the console's one user, with a password that nobody else knows, if there is none
+// yet. The password is in a file of its own, so that it is on no screen.
 func (s *System) makeUser() error {
 	password := filepath.Join(s.ConfigDir(), passwordFile)
 	if _, err := os.Lstat(password); !errors.Is(err, fs.ErrNotExist) {

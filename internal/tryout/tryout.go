@@ -7,8 +7,8 @@
 //
 // # Security
 //
-// Where the program of the console is there the console runs, too, with one user, whose password is made
-// up and is in a file that only the user can read.
+// Where the program of the console is there the console runs, too, with one user, whose password
+// is made up and is in a file that only the user can read.
 //
 // It listens on 127.0.0.1 only and relays for clients on this machine only.
 // An ordinary user runs all of it as himself. Root runs none of it: the directory is given to

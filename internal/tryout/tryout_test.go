@@ -83,7 +83,8 @@ func TestTruth(t *testing.T) {
 	}
 }
 
-// Where the console's program is there its line is on, it has a port of its own, and one user whose password nobody else can read.
+// Where the console's program is there its line is on, it has a port of its own, and one user
+// whose password nobody else can read.
 func TestConsole(t *testing.T) {
 	t.Parallel()
 	if text := commentedConsole.ReplaceAllString(etc.Master, "$1"); !strings.Contains(text, "\nconsole  unix ") {
