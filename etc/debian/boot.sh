@@ -32,6 +32,8 @@ outer() {
 		mount -t overlay -o "lowerdir=/,upperdir=$work/upper,workdir=$work/overlay" overlay "$work/root" || exit 77
 		rm -rf "$work"/root/etc/systemd/system/*.wants "$work/root/usr/sbin/policy-rc.d" \
 			"$work/root/var/lib/man-db/auto-update" "$work/root/etc/apt/apt.conf.d/20packagekit"
+		# A new installation is tried, whatever has been tried on this machine.
+		rm -rf "$work/root/etc/posthaste" "$work/root/var/spool/posthaste" "$work/root/var/lib/posthaste"
 	else
 		mount --bind "$root" "$work/root"
 	fi
