@@ -108,9 +108,14 @@ func (f *File) concurrency(name string) (found []string) {
 // concurrent calls say for each go statement, and for each use of a channel that is seen as one.
 func (f *File) concurrent(say func(n ast.Node, what string)) {
 	ast.Inspect(f.syntax, func(n ast.Node) bool {
-		switch n.(type) {
+		switch n := n.(type) {
 		case *ast.GoStmt:
 			say(n, "a go statement")
+		case *ast.CallExpr:
+			// sync.WaitGroup has such a method, and errgroup.Group.
+			if f, ok := n.Fun.(*ast.SelectorExpr); ok && f.Sel.Name == "Go" {
+				say(n, "a goroutine")
+			}
 		case *ast.ChanType, *ast.SelectStmt, *ast.SendStmt:
 			say(n, "a channel")
 		}

@@ -15,7 +15,7 @@ var (
 	one   = flag.Int64("sim.seed", -1, "run this seed alone, and show its log")
 	first = flag.Uint64("sim.first", 1, "begin with this seed")
 	mask  = flag.Uint64("sim.mask", 0, "with -sim.seed: leave faults and letters out, by bits")
-	many  = flag.Int("sim.n", 0, "run so many seeds; 0: 1000, or 100 with -short or the race detector")
+	many  = flag.Int("sim.n", 0, "run so many seeds; 0: 1000, or 30 with -short or the race detector")
 	stop  = flag.Bool("sim.stop", false, "end with the first seed that fails, and do not shrink it")
 	trace = flag.Bool("sim.trace", false, "with -sim.seed: show each step")
 )
@@ -55,7 +55,7 @@ func TestSeeds(t *testing.T) {
 	count := *many
 	if count == 0 {
 		if count = 1000; testing.Short() || underRace {
-			count = 100
+			count = 30
 		}
 	}
 	var sum Counts
