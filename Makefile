@@ -58,7 +58,8 @@ PKG ?= ./...
 # Packages that start no goroutine, as a test in internal/arch says: the detector could find
 # nothing in them, and has them take five times as long.
 ALONE = ^posthaste/(qmgr/sched|internal/(arch|config|dmarcreport|licences|manual|mutants|srs))(/|$$)
-# The package whose tests take longest is begun first.
+# The package whose tests take longest is begun first, and run in both ways: most of its random
+# histories are one goroutine, and only short ones are run with the detector.
 LONG = ^posthaste/internal/spool$$
 # The end-to-end tests spend their time starting programs, for which one with the detector takes five
 # times as long (.17 s of a processor, not .035 s). Those of RACED are run with it as well: in them
@@ -68,7 +69,7 @@ WHOLE = ^posthaste/internal/e2e$$
 RACED = TestNothingMixed|TestReloadWhileMailComesIn|TestKillDuringDelivery|TestMetrics
 test: check
 	@all=$$($(GO) list $(PKG)) && some() { echo "$$all" | grep -E "$$@" || :; } && \
-	  alone=$$(some '$(ALONE)') && whole=$$(some '$(WHOLE)') && others="$$(some '$(LONG)') $$(some -v '$(ALONE)|$(WHOLE)|$(LONG)')" && \
+	  alone=$$(some '$(LONG)|$(ALONE)') && whole=$$(some '$(WHOLE)') && others="$$(some '$(LONG)') $$(some -v '$(ALONE)|$(WHOLE)|$(LONG)')" && \
 	  aside=$$(mktemp) && bad=0 && \
 	  { { [ -z "$$whole" ] || { $(GO) test -count=1 -parallel 8 -timeout 40m $$whole && $(GO) test -race -count=1 -timeout 40m -run '^($(RACED))$$' $$whole; }; } >"$$aside" 2>&1 & } && \
 	  { [ -z "$$alone" ] || $(GO) test -p 4 -parallel 8 $$alone || bad=1; } && \

@@ -257,6 +257,7 @@ func TestReaderMetadata(t *testing.T) {
 // TestNothingAfterBroken: after the first failed write or sync, whichever it is,
 // this process changes nothing on the disk: no write, sync, name or length.
 func TestNothingAfterBroken(t *testing.T) {
+	once(t)
 	t.Parallel()
 	broke := 0
 	for k := 1; ; k++ {

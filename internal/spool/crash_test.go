@@ -179,6 +179,15 @@ func runWalk(seed uint64, plant fault, total *walk) (trace []string, err error) 
 	return w.trace, err
 }
 
+// once leaves a long test to the run without the race detector, which "make test" makes as well:
+// what it does is one goroutine's, or another process's, and the detector would find nothing.
+func once(t *testing.T) {
+	t.Helper()
+	if raceEnabled {
+		t.Skip("run without the race detector")
+	}
+}
+
 func firstSeed() uint64 {
 	if *crashSeed != 0 {
 		return *crashSeed

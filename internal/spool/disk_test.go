@@ -149,6 +149,7 @@ func closeAbruptly(s *Spool) error {
 // under load, as often as that is quick. What is in the page cache only is
 // not in the copy, and what was acknowledged must be.
 func TestPowerCutDisk(t *testing.T) {
+	once(t)
 	t.Parallel()
 	if !disktest.Apart(t) {
 		return
@@ -183,6 +184,7 @@ func TestPowerCutDisk(t *testing.T) {
 // content included, after a check and a mount. A file system that cannot be cut is
 // copied at one moment instead: what it has not given to its device is not there.
 func TestPowerCutFS(t *testing.T) {
+	once(t)
 	t.Parallel()
 	if !disktest.Apart(t) {
 		return

@@ -381,6 +381,7 @@ func fill(t *testing.T, dir string, o Options) {
 // TestKill kills a process with SIGKILL under load, again and again, and
 // looks for everything that it said was durable.
 func TestKill(t *testing.T) {
+	once(t)
 	if os.Getenv("SPOOL_TEST_CHILD") != "" {
 		killChild(os.Getenv("SPOOL_TEST_CHILD"))
 		return

@@ -160,6 +160,7 @@ func manyHistories(t *testing.T, segSize int64, run func(w *fullWorld)) (n int) 
 }
 
 func eachSize(t *testing.T, test func(t *testing.T, segSize int64)) {
+	once(t)
 	t.Parallel()
 	for _, segSize := range []int64{64 << 10, 256 << 10, 1 << 20} {
 		t.Run(fmt.Sprint(segSize), func(t *testing.T) {
@@ -434,7 +435,7 @@ func noRoom(t *testing.T, ends bool) {
 	heard := func(what string) bool {
 		return slices.ContainsFunc(told, func(s string) bool { return strings.Contains(s, what) })
 	}
-	if !heard("cannot be recorded until there is room") {
+	if !heard("cannot be recorded until the file system has room") {
 		t.Errorf("told: %q", told)
 	}
 	if _, err := addOne(s); !errors.Is(err, ErrFull) {
@@ -494,6 +495,7 @@ func noRoom(t *testing.T, ends bool) {
 // Another size of segments on a full disk: the start goes on with the size that there is, all is
 // recorded, and a start that finds room has the new size.
 func TestSizeOnFullDisk(t *testing.T) {
+	once(t)
 	t.Parallel()
 	sizes := paramSizes[:3]
 	for _, from := range sizes {

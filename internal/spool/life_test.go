@@ -140,9 +140,10 @@ func (m *month) attempt(b *Batch, d due, now time.Duration) {
 // by the cleaner and by checkpoints included (a retry's own STATE is a write
 // of its own, not an amplification).
 func TestMonth(t *testing.T) {
+	once(t)
 	t.Parallel()
 	days := 30
-	if testing.Short() || raceEnabled { // it is one goroutine: the race detector has nothing to find
+	if testing.Short() {
 		days = 7
 	}
 	m := newMonth(t, 2, randomBytes)

@@ -57,6 +57,7 @@ var (
 // TestParameterChange: whatever the options of one process were, the next finds
 // all that was acknowledged, with others.
 func TestParameterChange(t *testing.T) {
+	once(t)
 	t.Parallel()
 	for _, from := range paramSizes {
 		for _, to := range paramSizes {

@@ -39,6 +39,7 @@ func TestCrashWalkPlace(t *testing.T) {
 // TestEveryCrashPlace cuts the power before every operation of a start that makes the place, of
 // large mail's life, and of the next start.
 func TestEveryCrashPlace(t *testing.T) {
+	once(t)
 	t.Parallel()
 	w := newPlaceWorld(7, 0)
 	x := &enum{world: w}

@@ -28,6 +28,7 @@ func goTool(t *testing.T, args ...string) string {
 
 // TestPlanted runs the test of that name in a build that can have faults planted.
 func TestPlanted(t *testing.T) {
+	once(t)
 	t.Parallel()
 	out := goTool(t, "test", "-tags", "spoolplant", "-count=1", "-v", "-run", "^TestPlanted$", ".")
 	if n := strings.Count(out, "    --- PASS: TestPlanted/"); n != int(numFaults)-1 {
@@ -39,6 +40,7 @@ func TestPlanted(t *testing.T) {
 // when faults can be planted: no symbol is left that has to do with them, and no branch can
 // be, since there is nothing that it could look at.
 func TestNothingPlanted(t *testing.T) {
+	once(t)
 	t.Parallel()
 	if n := unsafe.Sizeof(planter{}); n != 0 {
 		t.Errorf("what says which fault is planted takes %d octets", n)

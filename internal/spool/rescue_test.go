@@ -64,6 +64,7 @@ func mailbag(t *testing.T) *patient {
 // all others are as they were. A message of which there is another record is
 // not lost.
 func TestOneBit(t *testing.T) {
+	once(t)
 	t.Parallel()
 	p := mailbag(t)
 	list, segs := p.records()

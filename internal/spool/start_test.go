@@ -197,6 +197,7 @@ func attemptedNumber(i int) uint64 { return uint64(1+i/15000)<<32 + uint64(i) }
 // A message that waits costs the index so many octets, and those that something happens to no more
 // in the end.
 func TestIndexMemory(t *testing.T) {
+	once(t)
 	t.Parallel()
 	const n, most = 300_000, 22
 	x := newIndex()

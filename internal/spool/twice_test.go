@@ -164,12 +164,11 @@ func runTwice(seed uint64, step int, plant fault) (*twice, error) {
 }
 
 func TestCrashTwice(t *testing.T) {
+	once(t)
 	t.Parallel()
 	step := 3 // all of it takes a while: make crash does that
 	if *crashTime >= 10*time.Second {
 		step = 1
-	} else if raceEnabled {
-		step = 8
 	}
 	for seed := range uint64(2) {
 		x, err := runTwice(seed, step, 0)
