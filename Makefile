@@ -68,15 +68,18 @@ AGAIN = ^posthaste/internal/(spool|simtest)$$
 # everything is under way at once. "make race" runs all with it. They wait much, and so go on beside
 # the others.
 WHOLE = ^posthaste/internal/e2e$$
+# QUIET also says how long a reload holds mail up, and is run when nothing else is.
+QUIET = TestReloadHoldsNobodyUp
 RACED = TestNothingMixed|TestReloadWhileMailComesIn|TestKillDuringDelivery|TestMetrics
 test: check
 	@all=$$($(GO) list $(PKG)) && some() { echo "$$all" | grep -E "$$@" || :; } && \
 	  alone=$$(some '$(ALONE)') && again=$$(some '$(AGAIN)') && whole=$$(some '$(WHOLE)') && others="$$(some '$(LONG)') $$(some -v '$(ALONE)|$(WHOLE)|$(LONG)')" && \
 	  aside=$$(mktemp) && bad=0 && \
-	  { { [ -z "$$whole" ] || { $(GO) test -count=1 -parallel 8 -timeout 40m $$whole && $(GO) test -race -count=1 -timeout 40m -run '^($(RACED))$$' $$whole; }; } >"$$aside" 2>&1 & } && \
+	  { { [ -z "$$whole" ] || { $(GO) test -count=1 -parallel 8 -timeout 40m -skip '^$(QUIET)$$' $$whole && $(GO) test -race -count=1 -timeout 40m -run '^($(RACED))$$' $$whole; }; } >"$$aside" 2>&1 & } && \
 	  { [ -z "$$alone" ] || $(GO) test -p 4 -parallel 8 $$alone || bad=1; } && \
 	  { [ "$$others" = ' ' ] || $(GO) test -race -p 4 -parallel 8 -timeout 40m $$others || bad=1; } && \
 	  { wait $$! || bad=1; cat "$$aside"; rm "$$aside"; } && \
+	  { [ -z "$$whole" ] || $(GO) test -count=1 -run '^$(QUIET)$$' $$whole || bad=1; } && \
 	  { [ -z "$$again" ] || $(GO) test -count=1 -timeout 40m $$again || bad=1; } && exit $$bad
 	@./internal/e2e/peers.sh check
 
@@ -146,7 +149,8 @@ SEEDS ?= 20000
 FIRST ?= 1000
 soak: poison
 	$(GO) test -timeout 0 ./qmgr/sched -long
-	$(GO) test -timeout 0 ./internal/e2e -mix.whole
+	$(GO) test -timeout 0 ./internal/e2e -mix.whole -skip TestReloadHoldsNobodyUp
+	$(GO) test -timeout 0 ./internal/e2e -run TestReloadHoldsNobodyUp -reload.pause
 	$(GO) test -timeout 0 ./internal/simtest -v -sim.first=$(FIRST) -sim.n=$(SEEDS)
 
 # Power cuts on the spool, and all other failures that its tests know: each kind of

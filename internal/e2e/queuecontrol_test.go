@@ -70,7 +70,7 @@ func TestSuspendedSender(t *testing.T) {
 	s.eventually("other mail arrives", func() bool { return len(next.received()) == 1 })
 	s.waitLogN(`status=deferred \(mail from @list\.test is suspended: wrong prices\)`, 2)
 	s.eventually("two wait", func() bool { return strings.Contains(s.mustTool("suspended", "-j"), `"waiting": 2}`) })
-	if out := s.mustTool("suspend", "-n", "--domain=two.test"); !strings.HasPrefix(out, "posthaste suspend: dry run, nothing is changed: domain two.test would keep 1 message, ") {
+	if out := s.mustTool("suspend", "-n", "--domain=two.test"); !strings.HasPrefix(out, "posthaste suspend: dry run, nothing is changed: domain two.test would suspend 1 message, ") {
 		t.Errorf("dry run: %s", out)
 	}
 	if out := s.mustTool("mailq"); strings.Count(out, "(mail from @list.test is suspended: wrong prices)\n") != 2 {

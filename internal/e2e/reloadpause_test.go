@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -335,6 +336,8 @@ func (d *deaf) addresses(generation int) (list []string) {
 	return list
 }
 
+var holdPause = flag.Bool("reload.pause", false, "fail when a reload holds deliveries up for longer than it may; for a machine that does nothing else")
+
 // reloadPause is how long a reload may hold up deliveries.
 const reloadPause = 300 * time.Millisecond
 
@@ -342,7 +345,8 @@ const reloadPause = 300 * time.Millisecond
 // deliveries that hang are those of earlier generations of agents by then, and are
 // not made again; nothing but the end of the test ends them.
 //
-// Each reload is held to reloadPause. A busy machine adds to the time without a
+// What is asserted is that nothing is lost or repeated. With -reload.pause, on a machine that does
+// nothing else, each reload is held to reloadPause as well. A busy machine adds to the time without a
 // delivery what it also adds without a reload. So two things are allowed for: the
 // longest time without a delivery in a span as long, right before the reload or right after
 // it, and the longest time for which a thread of the test itself was due and
@@ -419,8 +423,7 @@ func reloadsUnderLoad(t *testing.T, hang int, metrics bool) (tooLong []string) {
 		after := without(span)
 		t.Logf("reload %d: %v without a delivery, in %v; %v before it, %v after it; nothing accepted for %v; a thread was late by %v",
 			i+1, gap, span, before, after, held, late)
-		// With the race detector everything takes some ten times as long, and a time says nothing.
-		if limit := reloadPause + max(before, after) + late; gap > limit && !underRace {
+		if limit := reloadPause + max(before, after) + late; gap > limit && *holdPause {
 			tooLong = append(tooLong, fmt.Sprintf("reload %d for %v, limit %v", i+1, gap, limit))
 		}
 	}
