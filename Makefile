@@ -80,7 +80,7 @@ test: check
 	  { [ "$$others" = ' ' ] || $(GO) test -race -p 4 -parallel 8 -timeout 40m $$others || bad=1; } && \
 	  { wait $$! || bad=1; cat "$$aside"; rm "$$aside"; } && \
 	  { [ -z "$$whole" ] || $(GO) test -count=1 -run '^$(QUIET)$$' $$whole || bad=1; } && \
-	  { [ -z "$$again" ] || $(GO) test -count=1 -timeout 40m $$again || bad=1; } && exit $$bad
+	  { [ -z "$$again" ] || $(GO) test -count=1 -p 1 -timeout 40m $$again || bad=1; } && exit $$bad
 	@./internal/e2e/peers.sh check
 
 # Everything with the race detector, which finds what no test asserts: an hour or more.
