@@ -2,15 +2,9 @@ package console
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"net/url"
@@ -18,31 +12,25 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"posthaste/internal/config"
 	"posthaste/internal/maillog"
 	"posthaste/internal/service"
+	"posthaste/internal/testservers"
 )
 
 // chainFile is a key and a certificate for 127.0.0.1 in a file.
 func chainFile(t *testing.T) (file string, roots *x509.CertPool) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
+	cert, key := testservers.Certificate(t)
+	var text []byte
+	for _, path := range []string{key, cert} {
+		part, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = append(text, part...)
 	}
-	c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "mta.test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
-	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
 	file = filepath.Join(t.TempDir(), "chain.pem")
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)

@@ -117,15 +117,12 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// A file that ends anywhere, or has a wrong octet, is read up to there. The writer goes on behind
-// the last whole sample.
-func TestTorn(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
+// fourSamples writes an hour's file, and returns its name and text, the samples in it, and where each
+// ends.
+func fourSamples(t *testing.T, dir string) (file string, text []byte, want []*Sample, ends []int64) {
+	t.Helper()
 	w := openWriter(t, dir, Limits{})
 	rng := rand.New(rand.NewPCG(1, 2))
-	var want []*Sample
-	var ends []int64
 	for i := range 4 {
 		s := sample(start.Truncate(time.Hour).Add(time.Duration(i)*time.Minute), rng, 8)
 		if err := w.Append(s); err != nil {
@@ -134,11 +131,20 @@ func TestTorn(t *testing.T) {
 		want, ends = append(want, s), append(ends, w.end)
 	}
 	w.Close()
-	file := filepath.Join(dir, w.name)
-	whole, err := os.ReadFile(file)
+	file = filepath.Join(dir, w.name)
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return file, text, want, ends
+}
+
+// A file that ends anywhere, or has a wrong octet, is read up to there. The writer goes on behind
+// the last whole sample.
+func TestTorn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file, whole, want, ends := fourSamples(t, dir)
 	kept := func(n int) int { // samples before an octet
 		i, _ := slices.BinarySearch(ends, int64(n)+1)
 		return i
@@ -175,28 +181,12 @@ func TestTorn(t *testing.T) {
 func TestTail(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	w := openWriter(t, dir, Limits{})
-	rng := rand.New(rand.NewPCG(1, 2))
-	var want []*Sample
-	var ends []int64
-	for i := range 4 {
-		s := sample(start.Truncate(time.Hour).Add(time.Duration(i)*time.Minute), rng, 8)
-		if err := w.Append(s); err != nil {
-			t.Fatal(err)
-		}
-		want, ends = append(want, s), append(ends, w.end)
-	}
-	w.Close()
-	file := filepath.Join(dir, w.name)
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file, text, want, ends := fourSamples(t, dir)
 	text[ends[1]-1] ^= 1
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w = openWriter(t, dir, Limits{})
+	w := openWriter(t, dir, Limits{})
 	defer w.Close()
 	if err := w.Append(want[1]); err != nil {
 		t.Fatal(err)
