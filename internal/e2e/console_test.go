@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,9 +17,8 @@ import (
 // woken up by its line of master.cf.
 func TestConsole(t *testing.T) {
 	t.Parallel()
-	out, err := exec.Command("go", append(append([]string{"build"}, buildFlags()...), "-o", filepath.Join(binDir, "posthaste-console"), "posthaste/cmd/posthaste-console")...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("build posthaste-console: %v\n%s", err, out)
+	if err := buildAside("posthaste-console"); err != nil {
+		t.Fatal(err)
 	}
 	secret, err := sasl.NewSecret("secret of ann")
 	if err != nil {

@@ -59,6 +59,16 @@ func (m suite) Run() int {
 	return m.M.Run()
 }
 
+// buildAside builds a program that few tests need, beside those that all have.
+func buildAside(program string) error {
+	args := append([]string{"build"}, buildFlags()...)
+	out, err := exec.Command("go", append(args, "-o", filepath.Join(binDir, program), "posthaste/cmd/"+program)...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("build %s: %w\n%s", program, err, out)
+	}
+	return nil
+}
+
 // entryFlag is the linker's flag for programs that are set-gid: see package scrub.
 func entryFlag(program string) string {
 	if program == "sendmail" || runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {

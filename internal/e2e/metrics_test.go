@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -15,17 +14,13 @@ import (
 	"testing"
 )
 
-var buildMetrics = sync.OnceValues(func() (string, error) {
-	args := append([]string{"build"}, buildFlags()...)
-	out, err := exec.Command("go", append(args, "-o", filepath.Join(binDir, "posthaste-metrics"), "posthaste/cmd/posthaste-metrics")...).CombinedOutput()
-	return string(out), err
-})
+var buildMetrics = sync.OnceValue(func() error { return buildAside("posthaste-metrics") })
 
 // newMeasured is newSystem with metrics, at the address that it returns.
 func newMeasured(t *testing.T, o options) (s *system, address string) {
 	t.Helper()
-	if out, err := buildMetrics(); err != nil {
-		t.Fatalf("build posthaste-metrics: %v\n%s", err, out)
+	if err := buildMetrics(); err != nil {
+		t.Fatal(err)
 	}
 	address = fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	o.main += "metrics_listen = " + address + "\n"

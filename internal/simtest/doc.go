@@ -64,6 +64,7 @@
 //
 // The order in which goroutines of one process run between two waits is that of Go's scheduler.
 // With one processor and without garbage collection it is the same for the same seed as far as TestSame
-// sees. A select statement with several cases that are ready, and maps, are not in the
+// sees. Timers that end at the same instant fire in an order that Go chooses at random: TestSame lets
+// lines of the log with one time change places. A select statement with several cases that are ready, and maps, are not in the
 // hands of the seed.
 package simtest
