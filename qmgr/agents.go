@@ -156,6 +156,9 @@ func (a *agentConn) dial() {
 		// its inventory, and then what came of the deliveries in there.
 		told := make(chan struct{})
 		first := true // belongs to the one connection's reading goroutine
+		// An agent that has a successor may say at once that it wants to go. It is not left
+		// before it has said what it has in hand, which tells it from one that failed.
+		var free func()
 		client := ipc.NewClient(at, func(conn *ipc.Conn, r *ipc.Request) {
 			var inv proto.Inventory
 			switch {
@@ -164,12 +167,13 @@ func (a *agentConn) dial() {
 			case r.Kind != proto.KindInventory || r.Decode(&inv) != nil:
 			case first:
 				first = false
-				s.post(func() { a.up(conn, &inv) }, sched.Event{})
+				s.post(func() { a.up(conn, &inv); free() }, sched.Event{})
 				close(told)
 			default:
 				s.post(func() { s.heardOf(conn, &inv, false) }, sched.Event{})
 			}
 		})
+		client.OnDial(func(conn *ipc.Conn) { free = conn.Keep() })
 		conn, err := dialOnce(ctx, client)
 		if err != nil {
 			s.post(func() { a.down(err) }, sched.Event{})

@@ -52,17 +52,18 @@ func (s *Server) goesOn(conn *ipc.Conn, r *proto.Delivery) {
 	if m != nil && (m.id != r.ID || !m.has(r.Index)) {
 		return
 	}
-	// The message may be one that need not be in memory, or be gone.
-	if m == nil {
-		s.summon([]sched.MsgID{num}, func() { s.verifyFormers(num) })
-	}
 	list := s.formers[num]
 	if i := slices.IndexFunc(list, func(f *former) bool { return slices.Equal(f.rcpts, r.Index) }); i >= 0 {
 		list[i].release()
 		list[i].conn, list[i].release = conn, conn.Keep()
-		return
+	} else {
+		s.formers[num] = append(list, &former{id: r.ID, rcpts: r.Index, conn: conn, release: conn.Keep()})
 	}
-	s.formers[num] = append(list, &former{id: r.ID, rcpts: r.Index, conn: conn, release: conn.Keep()})
+	// The message may be one that need not be in memory, or be gone, or have no number at all:
+	// then this is called at once, and the former delivery must be there already.
+	if m == nil {
+		s.summon([]sched.MsgID{num}, func() { s.verifyFormers(num) })
+	}
 }
 
 // verifyFormers forgets the former deliveries of a message that does not exist, or that

@@ -302,7 +302,7 @@ func TestAgentOutOfItsMind(t *testing.T) {
 	m := many(3, "to.test")
 	m.Envelope.Recipients[2].Address = "c@other.test"
 	id := st.fill(m)[0]
-	var inv proto.Inventory
+	inv := proto.Inventory{Running: []proto.Delivery{{ID: "x", Index: []int{0}}, {ID: id, Index: []int{7}}, {ID: mail.MakeQueueID(time.Now(), 9), Index: []int{0}}}}
 	for _, i := range []int{-1, 1 << 40} {
 		inv.Finished = append(inv.Finished, proto.Finished{ID: id, Reply: proto.DeliverReply{Outcomes: said("ok", i)}})
 	}
@@ -321,6 +321,16 @@ func TestAgentOutOfItsMind(t *testing.T) {
 		t.Errorf("recorded: %+v", op)
 	}
 	st.quiet()
+	// Nothing that it has made up keeps its connection when it wants to go.
+	smtp.mu.Lock()
+	conn := smtp.conn
+	smtp.mu.Unlock()
+	conn.GoAway()
+	select {
+	case <-conn.Done():
+	case <-time.After(patience):
+		t.Error("the connection is kept")
+	}
 }
 
 // A recipient whose agent dies with each attempt is reported when the time of

@@ -388,9 +388,6 @@ func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 		return
 	}
 	q.acked = true
-	for len(r.unacked) > 0 && r.unacked[0].acked {
-		r.unacked = r.unacked[1:]
-	}
 	for _, f := range reply.Refused {
 		r.refused[f.ID] = f.Reason
 	}
@@ -411,16 +408,27 @@ func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 	for i := range reply.Entries {
 		r.s.located(msgID(reply.Entries[i].ID), reply.Entries[i].Ref)
 	}
-	for _, f := range q.waiters {
-		f()
-	}
-	for _, id := range q.removed {
-		r.leaving = append(r.leaving, farewell{id, r.s.now})
-	}
 	r.release(q.ops)
 	q.ops = nil
 	// A message that waited for this may be free to be forgotten.
 	r.s.away.look = true
+	r.takeOff()
+}
+
+// takeOff ends the requests that have been answered, in order: whoever waits does so for
+// the changes of earlier requests, too.
+func (r *recorder) takeOff() {
+	for len(r.unacked) > 0 && r.unacked[0].acked {
+		q := r.unacked[0]
+		r.unacked[0] = nil
+		r.unacked = r.unacked[1:]
+		for _, f := range q.waiters {
+			f()
+		}
+		for _, id := range q.removed {
+			r.leaving = append(r.leaving, farewell{id, r.s.now})
+		}
+	}
 }
 
 // telling says whether something is on its way from cleanup that may be from before a

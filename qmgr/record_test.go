@@ -81,3 +81,31 @@ func TestUrgent(t *testing.T) {
 	st.mu.Unlock()
 	st.until("all is sent again", urgent(1, 0, 0))
 }
+
+// Whoever waits until all is durable waits for all requests, also when cleanup answers the last of
+// them first.
+func TestWaitsForEarlier(t *testing.T) {
+	t.Parallel()
+	for _, late := range []bool{false, true} { // whether somebody begins to wait after that answer
+		s := &Server{now: time.Now(), closed: true}
+		r := newRecorder(s)
+		first, last := &request{urgent: true}, &request{urgent: true}
+		r.unacked = []*request{first, last}
+		var heard int
+		if !late {
+			last.waiters = append(last.waiters, func() { heard++ })
+		}
+		r.answered(last, new(proto.RecordReply), nil)
+		if late {
+			r.after(func() { heard++ })
+			r.flush(s.now)
+		}
+		if heard != 0 {
+			t.Errorf("late %v: the first request is not answered, and %d are told that all is durable", late, heard)
+		}
+		r.answered(first, new(proto.RecordReply), nil)
+		if heard != 1 || !r.idle() {
+			t.Errorf("late %v: all is answered, and %d are told so; %d requests are left", late, heard, len(r.unacked))
+		}
+	}
+}

@@ -1,10 +1,13 @@
 package qmgr
 
 import (
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 )
@@ -94,5 +97,31 @@ func TestSessionOfAgent(t *testing.T) {
 	case n := <-smtp.gone:
 		t.Errorf("session %d was to be closed", n)
 	default:
+	}
+}
+
+// An agent that is replaced may accept a connection just before it closes its socket, and says at
+// once that it wants to go. What was to be ordered from it goes to its successor: no mail is
+// deferred for that.
+func TestAgentGoesAtOnce(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	var met atomic.Int32
+	smtp := st.agentAs("smtp", proto.Inventory{}, &ipc.Server{OnConn: func(c *ipc.Conn) {
+		if met.Add(1) <= 3 {
+			c.GoAway()
+		}
+	}})
+	st.run()
+	st.waitAttached(1)
+	id := st.arrive("s@from.test", "a@a.test")
+	o := smtp.next()
+	o.answer("ok")
+	st.waitOp(id, "its removal", removed)
+	if met.Load() != 4 {
+		t.Errorf("%d connections, want 4", met.Load())
+	}
+	if strings.Contains(st.log.String(), "transport smtp") {
+		t.Errorf("log:\n%s", st.log)
 	}
 }

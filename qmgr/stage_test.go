@@ -383,8 +383,13 @@ func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {
 
 // agent plays a transport.
 func (st *stage) agent(name mail.Transport, inv proto.Inventory) *fakeAgent {
+	return st.agentAs(name, inv, new(ipc.Server))
+}
+
+// agentAs is agent with what the test wants of the server.
+func (st *stage) agentAs(name mail.Transport, inv proto.Inventory, srv *ipc.Server) *fakeAgent {
 	a := &fakeAgent{st: st, orders: make(chan order, 100), gone: make(chan uint64, 100), inv: inv}
-	a.stop = st.serve(string(name), func(c *ipc.Conn, r *ipc.Request) {
+	srv.Handler = func(c *ipc.Conn, r *ipc.Request) {
 		switch r.Kind {
 		case proto.KindAttach:
 			a.mu.Lock()
@@ -396,7 +401,8 @@ func (st *stage) agent(name mail.Transport, inv proto.Inventory) *fakeAgent {
 		case proto.KindDismiss:
 			a.gone <- faketest.Decode[proto.Dismiss](st.t, r).Session
 		}
-	})
+	}
+	a.stop = st.serveAs(string(name), srv)
 	return a
 }
 

@@ -29,9 +29,9 @@ type Client struct {
 // serves what the service asks of us, and may be nil.
 func NewClient(at Address, handler Handler) *Client { return &Client{at: at, handler: handler} }
 
-// OnDial has f called with each new connection before any request goes over
-// it. It is for sessions that begin by saying something, and must be set
-// before first use.
+// OnDial has f called with each new connection before anything is read from it, and before any
+// request goes over it. It is for sessions that begin by saying something, which f must not wait
+// for, and must be set before first use.
 func (cl *Client) OnDial(f func(*Conn)) { cl.onDial = f }
 
 // Path names the service's address, for people.
@@ -96,10 +96,10 @@ func (cl *Client) connOnce(ctx context.Context) (*Conn, error) {
 		return nil, net.ErrClosed
 	}
 	c := newClientConn(nc, cl.handler)
-	c.start()
 	if cl.onDial != nil {
 		cl.onDial(c)
 	}
+	c.start()
 	cl.conn = c
 	return c, nil
 }
