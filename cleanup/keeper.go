@@ -193,6 +193,7 @@ func (k *keeper) watch(serving context.Context, stop func(), en engine, s *serve
 		case <-serving.Done():
 		}
 	}
+	s.hasten()
 	late := time.NewTimer(drain)
 	defer late.Stop()
 	select {

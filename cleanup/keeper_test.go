@@ -16,6 +16,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
 	"posthaste/internal/spool"
 	"posthaste/internal/submit"
 	"posthaste/internal/testwait"
@@ -142,6 +143,39 @@ func TestKeeperGivesUp(t *testing.T) {
 		if err := k.run(t.Context()); !errors.Is(err, fault) {
 			t.Errorf("%v: %v", fault, err)
 		}
+	}
+}
+
+// What is to be recorded when the process retires is recorded at once: it is what the successor waits
+// for. It would wait for company in a sync otherwise, here for an hour.
+func TestKeeperRetiresAtOnce(t *testing.T) {
+	t.Parallel()
+	k := newKept(t)
+	k.open = func() (engine, error) {
+		return openLog(spool.Options{Dir: filepath.Join(t.TempDir(), "spool"), SegmentSize: 64 << 10, PostDelay: time.Hour}, nil)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- k.run(ctx) }()
+	client := ipc.NewClient(ipc.Unix(k.socket), nil)
+	defer client.Close()
+	var conn *ipc.Conn
+	testwait.Until(t, "it is served", func() (ok bool) {
+		var err error
+		conn, err = client.Conn(t.Context())
+		return err == nil
+	})
+	recorded := make(chan error, 1)
+	conn.Go(&proto.Record{Ops: []proto.Op{{ID: "gone", Remove: true}}}, func(_ []byte, err error) { recorded <- err })
+	if err := client.Call(t.Context(), &proto.Lease{N: 1}, new(proto.LeaseReply)); err != nil { // it has the other by then
+		t.Fatal(err)
+	}
+	stop()
+	if err := <-recorded; err != nil {
+		t.Errorf("what had been posted: %v", err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

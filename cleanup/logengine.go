@@ -17,6 +17,9 @@ import (
 type logEngine struct {
 	*spool.Spool
 	scrub *scrubbing // nil: nothing is scrubbed
+	// The log was followed while the predecessor had it. Whether that was of use is in the
+	// recovery report.
+	followed bool
 }
 
 // openLog opens the spool, which recovers it if need be. Errors are those of spool.Open.
@@ -25,7 +28,7 @@ func openLog(o spool.Options, scrub *scrubbing) (engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return logEngine{sp, scrub}, nil
+	return logEngine{sp, scrub, o.Follower != nil}, nil
 }
 
 // A logBatch is a batch for the log.
@@ -53,13 +56,22 @@ func (e logEngine) Commit(b batch) error { return e.Spool.Commit(&b.(*logBatch).
 
 func (e logEngine) Post(b batch, done func(error)) { e.Spool.Post(&b.(*logBatch).Batch, done) }
 
-// Recovery words the summary that the log has of a start that was not clean.
+// Recovery words the summary that the log has of a start that was not clean, or had a
+// predecessor.
 func (e logEngine) Recovery() recovery {
 	r := e.Spool.Recovery()
 	rep := recovery{InDoubt: r.InDoubt, MoreInDoubt: r.MoreInDoubt, Exact: r.Exact, Unanswered: r.Unanswered, MoreUnanswered: r.MoreUnanswered,
 		Report: r.Report}
 	// A first start, and one after an orderly stop, have nothing to tell.
-	if !r.Clean && r.Segments > 0 {
+	switch {
+	case r.Followed:
+		rep.Summary = fmt.Sprintf("took over the queue: %d records read while the predecessor had it, %d since in %s",
+			r.Ahead, r.Records-r.Ahead, r.Elapsed.Round(time.Millisecond))
+	// Nothing is wrong, but mail had to wait for it.
+	case r.Clean && e.followed:
+		rep.Summary = fmt.Sprintf("took over the queue: what was read while the predecessor had it was of no use; %d segments, %d records read in %s",
+			r.Segments, r.Records, r.Elapsed.Round(time.Millisecond))
+	case !r.Clean && r.Segments > 0:
 		rep.Summary = fmt.Sprintf("recovered the queue: %d segments, %d records read in %s, %d of them in doubt and recorded again",
 			r.Segments, r.Records, r.Elapsed.Round(time.Millisecond), r.Tail)
 	}

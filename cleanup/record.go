@@ -48,7 +48,7 @@ func (s *server) record(r *ipc.Request) {
 		}
 	}
 	// From Post on, rec is the engine's, which may have called done already.
-	urgent := rec.q.Urgent // rec is the spool's from here on
+	urgent := rec.q.Urgent || s.ending.Load()
 	s.opt.Engine.Post(b, rec.done)
 	if urgent {
 		s.opt.Engine.Hurry()

@@ -89,6 +89,9 @@ type server struct {
 	slow  atomic.Int64
 	quiet chan struct{} // capacity 1: no message is on its way that takes its time, perhaps
 	left  chan struct{} // closed when all clients have gone
+	// Set when the clients are to leave: nothing waits for company in a sync any more, since the
+	// successor waits for the end of it.
+	ending atomic.Bool
 
 	mu sync.Mutex
 	// The attached queue manager. nil before one attaches and after it has gone: messages
@@ -141,6 +144,14 @@ func (s *server) hush() {
 	case s.quiet <- struct{}{}:
 	default:
 	}
+}
+
+// hasten has all that becomes of mail recorded at once from now on. Else what the queue manager
+// records last would wait for company that does not come, and the successor, and all who bring
+// mail, would wait for it.
+func (s *server) hasten() {
+	s.ending.Store(true)
+	s.opt.Engine.Hurry()
 }
 
 // Wait waits for what is under way. It is called when the sockets are closed, and before

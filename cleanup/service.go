@@ -85,17 +85,19 @@ func run(ctx context.Context, env *service.Env) error {
 	if err := env.Confine(); err != nil {
 		return err
 	}
-	// The predecessor still has the spool. Everything that can fail because of the
-	// configuration has been done by now.
-	env.Await(ctx)
-	if ctx.Err() != nil {
-		return nil // it has never been our turn
-	}
-	disk := cmp.Or[vfs.FS](env.Files(), vfs.OS{})
 	options := logOptions(env)
 	if content != nil {
 		options.ContentFS = content // stays open as long as the process lives
 	}
+	// Everything that can fail because of the configuration has been done by now.
+	follower := spool.NewFollower(options)
+	if !awaitTurn(ctx, env, follower) {
+		follower = nil
+	}
+	if ctx.Err() != nil {
+		return nil // it has never been our turn
+	}
+	disk := cmp.Or[vfs.FS](env.Files(), vfs.OS{})
 	verify := ipc.NewClient(env.Private(cfg.String("address_verify_service_name")), nil)
 	defer verify.Close()
 	// Reads beside the spool: messages for the list of doubtful ones.
@@ -109,7 +111,12 @@ func run(ctx context.Context, env *service.Env) error {
 		scrub = &scrubbing{period: period, log: log, fs: disk, dir: options.Dir, idle: idleIO}
 	}
 	k := &keeper{log: log, lend: env.LendIPC, used: env.Used, leaving: env.Leaving(), retire: env.Retire, stopping: service.Stopping(ctx).Done(),
-		open: func() (engine, error) { return openLog(options, scrub) },
+		open: func() (engine, error) {
+			o := options
+			// It is of use once: a queue that is opened again has been written by this process.
+			o.Follower, follower = follower, nil
+			return openLog(o, scrub)
+		},
 		begin: func(en engine) {
 			rep := en.Recovery()
 			doubts.found(en, reader, &rep, options.ExactDoubt)

@@ -262,7 +262,7 @@ func (p *process) contexts() (ctx context.Context, stop, free func()) {
 	stopCtx, stop := context.WithCancel(context.Background())
 	ctx, retire := context.WithCancel(context.WithValue(stopCtx, stopKey{}, stopCtx))
 	p.retire, env.retire = retire, retire
-	env.await, env.leaving = p.await, make(chan struct{})
+	env.await, env.turn, env.leaving = p.await, p.turn, make(chan struct{})
 	p.leave = retire
 	if p.spec.Lingers {
 		p.leave = sync.OnceFunc(func() {

@@ -201,6 +201,7 @@ type Env struct {
 	retire   func()
 	leaving  chan struct{}         // closed when the process is to retire; nil where a test makes an Env
 	await    func(context.Context) // nil: there is nobody to wait for
+	turn     <-chan struct{}       // closed when the process may serve; nil where a test makes an Env
 	world    World                 // nil: the operating system
 	exit     func()                // ends a process that is simulated; nil: os.Exit does
 	release  func()                // nil: nobody waits for us
@@ -214,6 +215,11 @@ func (env *Env) Await(ctx context.Context) {
 		env.await(ctx)
 	}
 }
+
+// Turn is closed when the process may serve: from then on Await does not wait. Where nobody has to be
+// waited for, as at the start of the mail system, that is soon after the process has begun. It is nil in an
+// Env that a test made.
+func (env *Env) Turn() <-chan struct{} { return env.turn }
 
 // LingerTime is how long a service that lingers may take to retire.
 const LingerTime = 30 * time.Second

@@ -45,6 +45,7 @@ func (e *entry) start() {
 		return
 	}
 	e.now = e.launch()
+	e.settle()
 }
 
 // launch makes a process of the present settings.
@@ -105,7 +106,7 @@ func (e *entry) settle() {
 		e.old = append(e.old, e.now)
 		e.now, e.next = n, nil
 	}
-	if e.now == nil || !e.now.ready {
+	if e.now == nil {
 		return
 	}
 	if e.spec.Exclusive && slices.ContainsFunc(e.old, func(p *process) bool { return !p.released }) {

@@ -157,6 +157,8 @@ func (c *Counts) add(o Counts) {
 	c.Notices += o.Notices
 	c.Repeated += o.Repeated
 	c.Faults += o.Faults
+	c.Followed += o.Followed
+	c.Unfollowed += o.Unfollowed
 	c.Virtual += o.Virtual
 }
 

@@ -154,7 +154,10 @@ type Outcome struct {
 // Counts are what happened in runs.
 type Counts struct {
 	Letters, Acknowledged, Deliveries, Notices, Repeated, Faults int
-	Virtual                                                      time.Duration
+	// How often a cleanup went on from what it had read while its predecessor had the queue, and how
+	// often that was of no use although the predecessor had ended in good order.
+	Followed, Unfollowed int
+	Virtual              time.Duration
 }
 
 // Run carries out a plan.
@@ -263,6 +266,8 @@ func (s *site) outcome() Outcome {
 	}
 	out.Errors = s.books.check(out.Log)
 	out.Doing = s.books.counts
+	out.Doing.Unfollowed = strings.Count(out.Log, "what was read while the predecessor had it was of no use")
+	out.Doing.Followed = strings.Count(out.Log, "took over the queue: ") - out.Doing.Unfollowed
 	out.Doing.Virtual = time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
 	return out
 }

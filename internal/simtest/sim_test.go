@@ -79,6 +79,9 @@ func TestSeeds(t *testing.T) {
 			break
 		}
 	}
+	if count >= 100 && sum.Followed == 0 {
+		t.Error("no cleanup has gone on from what it had read while its predecessor had the queue")
+	}
 	t.Logf("%d seeds in %v: %d steps, %+v; first seed %d", count, time.Since(begun).Round(time.Millisecond), steps, sum, *first)
 }
 

@@ -1,14 +1,12 @@
 package spool
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
-	"time"
 )
 
 // recovery is the state of an opening spool.
@@ -35,7 +33,16 @@ type recovery struct {
 	lost         []loss // damage among what was durable
 	tail         []*logBatch
 	torn         []*logBatch // dropped; some of their records may be sound
-	exact        bool        // the last process recorded each HANDED before the delivery: see doubt
+	following    bool        // the log is being written by another process
+	carried      uint64      // what a follower has replayed before; see read
+	strayed      bool        // it cannot go on for now: what is next has not been read
+	begun        bool        // a follower has begun to replay
+	lastBoot     uint64      // and knew this BOOT, and those before it, then
+	whole        bool        // Follower.whole
+	// Messages of which a follower knew more before a segment was used again, and of which the
+	// batches that say what has become of them have not been replayed; nil: nothing was followed.
+	owed  map[uint64]bool
+	exact bool // the last process recorded each HANDED before the delivery: see doubt
 }
 
 // loss is a batch, or several before it, that was durable and is damaged or
@@ -67,7 +74,11 @@ func (e *engine) open() (RecoveryReport, error) {
 	if err := r.findSegments(); err != nil {
 		return r.rep, err
 	}
-	if err := r.replay(); err != nil {
+	if f := e.opt.Follower; f != nil {
+		if err := r.resume(f); err != nil {
+			return r.rep, err
+		}
+	} else if err := r.replay(); err != nil {
 		return r.rep, err
 	}
 	if err := r.boot(); err != nil {
@@ -310,156 +321,6 @@ func (r *recovery) mendHeaders() error {
 	return nil
 }
 
-// replay reads all segments from the recovery point on, and makes the index.
-func (r *recovery) replay() error {
-	e := r.e
-	var list []*segment
-	for _, s := range e.segs {
-		if s.segno != 0 && s.segno >= e.from.segno {
-			list = append(list, s)
-		}
-	}
-	slices.SortFunc(list, func(a, b *segment) int {
-		return cmp.Or(cmp.Compare(a.segno, b.segno), cmp.Compare(a.file, b.file))
-	})
-	scans := make([]scanner, len(list))
-	for i, s := range list {
-		scans[i] = scanner{w: window{f: s.f, size: s.size}, s: s, planter: e.planter, key: e.key}
-		r.findBoot(&scans[i])
-	}
-	if err := r.unreadable(); err != nil {
-		return err
-	}
-	r.replayed = max(e.from.batch, 1) - 1
-	ahead := readAhead(scans)
-	defer ahead.stop()
-	i, under := -1, uint64(0)
-	for st := range ahead.steps {
-		if st.scan != i {
-			i, under = st.scan, ^uint64(0) // batches from there on may have to wait for later segments
-			for _, s := range list[i+1:] {
-				under = min(under, s.firstBatch)
-			}
-		}
-		if st.b == nil { // the segment's end
-			if err := r.scanned(&scans[i], under); err != nil {
-				return err
-			}
-			continue
-		}
-		<-st.b.decoded
-		r.held = append(r.held, st.b)
-		r.release(st.promised, min(under, st.b.num+1), ahead.again) // the next in this segment may come before what is held
-	}
-	r.release(0, ^uint64(0), ahead.again)
-	return r.findTail()
-}
-
-// scanned is the end of a segment, which nobody reads any more.
-func (r *recovery) scanned(sc *scanner, under uint64) error {
-	e := r.e
-	r.release(sc.promised, under, nil)
-	r.maxBatch, r.maxSeq = max(r.maxBatch, sc.maxBatch), max(r.maxSeq, sc.maxSeq)
-	if err := r.unreadable(); err != nil {
-		return err
-	}
-	r.rep.Segments++
-	r.rep.Bytes += sc.s.size
-	if sc.newer {
-		return fmt.Errorf("spool: %w", &errNewer{segName(e.dir, sc.s.file)})
-	}
-	if sc.w.bad > 0 {
-		r.alarm("%s: %d bytes cannot be read", segName(e.dir, sc.s.file), sc.w.bad)
-	}
-	return nil
-}
-
-// findBoot looks at a segment's first record, where a BOOT is if there is
-// one, and learns what it voids before anything is replayed.
-func (r *recovery) findBoot(sc *scanner) {
-	first := max(sc.s.start, blockSize)
-	h, ok := sc.header(first)
-	if ok && h.typ == recBOOT && !r.e.planted(plantNoVoid) {
-		b := logBatch{seg: sc.s}
-		sc.record(&b, &h, first)
-		if b.decode(); len(b.recs) > 0 {
-			r.boots = append(r.boots, boot{void: b.recs[0].void, num: h.batch})
-		}
-	}
-	r.e.promised = max(r.e.promised, sc.promised)
-}
-
-// voided says whether batch num does not count, going by boots up to limit.
-func (r *recovery) voided(num, limit uint64) bool {
-	for _, b := range r.boots {
-		if b.num <= limit && num > b.void && num < b.num {
-			return true
-		}
-	}
-	return false
-}
-
-// release replays, in order, the batches read so far that are known to have
-// been durable and that no later segment can come before. Those that are done
-// with go to again, if that is not nil.
-func (r *recovery) release(promised, under uint64, again func(*logBatch)) {
-	e := r.e
-	e.promised = max(e.promised, promised)
-	slices.SortStableFunc(r.held, func(a, b *logBatch) int { return cmp.Compare(a.num, b.num) })
-	n := 0
-	for _, b := range r.held {
-		if b.num > e.promised || b.num >= under {
-			break
-		}
-		n++
-		r.use(b.seg, b.num)
-		if !r.voided(b.num, e.promised) && b.num >= e.from.batch {
-			r.expect(b.num)
-			if b.bad {
-				r.lost = append(r.lost, loss{num: b.num, seg: b.seg, segno: b.seg.segno, hurt: b.hurt, anonymous: b.gap,
-					text: fmt.Sprintf("%s: batch %d is damaged; what is sound in it is kept", segName(e.dir, b.seg.file), b.num)})
-			}
-			r.apply(b)
-		}
-		if again != nil {
-			again(b)
-		}
-	}
-	clear(r.held[:n])
-	r.held = append(r.held[:0], r.held[n:]...)
-}
-
-// use notes that a batch of s may matter.
-func (r *recovery) use(s *segment, num uint64) {
-	r.anyUse[s] = max(r.anyUse[s], num)
-	if !r.voided(num, r.e.promised) {
-		s.lastBatch = max(s.lastBatch, num)
-	}
-}
-
-// expect raises an alarm for durable batches missing before num.
-func (r *recovery) expect(num uint64) {
-	missing, last := 0, uint64(0)
-	for n := r.replayed + 1; n < num; n++ {
-		if r.voided(n, r.e.promised) {
-			continue
-		}
-		last = n
-		if missing++; missing > 1<<20 {
-			break
-		}
-	}
-	if missing > 0 {
-		when := ""
-		if r.clock > 0 {
-			when = "; the mail in them came after " + time.UnixMicro(r.clock).UTC().Format(time.RFC3339)
-		}
-		r.lost = append(r.lost, loss{num: last, anonymous: true,
-			text: fmt.Sprintf("%d batches before number %d, which were durable, are gone%s", missing, num, when)})
-	}
-	r.replayed = max(r.replayed, num)
-}
-
 func (r *recovery) alarm(format string, args ...any) {
 	r.rep.Alarms++
 	r.e.warn("spool: damage: "+format, args...)
@@ -602,17 +463,21 @@ func (r *recovery) applyState(s *segment, rc *rec) {
 	} else {
 		l.flags |= msgLost
 	}
+	r.settled(number, l.flags&msgLost != 0)
 	e.account(l, 1)
 }
 
 func (r *recovery) applyDone(rc *rec) {
 	e := r.e
+	gone := rc.h.flags&recAll != 0
+	if gone {
+		r.settled(rc.h.number, false)
+	}
 	l := e.idx.edit(rc.h.number)
 	if l == nil {
 		return
 	}
 	e.account(l, -1)
-	gone := rc.h.flags&recAll != 0
 	if !gone {
 		more := e.idx.more[l.number]
 		if err := eachRcpt(rc.done, func(i uint64) {
@@ -629,6 +494,7 @@ func (r *recovery) applyDone(rc *rec) {
 		gone = l.npending == 0
 	}
 	if gone {
+		r.settled(l.number, false)
 		e.idx.remove(l.number)
 		return
 	}

@@ -73,6 +73,7 @@ type scanner struct {
 	s *segment
 	planter
 	key      uint32
+	from     int64  // where to begin, if not with the first batch
 	any      bool   // take records of any segment: to find out which it is
 	promised uint64 // highest promise seen
 	maxBatch uint64
@@ -152,7 +153,7 @@ func (b *logBatch) closes() bool {
 // scan calls f for each batch, in order, until it returns false or the log is
 // closed: what is behind that has never been written in this use of the segment.
 func (sc *scanner) scan(f func(*logBatch) bool) {
-	pos := max(sc.s.start, blockSize)
+	pos := max(sc.s.start, blockSize, sc.from)
 	for pos < sc.s.size {
 		h, ok := sc.header(pos)
 		if !ok && sc.looksMendable(pos) {

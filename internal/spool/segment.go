@@ -184,7 +184,8 @@ type segment struct {
 	freed      uint64 // batch that made it free
 	off        int64  // end of what is written, while open
 	start      int64  // of its first batch, as far as is known
-	headless   bool   // its header is to be written again: see mendHeaders
+	since      readSince
+	headless   bool // its header is to be written again: see mendHeaders
 
 	live      int64 // bytes of records that matter
 	stateLive int64 // of those, STATE records

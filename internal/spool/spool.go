@@ -52,6 +52,9 @@ type Options struct {
 	// durable and before its Commit returns. It runs on the writer's
 	// goroutine and must not block nor call the Spool. The slice is reused.
 	OnDurable func([]Entry)
+	// Follower has read the log while another process had it open; nil: Open reads all of it.
+	// It is used up.
+	Follower *Follower
 
 	sleep        func(time.Duration) // tests: between reads of a start that fail; nil: time.Sleep
 	leaf, leaves int                 // tests: entries of a leaf of the index, and how many may be loose; 0: leafLen and looseLeaves
@@ -124,11 +127,11 @@ func Open(o Options) (*Spool, error) {
 
 func randomBytes(b []byte) { rand.Read(b) } // never fails
 
-// openEngine locks and recovers.
-func openEngine(o *Options, plant fault, random func([]byte)) (*engine, RecoveryReport, error) {
+// newEngine makes an engine that has nothing open.
+func newEngine(o *Options, plant fault, random func([]byte)) (*engine, error) {
 	lim, err := deriveLimits(o)
 	if err != nil {
-		return nil, RecoveryReport{}, err
+		return nil, err
 	}
 	e := &engine{fs: o.FS, dir: o.Dir, opt: *o, lim: lim, warn: o.Warn, random: random, now: time.Now, sleep: o.sleep, exact: o.ExactDoubt, planter: plantOf(plant),
 		idx: newIndex(), segs: map[uint32]*segment{}, disk: newDiskWatch()}
@@ -143,10 +146,19 @@ func openEngine(o *Options, plant fault, random func([]byte)) (*engine, Recovery
 	}
 	e.content = awayPlace(e.fs, e.dir, o.ContentFS, o.ContentDir)
 	if len(o.ContentDir) > maxContentPath {
-		return nil, RecoveryReport{}, fmt.Errorf("spool: %w: its name has %d octets, %d are possible", ErrContent, len(o.ContentDir), maxContentPath)
+		return nil, fmt.Errorf("spool: %w: its name has %d octets, %d are possible", ErrContent, len(o.ContentDir), maxContentPath)
 	}
 	if e.warn == nil {
 		e.warn = func(string, ...any) {}
+	}
+	return e, nil
+}
+
+// openEngine locks and recovers.
+func openEngine(o *Options, plant fault, random func([]byte)) (*engine, RecoveryReport, error) {
+	e, err := newEngine(o, plant, random)
+	if err != nil {
+		return nil, RecoveryReport{}, err
 	}
 	if err := e.fs.MkdirAll(e.dir); err != nil {
 		return nil, RecoveryReport{}, fmt.Errorf("spool: %w", err)
@@ -161,6 +173,11 @@ func openEngine(o *Options, plant fault, random func([]byte)) (*engine, Recovery
 	}
 	start := time.Now()
 	rep, err := e.open()
+	if errors.Is(err, errFollowed) {
+		if e, err = e.withoutFollower(plant); err == nil {
+			rep, err = e.open()
+		}
+	}
 	rep.Elapsed = time.Since(start)
 	if err != nil {
 		return nil, rep, errors.Join(err, e.closeFiles())
@@ -175,6 +192,21 @@ func openEngine(o *Options, plant fault, random func([]byte)) (*engine, Recovery
 // manyRecords is from how many on a start gives back what it took to read them: that may be
 // more than the index. Go itself takes minutes for it.
 const manyRecords = 100_000
+
+// withoutFollower gives an engine with the lock of e for a recovery that reads everything itself. Should
+// there be an error, it is still e.
+func (e *engine) withoutFollower(plant fault) (*engine, error) {
+	o := e.opt
+	o.Follower = nil
+	n, err := newEngine(&o, plant, e.random)
+	if err != nil {
+		return e, err
+	}
+	lock := e.lock
+	e.lock = nil
+	n.lock = lock
+	return n, e.closeFiles()
+}
 
 // numbers gives a range of message numbers that nobody had before: those
 // that begin with the number of a segment that this process opened

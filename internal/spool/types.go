@@ -58,6 +58,8 @@ type RecoveryReport struct {
 	Alarms   int   // damaged or missing batches that had been durable, each told through Warn
 	Orphans  int   // big files without a message, removed
 	Clean    bool  // the last process had closed the spool
+	Followed bool  // what a Follower knew was gone on from
+	Ahead    int   // of Records, those that it had read
 	Elapsed  time.Duration
 
 	// InDoubt are deliveries that may have been made and may be made again. Exact says that
