@@ -17,7 +17,7 @@ import (
 var buildMetrics = sync.OnceValue(func() error { return buildAside("posthaste-metrics") })
 
 // newMeasured is newSystem with metrics, at the address that it returns.
-func newMeasured(t *testing.T, o options) (s *system, address string) {
+func newMeasured(t testing.TB, o options) (s *system, address string) {
 	t.Helper()
 	if err := buildMetrics(); err != nil {
 		t.Fatal(err)
