@@ -204,6 +204,9 @@ func saysMore(rc *rec, l *live, known []uint64) bool {
 
 // setLost puts messages aside whose content is not where it should be.
 func (r *recovery) setLost() {
+	if r.rep.Followed {
+		return // there are none, see settled; and to look takes time in which no mail is taken
+	}
 	var gone []uint64
 	r.e.idx.each(func(l *live) {
 		if l.flags&msgLost != 0 {

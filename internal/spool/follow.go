@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"path"
+	"runtime/debug"
 )
 
 // A Follower reads the log of a spool that another process has open, and keeps the index that a
@@ -55,6 +56,7 @@ func (f *Follower) Read(ctx context.Context) {
 	if f.over {
 		return
 	}
+	before := f.records()
 	err := f.read(ctx)
 	if errors.Is(err, errAnew) {
 		f.forgetAll()
@@ -64,6 +66,17 @@ func (f *Follower) Read(ctx context.Context) {
 		f.forgetAll()
 		f.over = !errors.Is(err, errAnew)
 	}
+	if f.records()-before > manyRecords {
+		debug.FreeOSMemory() // now, and not when somebody waits
+	}
+}
+
+// records is how many have been replayed.
+func (f *Follower) records() int {
+	if f.r == nil {
+		return 0
+	}
+	return f.r.rep.Records
 }
 
 func (f *Follower) forgetAll() { f.e, f.r = nil, nil }

@@ -183,7 +183,7 @@ func openEngine(o *Options, plant fault, random func([]byte)) (*engine, Recovery
 		return nil, rep, errors.Join(err, e.closeFiles())
 	}
 	e.spent.limit = e.lim.segSize
-	if rep.Records > manyRecords {
+	if rep.Records-rep.Ahead > manyRecords {
 		debug.FreeOSMemory()
 	}
 	return e, rep, nil
