@@ -114,8 +114,16 @@ func (r *recovery) scanned(sc *scanner, under uint64) error {
 
 // findBoot looks at a segment's first record, where a BOOT is if there is
 // one, and learns what it voids before anything is replayed.
+//
+// Where the segment is read from further on, no more than that record is read of what is before: a
+// follower comes here for each segment, again and again.
 func (r *recovery) findBoot(sc *scanner) {
 	first := max(sc.s.start, blockSize)
+	if sc.from > first {
+		at := *sc
+		at.w = window{f: sc.w.f, size: min(sc.w.size, first+blockSize)} // a BOOT is shorter than a block
+		sc = &at
+	}
 	h, ok := sc.header(first)
 	if ok && h.typ == recBOOT && !r.e.planted(plantNoVoid) {
 		b := logBatch{seg: sc.s}
