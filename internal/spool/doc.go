@@ -295,9 +295,10 @@
 // without the lock and again and again, as far as later records promise what is there. When it is
 // the successor's turn Open does 1 and 2, and in 3 goes on from there. It does so only if the log
 // ends with CLOSE, nothing is missing or damaged, and nobody else had the spool since; otherwise it
-// reads everything. A segment that is used again meanwhile takes along what is known by its former
-// use: by invariants 4 and 5 whatever of it still matters is in batches to come, and Open goes by
-// what was followed only when they have come. TestCrashFollow compares what is found in this way
+// reads everything. A segment that is used again or removed meanwhile takes along what is known by its
+// former use: by invariants 4 and 5 whatever of it still matters is in batches to come, and Open goes by
+// what was followed only when they have come, or a recovery point has passed all that was replayed
+// before: then the message is gone. TestCrashFollow compares what is found in this way
 // with what a recovery finds, while processes write, clean, die, fail with their disk, and hand over
 // with other parameters, and several follow them.
 //

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
 	"path"
 	"runtime/debug"
 )
@@ -20,8 +21,10 @@ import (
 //   - It replays what a recovery would replay: batches that a later record promises, whole and in
 //     order, without a gap. Anything else is left for the next Read, as it may be half written.
 //   - It follows one life of one process. When a BOOT comes it begins anew.
-//   - A segment that is used again takes along what is known by it. All that still matters of that
-//     is, by invariants 4 and 5, in batches to come. What of it has not come yet is owed.
+//   - A segment that is used again, or is removed, takes along what is known by it. All that still
+//     matters of that is, by invariants 4 and 5, in batches to come. What of it has not come yet is
+//     owed. What says that a message is gone may have been taken along as well: a message of which
+//     nothing has come when a recovery point passes all that was replayed before is gone (paid).
 //   - Open goes by it only if the predecessor has closed the log, nothing is owed, and nothing at
 //     all is amiss. Otherwise it recovers as without it.
 //
@@ -134,7 +137,7 @@ func (f *Follower) begin() error {
 		return errFollowed
 	}
 	e.key = keyOf(e.uuid)
-	r.owed, r.whole = map[uint64]bool{}, f.whole
+	r.owed, r.whole = map[uint64]uint64{}, f.whole
 	f.e, f.r = e, r
 	return nil
 }
@@ -246,7 +249,7 @@ func (r *recovery) forget(e *engine, s *segment) {
 		for i := range list {
 			e.account(&list[i], -1)
 			e.idx.remove(list[i].number)
-			r.owed[list[i].number] = true
+			r.owed[list[i].number] = r.replayed
 		}
 		e.idx.tidy()
 		from = next
@@ -262,7 +265,7 @@ func (r *recovery) forget(e *engine, s *segment) {
 			l.conSeg, l.conOff, l.conLen = 0, 0, 0
 			l.flags |= msgLost
 			e.account(l, 1)
-			r.owed[l.number] = true
+			r.owed[l.number] = r.replayed
 		}
 		e.idx.tidy()
 		from = next
@@ -284,10 +287,16 @@ func (r *recovery) settled(number uint64, lost bool) {
 	switch {
 	case r.owed == nil: // nothing is followed
 	case lost:
-		r.owed[number] = true
+		r.owed[number] = r.replayed
 	default:
 		delete(r.owed, number)
 	}
+}
+
+// paid forgets what is owed of messages that are gone by invariant 5, now that the recovery point has
+// moved to p: of each that is alive there is a record from p on, and it has been replayed.
+func (r *recovery) paid(p point) {
+	maps.DeleteFunc(r.owed, func(_, since uint64) bool { return since < p.batch })
 }
 
 // carry has a recovery that has found the segments go on from what f has replayed.

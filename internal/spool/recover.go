@@ -40,8 +40,9 @@ type recovery struct {
 	lastBoot     uint64      // and knew this BOOT, and those before it, then
 	whole        bool        // Follower.whole
 	// Messages of which a follower knew more before a segment was used again, and of which the
-	// batches that say what has become of them have not been replayed; nil: nothing was followed.
-	owed  map[uint64]bool
+	// batches that say what has become of them have not been replayed, with the last batch that
+	// was; nil: nothing was followed.
+	owed  map[uint64]uint64
 	exact bool // the last process recorded each HANDED before the delivery: see doubt
 }
 
@@ -412,6 +413,7 @@ func (r *recovery) pass(p point) {
 		return
 	}
 	e.removeStates(func(s *segment) bool { return s.firstBatch < p.batch })
+	r.paid(p)
 }
 
 // passTail does the same for a recovery point in the tail. It holds for what
