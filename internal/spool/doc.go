@@ -298,7 +298,8 @@
 // reads everything. A segment that is used again or removed meanwhile takes along what is known by its
 // former use: by invariants 4 and 5 whatever of it still matters is in batches to come, and Open goes by
 // what was followed only when they have come, or a recovery point has passed all that was replayed
-// before: then the message is gone. TestCrashFollow compares what is found in this way
+// before: then the message is gone. A follower that finds a gap looks for a recovery point behind it,
+// which a durable record tells before any header does, and begins anew from there. TestCrashFollow compares what is found in this way
 // with what a recovery finds, while processes write, clean, die, fail with their disk, and hand over
 // with other parameters, and several follow them.
 //

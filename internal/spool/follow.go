@@ -19,7 +19,9 @@ import (
 //   - It begins with headers of all segments as they were at one moment (settle): every record that
 //     is before the recovery point and still matters is in one of those.
 //   - It replays what a recovery would replay: batches that a later record promises, whole and in
-//     order, without a gap. Anything else is left for the next Read, as it may be half written.
+//     order, without a gap. Anything else is left for the next Read, as it may be half written. Over
+//     a gap that does not matter any more it gets by beginning anew, from a recovery point that a
+//     durable record behind it tells.
 //   - It follows one life of one process. When a BOOT comes it begins anew.
 //   - A segment that is used again, or is removed, takes along what is known by it. All that still
 //     matters of that is, by invariants 4 and 5, in batches to come. What of it has not come yet is
@@ -35,7 +37,14 @@ type Follower struct {
 	r    *recovery
 	over bool // there is something in the log that a recovery has to deal with
 
-	whole bool // tests: to read on even when nothing of it can be used, so that a seed says what is read
+	uuid [16]byte // of the spool that told is about
+	told told     // where to begin when no header tells a point that is further
+}
+
+// told is a recovery point, and the batch whose word it is.
+type told struct {
+	point point
+	num   uint64
 }
 
 // NewFollower makes one that has read nothing yet. The options are those that Open will have.
@@ -104,22 +113,67 @@ func (f *Follower) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	by := uint64(0)
+	if f.told.point.batch > from.batch {
+		from, by = f.told.point, f.told.num
+	}
 	if !r.following {
-		r.following, e.from = true, from
+		r.following, e.from, r.by = true, from, by
 		r.replayed = max(from.batch, 1) - 1
 	}
 	if from.batch > r.replayed+1 { // it has fallen behind the recovery point
 		return errAnew
 	}
-	r.strayed, r.boots, r.held = false, nil, nil
+	r.strayed, r.boots, r.held, r.points = false, nil, nil, nil
 	r.carried = r.replayed
 	err = r.read(ctx)
-	r.held = nil
-	if err == nil && (r.rep.Alarms > 0 || len(r.lost) > 0) {
-		err = errFollowed
+	next := r.passed()
+	r.held, r.points = nil, nil
+	switch {
+	case err != nil:
+		return err
+	case r.rep.Alarms > 0 || len(r.lost) > 0:
+		return errFollowed
+	case r.baseless():
+		f.told = told{}
+		return errAnew
+	case next.point.batch > r.replayed+1:
+		f.told = next
+		return errAnew
 	}
-	return err
+	return nil
 }
+
+// tell notes the recovery points in b, which is not going to be replayed for now.
+func (r *recovery) tell(b *logBatch) {
+	for i := range b.recs {
+		if t := b.recs[i].h.typ; !b.bad && (t == recBOOT || t == recCKPT) {
+			r.points = append(r.points, told{b.recs[i].point, b.num})
+		}
+	}
+}
+
+// passed is the furthest recovery point in what is durable and could not be replayed, as something
+// before it is missing. What is missing has ceased to matter if it is before that point: segments are
+// removed on its word before any header has it. Zero: there is none.
+func (r *recovery) passed() (p told) {
+	if !r.strayed {
+		return p
+	}
+	for _, b := range r.held {
+		r.tell(b)
+	}
+	for _, t := range r.points {
+		if t.num <= r.e.promised && !r.voided(t.num, r.e.promised) && t.point.batch > p.point.batch {
+			p = t
+		}
+	}
+	return p
+}
+
+// baseless says whether the batch does not count whose word the recovery point was that r began with:
+// the BOOT that voids it had not been seen.
+func (r *recovery) baseless() bool { return r.by > 0 && r.voided(r.by, r.e.promised) }
 
 // begin learns which spool it is.
 func (f *Follower) begin() error {
@@ -137,7 +191,10 @@ func (f *Follower) begin() error {
 		return errFollowed
 	}
 	e.key = keyOf(e.uuid)
-	r.owed, r.whole = map[uint64]uint64{}, f.whole
+	r.owed = map[uint64]uint64{}
+	if f.uuid != e.uuid {
+		f.uuid, f.told = e.uuid, told{}
+	}
 	f.e, f.r = e, r
 	return nil
 }
@@ -326,6 +383,7 @@ func (r *recovery) carry(f *Follower) error {
 	r.maxBatch, r.maxSeq = max(r.maxBatch, f.r.maxBatch), max(r.maxSeq, f.r.maxSeq)
 	r.rep.Records, r.rep.Ahead, r.clock, r.exact = f.r.rep.Records, f.r.rep.Records, f.r.clock, f.r.exact
 	r.replayed, r.carried, r.owed, r.begun, r.lastBoot = f.r.replayed, f.r.replayed, f.r.owed, f.r.begun, f.r.lastBoot
+	r.by = f.r.by
 	f.forgetAll()
 	return nil
 }
@@ -350,7 +408,7 @@ func (r *recovery) resume(f *Follower) error {
 		return err
 	}
 	closed := len(r.tail) == 1 && r.tail[0].closes() && len(r.torn) == 0
-	if !closed || r.rep.Alarms > 0 || len(r.lost) > 0 || len(r.owed) > 0 || r.e.from.batch < point.batch {
+	if !closed || r.baseless() || r.rep.Alarms > 0 || len(r.lost) > 0 || len(r.owed) > 0 || r.e.from.batch < point.batch {
 		return errFollowed
 	}
 	r.rep.Followed, r.owed = true, nil

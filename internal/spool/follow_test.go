@@ -265,7 +265,6 @@ func (s *successor) renew(w *followed, i int) {
 	o := s.o
 	o.FS = &watched{FS: w.mem, w: w, s: s}
 	s.f[i] = NewFollower(o)
-	s.f[i].whole = true
 }
 
 // handOver has the process close the log, and the successor, if there is one, take over.
@@ -456,9 +455,9 @@ func state(r *recovery) string {
 
 // followSeeds are histories in which a follower was wrong: that took headers read at different times for
 // those of one moment; and for which a message stayed owed whose end was in a segment that had been
-// removed, on the word of a recovery point that no header told yet. In the last one a disk fails while
-// a process starts.
-var followSeeds = []uint64{1795765952843865904, 1795769131652692760, 1795769824864126790}
+// removed, on the word of a recovery point that no header told yet; and that for the same reason had read
+// nothing when a header told it. In the last one a disk fails while a process starts.
+var followSeeds = []uint64{1795765952843865904, 1795769131652692760, 1795770034981103717, 1795769824864126790}
 
 func TestCrashFollow(t *testing.T) {
 	start := time.Now()
@@ -537,17 +536,22 @@ func TestFollowRemoved(t *testing.T) {
 		for range 10 {
 			w.e.housekeep()
 		}
-		w.commitTo(false, func(c *change) { add(c) })
 		if segs := w.e.segs; segs[content.file] != nil || segs[state.file] == nil || segs[end.file] != nil {
 			fail("other segments were removed")
 		}
-		f := o
-		f.FS = w.mem
-		o.Follower = NewFollower(f)
-		o.Follower.Read(t.Context())
-		if len(o.Follower.r.owed) != 1 {
-			fail("owed is %v", o.Follower.r.owed)
+		mem := o
+		mem.FS = w.mem
+		early, late := NewFollower(mem), NewFollower(mem)
+		early.Read(t.Context())
+		if len(early.r.owed) != 1 {
+			fail("%v is owed", early.r.owed)
 		}
+		w.commitTo(false, func(c *change) { add(c) }) // promises that point
+		late.Read(t.Context())
+		if len(late.r.owed) > 0 || late.r.strayed || late.r.replayed != w.e.promised-1 {
+			fail("read up to %d of %d, %v is owed", late.r.replayed, w.e.promised, late.r.owed)
+		}
+		o.Follower = early
 		handOver(o)
 		if !w.rep.Followed {
 			fail("what was followed was of no use")

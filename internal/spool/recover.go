@@ -38,7 +38,8 @@ type recovery struct {
 	strayed      bool        // it cannot go on for now: what is next has not been read
 	begun        bool        // a follower has begun to replay
 	lastBoot     uint64      // and knew this BOOT, and those before it, then
-	whole        bool        // Follower.whole
+	points       []told      // what it has read of recovery points behind that
+	by           uint64      // the batch that told the recovery point that a follower began with; 0: a header did
 	// Messages of which a follower knew more before a segment was used again, and of which the
 	// batches that say what has become of them have not been replayed, with the last batch that
 	// was; nil: nothing was followed.

@@ -50,7 +50,7 @@ func (r *recovery) read(ctx context.Context) error {
 				r.strayed = true // it has been used again since its header was read
 			}
 		}
-		if ctx.Err() != nil || r.strayed && !r.whole {
+		if ctx.Err() != nil {
 			break
 		}
 		if st.b == nil { // the segment's end
@@ -60,6 +60,12 @@ func (r *recovery) read(ctx context.Context) error {
 			continue
 		}
 		<-st.b.decoded
+		if r.strayed {
+			e.promised = max(e.promised, st.promised)
+			r.tell(st.b)
+			ahead.again(st.b)
+			continue
+		}
 		r.held = append(r.held, st.b)
 		r.release(st.promised, min(under, st.b.num+1), ahead.again) // the next in this segment may come before what is held
 	}
