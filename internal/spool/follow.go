@@ -70,7 +70,7 @@ func (f *Follower) Read(ctx context.Context) {
 	}
 	before := f.records()
 	err := f.read(ctx)
-	if errors.Is(err, errAnew) {
+	for i := 1; i < readTries && errors.Is(err, errAnew); i++ {
 		f.forgetAll()
 		err = f.read(ctx)
 	}
@@ -82,6 +82,10 @@ func (f *Follower) Read(ctx context.Context) {
 		debug.FreeOSMemory() // now, and not when somebody waits
 	}
 }
+
+// readTries bounds how often a Read begins: it has fallen behind, finds a gap then, and once more as
+// the log is being written meanwhile.
+const readTries = 4
 
 // records is how many have been replayed.
 func (f *Follower) records() int {
