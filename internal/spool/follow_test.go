@@ -39,6 +39,8 @@ type followed struct {
 	list []*successor
 
 	histories, reads, anew, strayed, carried, recovered, fell, ended, cuts int
+
+	musts, behind int // successors that read all but CLOSE, and how often they could not yet
 }
 
 // successor is a process that waits for its turn.
@@ -270,11 +272,8 @@ func (s *successor) renew(w *followed, i int) {
 // handOver has the process close the log, and the successor, if there is one, take over.
 func (w *followed) handOver(s *successor) {
 	must := s != nil && !s.unfit && w.r.IntN(2) == 0
-	if must { // what it reads now is all but CLOSE
-		w.rest()
-		w.still, w.fatal = true, 0
-		w.look(s)
-		w.still, w.rested = false, false
+	if must {
+		w.catchUp(s)
 	}
 	w.closing = true
 	for w.advance(1) {
@@ -296,6 +295,28 @@ func (w *followed) handOver(s *successor) {
 	}
 	w.live()
 }
+
+// catchUp has a successor read all but CLOSE. What is missing before the end may have been removed on the
+// word of the last batch, which nothing promises yet: then the process does more.
+func (w *followed) catchUp(s *successor) {
+	w.musts++
+	w.fatal = 0
+	for range 50 {
+		w.rest()
+		w.still = true
+		w.look(s)
+		w.still, w.rested = false, false
+		if s.f[0].caughtUp() && s.f[1].caughtUp() {
+			return
+		}
+		w.behind++
+		w.advance(1)
+	}
+	fail("a follower stays behind")
+}
+
+// caughtUp says whether f has replayed all that is promised.
+func (f *Follower) caughtUp() bool { return f.r != nil && f.r.replayed >= f.e.promised }
 
 // start opens the spool.
 func (w *followed) start(s *successor) {
@@ -440,6 +461,9 @@ func state(r *recovery) string {
 	fmt.Fprintf(&b, "queues %v live %d meta %d state %d big %d\n", e.byQueue, e.liveSum, e.metaSum, e.stateSum, e.bigSum)
 	free := r.freeSegments()
 	for _, s := range sorted(e.segs) {
+		// A batch that is void, as CLOSE is after the next start, counts as a use where it has been read,
+		// until BOOT is durable. It may be in a segment that is before the recovery point of the headers.
+		free[s] = free[s] || s.live == 0 && s.segno < e.from.segno
 		last := s.lastBatch
 		if last < e.from.batch {
 			last = 0
@@ -456,9 +480,11 @@ func state(r *recovery) string {
 // followSeeds are histories in which a follower was wrong: that took headers read at different times for
 // those of one moment; and for which a message stayed owed whose end was in a segment that had been
 // removed, on the word of a recovery point that no header told yet; and that for the same reason had read
-// nothing when a header told it, or began anew once, and then had to once more. In the last one a disk
-// fails while a process starts.
-var followSeeds = []uint64{1795765952843865904, 1795769131652692760, 1795770034981103717, 1795770530171744179, 1795769824864126790}
+// nothing when a header told it, or began anew once, and then had to once more. In the last ones it is the
+// test that was wrong: a disk fails while a process starts; the last batch tells such a point; and CLOSE is
+// in a segment that is before it.
+var followSeeds = []uint64{1795765952843865904, 1795769131652692760, 1795770034981103717, 1795770530171744179,
+	1795769824864126790, 1795770884037444320, 1795771202496628616}
 
 func TestCrashFollow(t *testing.T) {
 	start := time.Now()
@@ -476,8 +502,8 @@ func TestCrashFollow(t *testing.T) {
 		}
 		total.add(w)
 	}
-	t.Logf("%d histories: read %d times, %d began anew, %d ended before something that had not been read; after %d closed logs %d replays went on from that, %d had to read everything; %d processes died or failed, %d power cuts",
-		total.histories, total.reads, total.anew, total.strayed, total.ended, total.carried, total.recovered, total.fell, total.cuts)
+	t.Logf("%d histories: read %d times, %d began anew, %d ended before something that had not been read; after %d closed logs %d replays went on from that, %d had to read everything; %d were to read all before, which took %d times more; %d processes died or failed, %d power cuts",
+		total.histories, total.reads, total.anew, total.strayed, total.ended, total.carried, total.recovered, total.musts, total.behind, total.fell, total.cuts)
 	if total.carried == 0 {
 		t.Error("no start has gone on from what was followed")
 	}
@@ -572,4 +598,6 @@ func (w *followed) add(o *followed) {
 	w.fell += o.fell
 	w.ended += o.ended
 	w.cuts += o.cuts
+	w.musts += o.musts
+	w.behind += o.behind
 }
