@@ -179,6 +179,48 @@ func TestKeeperRetiresAtOnce(t *testing.T) {
 	}
 }
 
+// A retiring engine is one whose process retires just before something is posted.
+type retiring struct {
+	engine
+	retire func()
+}
+
+func (e *retiring) Post(b batch, done func(error)) {
+	e.retire()
+	e.engine.Post(b, done)
+}
+
+// The process may retire between the arrival of what is to be recorded and the moment at which the
+// engine has it.
+func TestKeeperRetiresMeanwhile(t *testing.T) {
+	t.Parallel()
+	k := newKept(t)
+	en, err := openLog(spool.Options{Dir: filepath.Join(t.TempDir(), "spool"), SegmentSize: 64 << 10, PostDelay: time.Hour}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &retiring{engine: en}
+	s := k.server(e)
+	e.retire = s.hasten
+	k.server = func(engine) *server { return s }
+	k.open = func() (engine, error) { return e, nil }
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- k.run(ctx) }()
+	client := ipc.NewClient(ipc.Unix(k.socket), nil)
+	defer client.Close()
+	testwait.Until(t, "it is served", func() bool { _, err := client.Conn(t.Context()); return err == nil })
+	patience, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := client.Call(patience, &proto.Record{Ops: []proto.Op{{ID: "gone", Remove: true}}}, new(proto.RecordReply)); err != nil {
+		t.Error(err)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // Postmaster is told of damage while the spool is served, and the next start does not
 // tell it again.
 func TestKeeperTellsDamage(t *testing.T) {

@@ -48,9 +48,9 @@ func (s *server) record(r *ipc.Request) {
 		}
 	}
 	// From Post on, rec is the engine's, which may have called done already.
-	urgent := rec.q.Urgent || s.ending.Load()
+	urgent := rec.q.Urgent
 	s.opt.Engine.Post(b, rec.done)
-	if urgent {
+	if urgent || s.ending.Load() { // after Post: hasten may have come before it
 		s.opt.Engine.Hurry()
 	}
 }
