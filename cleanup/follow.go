@@ -22,9 +22,14 @@ const (
 	followTime = 8 * time.Second
 
 	// followPause is how often it reads what has been written since. Any rate of mail writes no more
-	// in that time than is read in a few milliseconds, and to look costs little when there is
-	// nothing.
+	// in that time than is read in a few milliseconds.
 	followPause = 50 * time.Millisecond
+
+	// followShare bounds the share of the time for which it reads to one part in so many, up to a
+	// pause of followMost: to look takes some microseconds for each segment of the log, the
+	// predecessor has work to do, and it may be long until it ends.
+	followShare = 10
+	followMost  = 500 * time.Millisecond
 )
 
 // A follower reads what the predecessor has written since it read last. It is called by one
@@ -47,20 +52,7 @@ func awaitTurn(ctx context.Context, env *service.Env, f follower) (followed bool
 	following, stop := context.WithCancel(ctx)
 	first := make(chan struct{}) // closed when all has been read once
 	var reading sync.WaitGroup
-	reading.Go(func() {
-		f.Read(following)
-		close(first)
-		pause := time.NewTicker(followPause)
-		defer pause.Stop()
-		for {
-			select {
-			case <-pause.C:
-				f.Read(following)
-			case <-following.Done():
-				return
-			}
-		}
-	})
+	reading.Go(func() { follow(following, f, sync.OnceFunc(func() { close(first) })) })
 	late := time.NewTimer(followTime)
 	defer late.Stop()
 	select {
@@ -77,4 +69,21 @@ func awaitTurn(ctx context.Context, env *service.Env, f follower) (followed bool
 	// The follower is the caller's from here on.
 	reading.Wait()
 	return true
+}
+
+// follow has f read again and again until ctx ends. done is called after each time.
+func follow(ctx context.Context, f follower, done func()) {
+	for {
+		began := time.Now()
+		f.Read(ctx)
+		took := time.Since(began)
+		done()
+		pause := time.NewTimer(min(max(followPause, (followShare-1)*took), followMost))
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return
+		}
+	}
 }

@@ -53,6 +53,7 @@ func NewFollower(o Options) *Follower { return &Follower{o: o} }
 // readSince is how far a segment has been replayed.
 type readSince struct {
 	off int64  // of the last batch that was; 0: none was
+	end int64  // where the next would begin
 	num uint64 // of that batch
 }
 

@@ -22,11 +22,14 @@ func (r *recovery) replay() error {
 // has opened the log since what was replayed before.
 func (r *recovery) read(ctx context.Context) error {
 	e := r.e
-	list := r.unread()
-	scans := make([]scanner, len(list))
-	for i, s := range list {
-		scans[i] = scanner{w: window{f: s.f, size: s.size}, s: s, from: s.since.off, planter: e.planter, key: e.key}
-		r.findBoot(&scans[i])
+	var list []*segment
+	var scans []scanner
+	for _, s := range r.unread() {
+		sc := scanner{w: window{f: s.f, size: s.size}, s: s, from: s.since.off, growing: r.following, planter: e.planter, key: e.key}
+		r.findBoot(&sc)
+		if !sc.unchanged() {
+			list, scans = append(list, s), append(scans, sc)
+		}
 	}
 	if err := r.unreadable(); err != nil {
 		return err
@@ -118,6 +121,20 @@ func (r *recovery) scanned(sc *scanner, under uint64) error {
 	return nil
 }
 
+// unchanged says whether nothing follows the last batch of the segment that was replayed. Most
+// segments are so when a log is followed, and are not read. Should there be something
+// behind damage, its number is missing, which is noticed as for any batch that is not there.
+func (sc *scanner) unchanged() bool {
+	end := sc.s.since.end
+	if end == 0 {
+		return false
+	}
+	at := *sc
+	at.w = window{f: sc.w.f, size: min(sc.w.size, end+blockSize)}
+	_, ok := at.header(end)
+	return !ok
+}
+
 // findBoot looks at a segment's first record, where a BOOT is if there is
 // one, and learns what it voids before anything is replayed.
 //
@@ -174,7 +191,8 @@ func (r *recovery) release(promised, under uint64, again func(*logBatch)) {
 			r.apply(b)
 		}
 		if !b.bad {
-			b.seg.since = readSince{off: int64(b.recs[0].off), num: b.num}
+			last := &b.recs[len(b.recs)-1]
+			b.seg.since = readSince{off: int64(b.recs[0].off), end: alignUp(int64(last.off)+last.h.span(), blockSize), num: b.num}
 		}
 		if again != nil {
 			again(b)
@@ -187,8 +205,10 @@ func (r *recovery) release(promised, under uint64, again func(*logBatch)) {
 // inOrder says whether b can be replayed while the log is being written. What is before it may
 // not have been read, and what is damaged may be half written: the rest is left for later.
 func (r *recovery) inOrder(b *logBatch) bool {
-	// A BOOT that could not be read at first is not known to void anything.
-	ok := !b.bad && !r.strayed && (b.recs[0].h.typ != recBOOT || slices.Contains(r.boots, boot{void: b.recs[0].void, num: b.num}))
+	// A BOOT that could not be read at first is not known to void anything. What is void itself may be
+	// torn: a process has died in the middle of it.
+	ok := !r.strayed && (r.voided(b.num, r.e.promised) ||
+		!b.bad && (b.recs[0].h.typ != recBOOT || slices.Contains(r.boots, boot{void: b.recs[0].void, num: b.num})))
 	for n := r.replayed + 1; ok && n < b.num; n++ {
 		ok = r.voided(n, r.e.promised)
 	}

@@ -74,6 +74,7 @@ type scanner struct {
 	planter
 	key      uint32
 	from     int64  // where to begin, if not with the first batch
+	growing  bool   // the log is being written: nothing is looked for behind a place where no batch begins
 	any      bool   // take records of any segment: to find out which it is
 	promised uint64 // highest promise seen
 	maxBatch uint64
@@ -174,7 +175,7 @@ func (sc *scanner) scan(f func(*logBatch) bool) {
 			continue
 		}
 		// Not the start of a batch: the end of the segment's use, or damage.
-		if sc.planted(plantStopAtBad) {
+		if sc.growing || sc.planted(plantStopAtBad) {
 			return
 		}
 		next, ok := sc.find(pos)
