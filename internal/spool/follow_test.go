@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -585,6 +586,141 @@ func TestFollowRemoved(t *testing.T) {
 		}
 	}); err != nil {
 		t.Errorf("%v\n%s", err, strings.Join(w.trace, "\n"))
+	}
+}
+
+// TestFollowOwes: what is known by a segment is owed when its use is over, the state of a message as its
+// content, until a batch says it anew. As long as it is owed the successor does not go on from what it
+// followed.
+func TestFollowOwes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name          string
+		content, anew bool
+	}{{"state", false, false}, {"state said anew", false, true}, {"content", true, false}, {"content said anew", true, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(3, 0)
+			w.opt.SegmentSize, w.opt.Budget = 16<<10, 0
+			if err := w.guard(func() { w.owe(c.content, c.anew) }); err != nil {
+				t.Errorf("%v\n%s", err, strings.Join(w.trace, "\n"))
+			}
+		})
+	}
+}
+
+// owe has a follower lose a segment with a message's content, or with its state, and then hand over.
+func (w *world) owe(content, anew bool) {
+	if err := w.open(); err != nil {
+		fail("open: %v", err)
+	}
+	w.settle()
+	m, mm := w.newMessage(200, 1)
+	over := w.commitTo(false, func(c *change) { c.add(m, mm) })
+	if s := w.commitTo(true, func(c *change) { c.update(mm.id, Change{Set: SetAttempts, Attempts: 1}) }); !content {
+		over = s
+	}
+	promise := func() { w.commitTo(true, func(c *change) { c.add(w.newMessage(200, 1)) }) }
+	promise()
+	o := w.opt
+	o.FS = w.mem
+	f := NewFollower(o)
+	f.Read(context.Background())
+	if !f.caughtUp() || len(f.r.owed) > 0 {
+		fail("read up to %d of %d, %v is owed", f.r.replayed, f.e.promised, f.r.owed)
+	}
+	f.r.forget(f.e, f.e.segs[over.file])
+	if len(f.r.owed) != 1 {
+		fail("%v is owed", f.r.owed)
+	}
+	if anew {
+		w.commitTo(false, func(c *change) { c.update(mm.id, Change{Set: SetAttempts, Attempts: 2}) })
+		promise()
+	}
+	f.Read(context.Background())
+	if anew != (len(f.r.owed) == 0) {
+		fail("%v is owed", f.r.owed)
+	}
+	endings[0].run(w)
+	w.opt.Follower = f
+	if err := w.open(); err != nil {
+		fail("open: %v", err)
+	}
+	w.opt.Follower = nil
+	if w.rep.Followed != anew {
+		fail("gone on from what was followed: %v, want %v", w.rep.Followed, anew)
+	}
+	w.settle()
+}
+
+// A recovery point tells that a message is gone only if nothing of it has come since it came to be owed.
+func TestFollowPaid(t *testing.T) {
+	t.Parallel()
+	r := &recovery{owed: map[uint64]uint64{1: 4, 2: 5, 3: 6, 4: 7}}
+	r.paid(point{batch: 6})
+	if want := map[uint64]uint64{3: 6, 4: 7}; !maps.Equal(r.owed, want) {
+		t.Errorf("%v is owed, want %v", r.owed, want)
+	}
+}
+
+// Over a gap a follower goes on the word of a batch only if that is durable and not void.
+func TestFollowPassed(t *testing.T) {
+	t.Parallel()
+	r := &recovery{e: &engine{promised: 10}, strayed: true, boots: []boot{{void: 5, num: 8}, {void: 8, num: 11}},
+		points: []told{{point{batch: 2}, 3}, {point{batch: 5}, 7}, {point{batch: 4}, 9}, {point{batch: 9}, 11}}}
+	if got, want := r.passed(), (told{point{batch: 4}, 9}); got != want {
+		t.Errorf("goes on from %v, want %v", got, want)
+	}
+	r.strayed = false // there is no gap
+	if got := r.passed(); got != (told{}) {
+		t.Errorf("goes on from %v over no gap", got)
+	}
+}
+
+// A follower replays what comes next, whole, and what is void it passes over, whole or torn.
+func TestFollowInOrder(t *testing.T) {
+	t.Parallel()
+	opened := func(void uint64) []rec { return []rec{{h: header{typ: recBOOT}, void: void}} }
+	for _, c := range []struct {
+		name     string
+		replayed uint64
+		b        logBatch
+		want     bool
+	}{
+		{"the next", 4, logBatch{num: 5, recs: []rec{{}}}, true},
+		{"not the next", 3, logBatch{num: 5, recs: []rec{{}}}, false},
+		{"half written", 4, logBatch{num: 5, bad: true}, false},
+		{"void", 5, logBatch{num: 6, recs: []rec{{}}}, true},
+		{"void and torn", 5, logBatch{num: 7, bad: true}, true},
+		{"void, behind a gap", 4, logBatch{num: 7, bad: true}, false},
+		{"BOOT", 5, logBatch{num: 8, recs: opened(5)}, true},
+		{"BOOT, behind a gap", 4, logBatch{num: 8, recs: opened(5)}, false},
+		{"BOOT that was not seen at first", 8, logBatch{num: 9, recs: opened(7)}, false},
+	} {
+		r := &recovery{e: &engine{promised: 10}, boots: []boot{{void: 5, num: 8}}, replayed: c.replayed}
+		if got := r.inOrder(&c.b); got != c.want || r.strayed == got {
+			t.Errorf("%s: %v, strayed %v, want %v", c.name, got, r.strayed, c.want)
+		}
+	}
+}
+
+// A follower begins anew when another process has opened the log, and when the batch is void whose word it
+// began with.
+func TestFollowBooted(t *testing.T) {
+	t.Parallel()
+	r := &recovery{e: &engine{promised: 10}, owed: map[uint64]uint64{}, boots: []boot{{void: 2, num: 4}}, by: 9}
+	for range 2 {
+		if r.booted() || r.baseless() {
+			t.Error("begins anew without a reason")
+		}
+	}
+	r.boots = append(r.boots, boot{void: 8, num: 10})
+	if !r.booted() || !r.baseless() {
+		t.Error("goes on after another process")
+	}
+	r = &recovery{e: &engine{promised: 10}, boots: []boot{{void: 2, num: 4}}}
+	if r.booted(); r.baseless() || r.begun {
+		t.Error("nothing is followed")
 	}
 }
 
