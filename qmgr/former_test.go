@@ -1,6 +1,7 @@
 package qmgr
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -272,6 +273,20 @@ func TestAgentCalls(t *testing.T) {
 	default:
 	}
 	st.quiet()
+}
+
+// An agent is answered although nothing else happens: it waits for that to end.
+func TestAgentCallsAtNight(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	st.run()
+	st.waitAttached(1)
+	gone := mail.MakeQueueID(time.Now(), 77) // cleanup has to be asked whether there is such a message
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := st.tool.Call(ctx, &proto.Inventory{Finished: []proto.Finished{{ID: gone, Reply: proto.DeliverReply{Outcomes: said("ok", 0)}}}}, nil); err != nil {
+		t.Error(err)
+	}
 }
 
 // What agents are still doing for a queue manager that ends is left alone by

@@ -226,6 +226,10 @@ func (r *recorder) after(f func()) {
 
 // due is when flush should be called if nothing else happens; zero: need not be.
 func (r *recorder) due() (at time.Time) {
+	// What came last in a turn, behind flush, may have made somebody wait for nothing.
+	if len(r.ops) == 0 && len(r.waiters) > 0 {
+		return r.s.now
+	}
 	if len(r.ops) > 0 && r.conn != nil {
 		at = r.since.Add(flushDelay)
 	}

@@ -448,6 +448,9 @@ func (s *Server) handOver() {
 
 // wake is when the loop has something to do if no input comes; zero: never.
 func (s *Server) wake() time.Time {
+	if len(s.queue) > 0 { // it came last in the turn
+		return s.now
+	}
 	at := s.sched.Wake()
 	for _, f := range []time.Time{s.log.due(), s.reap, s.watchAt, s.expectAt, s.rules.endAt} {
 		if !f.IsZero() && (at.IsZero() || f.Before(at)) {
