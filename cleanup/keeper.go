@@ -5,6 +5,7 @@
 package cleanup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,9 @@ const (
 	// the process retires, after it has lingered for them. What takes longer is
 	// refused, and comes again: nobody else can bring mail meanwhile.
 	retireDrain = 2 * time.Second
+	// diskDrain is the same for messages that the disk has. It answers, or the spool gives
+	// it up after ten seconds; a successor could not write meanwhile either.
+	diskDrain = 12 * time.Second
 	// brokenDrain is how long clients have to leave a spool that is broken: the
 	// answers to what they have asked are on their way.
 	brokenDrain = 200 * time.Millisecond
@@ -61,6 +65,7 @@ type keeper struct {
 	leaving  <-chan struct{}
 	retire   func()
 	stopping <-chan struct{}
+	drain    time.Duration          // instead of retireDrain; 0: that
 	engine   atomic.Pointer[engine] // nil while there is none
 }
 
@@ -174,7 +179,7 @@ func (k *keeper) serve(ctx context.Context, en engine) error {
 func (k *keeper) watch(serving context.Context, stop func(), en engine, s *server) {
 	leaving := k.leaving
 	var quiet <-chan struct{}
-	drain := retireDrain
+	drain := cmp.Or(k.drain, retireDrain)
 	for serving.Err() == nil {
 		select {
 		case <-leaving:
@@ -194,13 +199,31 @@ func (k *keeper) watch(serving context.Context, stop func(), en engine, s *serve
 		}
 	}
 	s.hasten()
+	k.cutOff(s, drain)
+}
+
+// cutOff gives clients that time to leave, and then closes their connections; not before
+// those whose messages the disk has were told what became of them.
+func (k *keeper) cutOff(s *server, drain time.Duration) {
+	begun, storing := time.Now(), false
 	late := time.NewTimer(drain)
 	defer late.Stop()
-	select {
-	case <-late.C:
-		s.IPC().Close()
-	case <-s.left:
-	case <-k.stopping:
+	for {
+		select {
+		case <-late.C:
+		case <-s.left:
+			return
+		case <-k.stopping:
+			return
+		}
+		// The answers to what was stored a moment ago are on their way.
+		was := storing
+		storing = s.storing.Load() > 0
+		if !storing && !was || time.Since(begun) >= diskDrain {
+			s.IPC().Close()
+			return
+		}
+		late.Reset(brokenDrain)
 	}
 }
 

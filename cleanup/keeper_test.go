@@ -221,6 +221,48 @@ func TestKeeperRetiresMeanwhile(t *testing.T) {
 	}
 }
 
+// A message that the disk has when the process retires is acknowledged when the disk has answered,
+// however long that takes: 451 would have it sent again.
+func TestKeeperRetiresBesideSlowDisk(t *testing.T) {
+	t.Parallel()
+	k := newKept(t)
+	k.drain = time.Millisecond
+	syncing, answer := make(chan bool, 100), make(chan bool)
+	var slow atomic.Bool
+	disk := &vfs.Faulty{FS: vfs.NewMem(512), Hook: func(op vfs.Op) error {
+		if slow.Load() && op.Kind == vfs.OpSync {
+			syncing <- true
+			<-answer
+		}
+		return nil
+	}}
+	k.open = func() (engine, error) {
+		return openLog(spool.Options{FS: disk, Dir: "spool", SegmentSize: 64 << 10}, nil)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- k.run(ctx) }()
+	conn := ipc.NewClient(ipc.Unix(k.socket), nil)
+	defer conn.Close()
+	c := submit.New(conn)
+	defer c.Close()
+	testwait.Until(t, "mail is taken", func() bool { return k.send(t, c) == 250 })
+	slow.Store(true)
+	sent := make(chan int, 1)
+	go func() { sent <- k.send(t, c) }()
+	<-syncing
+	stop()
+	time.Sleep(100 * time.Millisecond) // a hundred times what clients have that only take their time
+	slow.Store(false)
+	close(answer)
+	if code := <-sent; code != 250 {
+		t.Errorf("the client is told %d", code)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // Postmaster is told of damage while the spool is served, and the next start does not
 // tell it again.
 func TestKeeperTellsDamage(t *testing.T) {

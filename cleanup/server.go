@@ -89,6 +89,9 @@ type server struct {
 	slow  atomic.Int64
 	quiet chan struct{} // capacity 1: no message is on its way that takes its time, perhaps
 	left  chan struct{} // closed when all clients have gone
+	// Messages that have come in whole and are with the disk. Nobody is cut off while there are any:
+	// the client would be told 451 for a message that is in the queue.
+	storing atomic.Int64
 	// Set when the clients are to leave: nothing waits for company in a sync any more, since the
 	// successor waits for the end of it.
 	ending atomic.Bool
@@ -573,6 +576,13 @@ func (s *server) probed(notices []noticed) {
 	})
 }
 
+// keep makes a batch durable. Whoever retires meanwhile waits for it.
+func (s *server) keep(b batch) error {
+	s.storing.Add(1)
+	defer s.storing.Add(-1)
+	return s.opt.Engine.Commit(b)
+}
+
 // settleOnly records what a notice settles although the notice itself was discarded: its
 // recipients would otherwise be reported again and again.
 func (in *incoming) settleOnly() *proto.SubmitReply {
@@ -581,7 +591,7 @@ func (in *incoming) settleOnly() *proto.SubmitReply {
 	}
 	b := in.changes()
 	settle(b, in.q.Settles)
-	if err := in.s.opt.Engine.Commit(b); err != nil {
+	if err := in.s.keep(b); err != nil {
 		return in.s.storageReply(in.q.Envelope.ID, err)
 	}
 	in.s.opt.Doubts.settled(in.q.Settles)
@@ -639,7 +649,7 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 		settle(b, in.q.Settles)
 	}
 	begun := time.Now()
-	if err := in.s.opt.Engine.Commit(b); err != nil {
+	if err := in.s.keep(b); err != nil {
 		// After ErrSilent or ErrBroken the message may exist all the same; the engine
 		// knows, and the log says so.
 		in.giveUp()

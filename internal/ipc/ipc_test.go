@@ -70,7 +70,7 @@ func echo(c *Conn, r *Request) {
 
 func ask(t *testing.T, c *Client, req *text) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var reply text
 	err := c.Call(ctx, req, &reply)
