@@ -220,30 +220,29 @@ func configDir(flags []string) (dir string) {
 
 // ownCommands are the tools that Postfix does not have. There is no program of
 // their names.
-const ownCommands = `  explain ID|DESTINATION ... why a message is still in the queue; how a destination fares
+const ownCommands = `  explain ID|DESTINATION ... say why a message is still in the queue, or how a destination fares
   queue list|hold|release|delete|requeue|expire|flush ...
-                             mail by sender, domain, next hop, reply, age ...
-  suspend TARGET ...         mail that is not to be tried for now
-  resume TARGET              mail that is to be tried again
-  suspended ...              what is suspended, by whom, why and until when
-  top                        what hurts now: queues, the worst destinations, suspensions
+                             act on messages by sender, domain, next hop, reply, age ...
+  suspend TARGET ...         stop the delivery of some mail
+  resume TARGET              end a suspension
+  suspended ...              list suspensions: by whom, why and until when
+  top                        show the queues, the worst destinations and the suspensions
   spool check|doubtful|stats|dump|export|import|salvage ...
-                             the log of the queue
-  audit [FILE ...]           whether all accepted mail was delivered, returned or is queued
-  trace PATTERN ...          a message through forwards, lists, reports and filters, by the log
-  collate [FILE ...]         the log lines of each message together
+                             examine, copy or rescue the spool
+  audit [FILE ...]           verify that all accepted mail was delivered, returned or is queued
+  trace PATTERN ...          follow messages through forwards, lists, reports and filters, by the log
+  collate [FILE ...]         group the log lines by message
   watch client|destination NAME
-                             the SMTP dialogues with one peer, as they go on
-  classify [REPLY ...]       what kind of failure a server's reply is
-  passwd [user]              an entry for a table of users
-  dkim genkey|record ...     keys to sign mail with
+                             show the SMTP dialogues with one peer as they happen
+  classify [REPLY ...]       say what kind of failure a server's reply describes
+  passwd [user]              make an entry for a table of users
+  dkim genkey|record ...     make keys to sign mail with
   domain add|rotate|check|records ...
-                             a mail domain: its settings and keys, its records in the DNS, and
-                             what the world sees of it
-  dmarc report [FILE ...]    what receivers report: who sends in our names, and whether it passes
+                             manage a mail domain: its settings, keys and DNS records
+  dmarc report [FILE ...]    read DMARC and TLS reports: who sends in your domains' names
   setup site|relay|null-client|backup-mx|sender
-                             main.cf and master.cf for one of the usual cases
-  simulate [FILE]            mail through the scheduler, in virtual time
+                             write main.cf and master.cf for one of the usual cases
+  simulate [FILE]            run mail through the scheduler, in virtual time
 `
 
 // helped prints how a command is called, if its arguments ask for that, and says whether they did.
@@ -274,14 +273,14 @@ Commands for the mail system:
   start start-fg stop reload abort flush check status set-permissions upgrade-configuration
   logrotate tls version
   migrate [--from dir] [--to dir] [--dry-run] [--queue | --back]
-                             a site from Postfix; its queue from there and back
-  try [-d dir] [-p port]     a private mail system on 127.0.0.1, to try things out
+                             move a site from Postfix; move its queue there and back
+  try [-d dir] [-p port]     run a private mail system on 127.0.0.1, to try things out
 
-Commands of its own:
+Commands that Postfix does not have:
 %s
 Tools, also available under their own names:
   %s
 
-posthaste(1), the manual page, says more of each.
+The manual page posthaste(1) describes each of them.
 `, ownCommands, strings.Join(names, " "))
 }

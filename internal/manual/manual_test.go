@@ -233,3 +233,35 @@ func TestSynopsis(t *testing.T) {
 		}
 	}
 }
+
+// lastOption is what Op may stand for: it reaches to the end of the line, so that whatever follows
+// would be in its brackets.
+var lastOption = regexp.MustCompile(`^((Ar|Cm) \S+( Ns = Ns Ar \S+)?( \.\.\.)?|Fl \S+( (Ns = Ns )?Ar \S+)?)$`)
+
+// A term with several optional parts has each in brackets of its own.
+func TestOptionalPartsAreNotNested(t *testing.T) {
+	t.Parallel()
+	found := 0
+	for _, c := range commands() {
+		words := map[string]bool{}
+		for _, w := range c.words {
+			if words[w.name] {
+				t.Errorf("%s: %q is described twice", c.name, w.name)
+			}
+			words[w.name] = true
+		}
+		for _, s := range c.sections {
+			for _, i := range s.items {
+				if _, option, has := strings.Cut(i.tag, "Op "); has {
+					found++
+					if !lastOption.MatchString(option) {
+						t.Errorf("%s, %s: %q: only the last part may be Op; put others between Oo and Oc", c.name, s.title, i.tag)
+					}
+				}
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no term has an optional part")
+	}
+}
