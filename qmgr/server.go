@@ -11,12 +11,12 @@
 //
 // # Memory
 //
-// What is worked on is in memory with its recipients, within the limits of the scheduler.
-// New mail that waits, and the deferred mail that is due next (five messages for each place
-// in the active queue), takes some 160 octets a message, without pointers: a record of the
-// scheduler's, and a slip in the shell's book, which says where the message lies and, for
-// qshape, its domains. All other mail, however much, takes nothing: cleanup is asked for it
-// when it is due, and when somebody names it.
+// Active messages are in memory with their recipients, within the limits of the scheduler. New
+// mail that waits, and the deferred mail that is due next (five messages for each place in the
+// active queue), takes some 160 octets for each message, without pointers: a record of the
+// scheduler, and a slip in the shell's book, which has the message's place in the log and, for
+// qshape, its domains. All other mail takes no memory, however much there is: cleanup is asked
+// for it when it is due, and when a command names it.
 //
 // # Restarts
 //
@@ -24,18 +24,18 @@
 // data_directory. When it starts, cleanup pushes the incoming queue and is asked for what is
 // due. Before an agent is given anything, it says what it is still delivering for a
 // predecessor, and what came of deliveries that nobody was there to hear of
-// (proto.Inventory). Agents that would not be asked, because they have a successor or
-// because mail goes another way now, call the queue manager themselves. When cleanup
-// restarts, changes that it has not confirmed are sent again.
+// (proto.Inventory). Agents that would not be asked, because they have a successor or because
+// their transport is no longer used, call the queue manager themselves. When cleanup restarts,
+// changes that it has not confirmed are sent again.
 //
-// At a reload the old queue manager hands over to the new one what the spool does not say,
-// in the file qmgr/handover below data_directory: which destinations are dead, the windows
-// and the feedback of the others, and which deliveries go on. Only the recipients of those
-// deliveries wait, until their agents have said what came of them. The new settings bound
-// what is taken over. A stop and a start forget all that, as with Postfix: an operator who
-// wants every destination to be tried anew has that way, or "postqueue -f". Without a
-// handover, as when the queue manager stops while deliveries go on, their messages are
-// recorded as to be left alone for minimal_backoff_time.
+// At a reload the old queue manager hands over to the new one the state that is not in the spool,
+// in the file qmgr/handover below data_directory: which destinations are dead, the windows and
+// the feedback of the others, and which deliveries go on. Only the recipients of those deliveries
+// wait, until their agents have said what came of them. The state is cut down to the limits of
+// the new settings. A stop and a start forget it, as with Postfix, so that every destination is
+// tried again; "postqueue -f" does the same. If there is no handover, for example when the queue
+// manager stops during deliveries, the messages being delivered are recorded as not due before
+// minimal_backoff_time.
 //
 // # Security
 //

@@ -1,48 +1,50 @@
-// Package console is the console service: pages for the operators of the mail system, an API for
-// all that the pages do, and the history of the queue. It is off until master.cf has its line:
+// Package console is the console service. It has web pages for the operators of the mail system,
+// an API for everything that the pages can do, and it records the history of the queue. It is off
+// unless master.cf has its line:
 //
 //	console   unix  -       -       n       60      1       console
 //
 // # History
 //
-// Master wakes the service up every minute: it asks the queue manager how the mail in the queue
-// is spread over domains and age, and adds that to the samples in queue_history_directory, for
-// "posthaste qshape --at TIME" and the pages (package history). Where taking a sample takes more
+// Master wakes the service up every minute. The service then asks the queue manager how the mail
+// in the queue is distributed over domains and age, and adds a sample to queue_history_directory,
+// for "posthaste qshape --at TIME" and for the pages (package history). If a sample takes more
 // than 0.6 seconds, as with many millions of messages, samples are taken less often, so that they
-// take no more than a hundredth of the time.
+// use no more than a hundredth of the time.
 //
 // # Pages and API
 //
-// They are at console_listen, for the users in console_user_maps, entries as "posthaste passwd"
-// makes them. Those in console_operators may change something: suspend and resume mail, and hold,
-// release, retry, requeue, return and delete messages. The others may look.
+// Both are served at console_listen, for the users in console_user_maps, whose entries "posthaste
+// passwd" makes. The users in console_operators may suspend and resume mail, and hold, release,
+// retry, requeue, return and delete messages. All others may only look.
 //
-// The pages work without scripts; with the one that they have, numbers move. They are: what hurts
-// now; the queue by age and domain, also at an earlier time; a destination; a message, with what
-// the log has of it; a search of queue and log; what is suspended. The API is below /api/v1,
-// described in OpenAPI at /api/v1/openapi.json, which is made from the same declarations that
-// carry it out. A program sends what POST /api/v1/session gives it in the field "Authorization:
-// Bearer TOKEN".
+// The pages work without scripts; one script updates the numbers. There are pages for the present
+// state of the queue, the queue by age and domain (now or at an earlier time), a destination, a
+// message with its story in the log, a search of the queue and the log, and the suspensions. The
+// API is below /api/v1. /api/v1/openapi.json describes it (OpenAPI), and is made from the
+// declarations that the service itself uses. A program gets a token from POST /api/v1/session and
+// sends it in the field "Authorization: Bearer TOKEN".
 //
-// While somebody looks, the queue is counted every ten seconds, or less often so that it takes no
-// more than a twentieth of the time. Pages never wait for that.
+// While somebody looks at the pages, the queue is counted every ten seconds, or less often, so
+// that counting uses no more than a twentieth of the time. Pages never wait for a count.
 //
 // # Security
 //
-// It runs as mail_owner, without privileges, and has the rights of the tools: it asks the queue
-// manager for sums, lists and orders, and reads the log. Pages have addresses, and what other
-// hosts have replied, and no content of messages. Everything from the queue and the log is
-// hostile: it is escaped, and what could not be seen is made visible.
+// The service runs as mail_owner, without privileges, and has the rights of the tools: it asks
+// the queue manager for counts and lists, sends it commands, and reads the log. Pages have
+// addresses and the replies of other hosts, but no content of messages. Everything from the queue
+// and the log is hostile: it is escaped, and invisible characters are made visible.
 //
-// It listens on a loopback address unless console_listen has another, which needs console_tls =
-// yes. A request must name the server by a number, as localhost, as $myhostname, or as one of
-// console_hosts; another site's page cannot have a browser send one. What changes something is a
-// POST with a secret of the session, or with a token that is no cookie. Pages run no code but the
-// one file of the service (Content-Security-Policy). A session lasts for twelve hours, for one
-// hour without use, and not over a restart of the service. Passwords that are wrong have to wait,
-// by address and by user: from the fifth on a second, then twice as long each time, a quarter of
-// an hour at most. Each login and each act is in the log, with who and from where, before it is
-// done. Headers, bodies, connections, sessions, live pages and the time of each are bounded.
+// It listens on a loopback address by default; any other address needs console_tls = yes. The
+// Host of a request must be an IP address, localhost, $myhostname, or one of console_hosts, so
+// that a page of another site cannot make a browser send a valid request. Every change is a POST
+// with a secret of the session, or with a token that is not a cookie. Pages run no code except
+// the service's one script file (Content-Security-Policy). A session ends after twelve hours,
+// after one hour without use, and when the service restarts. After wrong passwords, attempts are
+// delayed, by address and by user: from the fifth on by a second, then twice as long each time,
+// up to a quarter of an hour. Each login and each action is logged before it is carried out, with
+// the user and the client's address. The numbers, the sizes and the durations of headers, bodies,
+// connections, sessions and live pages are bounded.
 //
 // # Parameters
 //
@@ -53,14 +55,13 @@
 //
 // # Diagnostics
 //
-// "user=NAME client=ADDRESS: ACT TARGET: REASON" is what a user does; with "failed" it was not
-// done. "the history of the queue lacks a sample: ..." is said once as long as the reason stays
-// the same. Mail goes on in any case.
+// "user=NAME client=ADDRESS: ACT TARGET: REASON" is an action of a user; with "failed", it was
+// not carried out. "the history of the queue lacks a sample: ..." is logged once for each reason.
+// Mail is not affected.
 //
 // # Bugs
 //
-// A certificate that has been renewed is taken at the next "posthaste reload", which ends all
-// sessions.
+// A renewed certificate is loaded at the next "posthaste reload", which ends all sessions.
 package console
 
 import (

@@ -1,22 +1,22 @@
-// Package dmarcreport reads the reports that receivers of mail send about a domain, and says
-// who sends in its name, from where, and whether that passes: DMARC aggregate reports and TLS
-// reports. It is the command posthaste dmarc.
+// Package dmarcreport is the command posthaste dmarc. It reads the reports that receivers of mail
+// send about a domain, DMARC aggregate reports and TLS reports, and says who sends mail in the
+// domain's name, from where, and whether that mail passes.
 //
-// A report may come as it was mailed, as the attachment of that mail (gzip or zip), or unpacked.
-// Which it is, its first octets say. Reports that come twice count once.
+// A report may be the message that was received, an attachment of it (gzip or zip), or an
+// unpacked file. Its first octets tell which. A report that is found twice counts once.
 //
 // # Security
 //
-// Reports come from strangers, and nothing in them is true because it is written there. Reading is
-// bounded: a file has at most 32 MB, what it unpacks to 32 MB, a record of a report 1 MB, and all
-// reports together 100000 different rows. Control characters are never printed.
+// Reports come from strangers and may be forged. Reading is bounded: a file and its unpacked
+// content have at most 32 MB each, a record of a report at most 1 MB, and all reports together at
+// most 100000 different rows. Control characters are never printed.
 //
 // # Standards
 //
-// RFC 9990 and the forms before it: RFC 7489 appendix C, and reports without a namespace. RFC 8460
+// RFC 9990 and its predecessors: RFC 7489 appendix C, and reports without a namespace. RFC 8460
 // section 4 for TLS reports.
 //
 // # Diagnostics
 //
-// A file that is not a report is named, and the others are read. The exit status is then 65.
+// A file that is not a report is named; the others are still read, and the exit status is 65.
 package dmarcreport

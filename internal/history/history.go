@@ -1,11 +1,11 @@
-// Package history keeps how the mail in the queue was spread over domains and age, a sample a
-// minute for 30 days, so that "posthaste qshape --at TIME" and the console can say what was the
-// matter at an earlier time.
+// Package history stores how the mail in the queue was distributed over domains and age. It takes
+// a sample every minute and keeps it for 30 days, so that "posthaste qshape --at TIME" and the
+// console can show the queue as it was at an earlier time.
 //
-// A Sample is what qshape counts: for each queue, by the recipients' domains and by the senders',
-// how many are how old. It comes from the queue manager, which counts in one pass over what it
-// has in memory (Take). One process appends samples (Writer); anybody who may read the files
-// reads them meanwhile (At, Between).
+// A Sample has the numbers that qshape prints: for each queue, the messages of each age by the
+// recipients' domains and by the senders' domains. It comes from the queue manager, which counts
+// in one pass over its memory (Take). One process appends samples (Writer). Any process that may
+// read the files can read them at the same time (At, Between).
 //
 // # The files
 //
@@ -13,28 +13,28 @@
 // with a line that says its version. Then come records: four octets of length, four of checksum
 // (CRC-32C), both in little-endian order, and a sample, compressed by DEFLATE with the sample
 // before it in the file as the dictionary. Samples resemble each other: one takes some hundred
-// octets where little changes, and 23 kB where all tables are full and a tenth of all numbers
-// change (BenchmarkDay). To read one its hour is read from the beginning.
+// octets if little changes, and 23 kB if all tables are full and a tenth of all numbers change
+// (BenchmarkDay). To read a sample, the file of its hour is read from the beginning.
 //
 // # Bounds
 //
-// A sample names the MaxRows domains of each table that have the most; the rest are summed up.
-// Before an hour's file is begun, the files that are older than Limits.Age are removed, and then
-// the oldest until all are smaller than Limits.Octets. Nothing is thinned: within these bounds
-// each sample is there. A sample that is larger than a megabyte is not kept.
+// A sample has the MaxRows domains of each table with the most mail; the others are summed up.
+// Before a new hour's file is begun, files older than Limits.Age are removed, and then the oldest
+// files until all together are smaller than Limits.Octets. Within these bounds every sample is
+// kept; none is thinned out. A sample larger than a megabyte is not stored.
 //
 // # What is promised
 //
-// Nothing that mail depends on. Records are written with one system call each and are not synced:
-// after a power cut the last ones may be missing. A reader stops at the first record that is not
-// whole, as the one that is being written may be. The writer cuts a file off there when it opens
-// it. All files may be removed at any time.
+// Mail does not depend on the history. Each record is written with one system call and is not
+// synced: after a power cut the last records may be missing. A reader stops at the first
+// incomplete record, which may be one that is being written. The writer truncates a file there
+// when it opens it. All files may be removed at any time.
 //
 // # Security
 //
-// The names of domains come from strangers. What is shown of them must have control characters
-// made visible. What is read is bounded before it is believed. The files are readable for the
-// mail system's user alone.
+// The names of domains come from strangers: whoever shows them must make control characters
+// visible. Lengths are checked against bounds before they are used. Only the mail system's user
+// can read the files.
 package history
 
 import (

@@ -1,9 +1,9 @@
-// Package overview says how the queue is at a glance: how many messages are in which queue, which
-// domains most mail waits for and why, what is suspended. It is what the console's pages, its API
-// and "posthaste top" show, in the same words.
+// Package overview describes the queue at a glance: how many messages are in each queue, for
+// which domains most mail waits and why, and what is suspended. The console's pages, its API and
+// "posthaste top" show this in the same words.
 //
-// Texts have the names of domains and replies of other hosts in them, as they are: who shows them
-// makes them harmless.
+// The texts have names of domains and replies of other hosts, unchanged: whoever shows them must
+// escape them.
 package overview
 
 import (

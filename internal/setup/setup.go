@@ -1,13 +1,14 @@
-// Package setup is the command posthaste setup: it writes main.cf and master.cf for one of the
-// usual cases, with comments, and has them checked.
+// Package setup is the command posthaste setup. It writes main.cf and master.cf for one of the
+// usual cases, with comments, and checks them.
 //
-// What is written depends on the command line alone. There is no state besides the two files, which
-// are changed by hand or with postconf from then on.
+// The files depend on the command line alone. There is no other state: afterwards the files are
+// edited by hand or with postconf.
 //
 // # Security
 //
-// A configuration that somebody has changed is never overwritten. Each file is written
-// under another name first, so that a mail system that starts meanwhile reads a whole one.
+// A configuration that somebody has changed is never overwritten. Each file is first written
+// under another name and then renamed, so that a mail system that starts at the same time reads a
+// complete file.
 package setup
 
 import (

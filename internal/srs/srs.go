@@ -1,25 +1,25 @@
-// Package srs rewrites envelope senders by the Sender Rewriting Scheme, and takes the
-// addresses that it made apart again. It does no I/O.
+// Package srs rewrites envelope senders by the Sender Rewriting Scheme (SRS), and decodes such
+// addresses. It does no I/O.
 //
-// A host that forwards mail sends it with the sender's address from its own IP address,
-// which SPF (RFC 7208) of the sender's domain does not list. With SRS the forwarder
-// puts an address of its own domain in the place of the sender's, from which it can tell where a
-// bounce belongs:
+// A host that forwards mail with the original envelope sender sends it from its own IP address,
+// which is not in the SPF record (RFC 7208) of the sender's domain. With SRS the forwarder
+// replaces the sender by an address in its own domain, which says where a bounce must go:
 //
 //	SRS0=HHHH=TT=sender.example=user@forwarder.example
 //	SRS1=HHHH=first.example==HHHH=TT=sender.example=user@second.example
 //
-// TT is the day on which the address was made. HHHH is a keyed hash of what follows, so that
-// nobody else can make addresses that the forwarder would relay mail for. The second form is for
-// a sender that another forwarder has rewritten already: it leads to the first forwarder
-// directly, and does not become longer with each further one.
+// TT is the day on which the address was made. HHHH is a keyed hash of what follows it, so that
+// nobody else can make addresses for which the forwarder would relay mail. The second form is for
+// a sender that another forwarder has already rewritten: it leads directly to the first
+// forwarder, and does not grow with each further one.
 //
 // # Security
 //
-// Addresses come from strangers. One whose hash does not match, or whose time has passed, is
-// never taken apart: what is behind it would be open to relaying. Hashes are compared in constant
-// time. With the usual four characters, which forwarders on the way may write in either case,
-// a guess succeeds once in about 1.6 million attempts. Nothing else about an address is secret.
+// Addresses come from strangers. An address whose hash does not match, or that has expired, is
+// never decoded: otherwise strangers could relay mail to any address. Hashes are compared in
+// constant time. With the usual four characters, which forwarders on the way may write in either
+// case, a guess succeeds once in about 1.6 million attempts. Nothing else about an address is
+// secret.
 //
 // # Standards
 //
@@ -230,8 +230,8 @@ func timestamp(now time.Time) string {
 	return string([]byte{base32[n>>5], base32[n&31]})
 }
 
-// fresh says whether a time stamp is not too old. One of tomorrow is good: the host that made it may
-// share our secret, and its clock be ahead of ours at midnight.
+// fresh says whether a time stamp is not too old. One of tomorrow is good: the host that made it
+// may share our secret, and its clock be ahead of ours at midnight.
 func (r *Rewriter) fresh(stamp string, now time.Time) bool {
 	if len(stamp) != 2 {
 		return false
