@@ -51,12 +51,12 @@ type Core struct {
 	search   *table.Search
 
 	// Missing header fields: see header_missing.go.
-	hostname        string
-	remoteDomain    bool // remote_header_rewrite_domain is set
-	alwaysAdd       bool
-	undisclosed     string
-	fromObsolete    bool
-	fullNameCharset string
+	hostname        string // myhostname, in Message-Id:
+	remoteDomain    bool   // remote_header_rewrite_domain is set
+	alwaysAdd       bool   // always_add_missing_headers: also to mail from remote clients
+	undisclosed     string // undisclosed_recipients_header; empty: no To: is added
+	fromObsolete    bool   // header_from_format = obsolete: address (name)
+	fullNameCharset string // full_name_encoding_charset
 	// message_drop_headers; names in any letter case
 	dropHeaders []string
 
@@ -78,12 +78,12 @@ type Core struct {
 	srs                *srs.Rewriter // takes addresses of rewritten senders apart; nil: there are none
 	// duplicate_filter_limit; 0: no limit
 	duplicateLimit    int
-	originalRecipient bool
+	originalRecipient bool // enable_original_recipient
 
 	// Checks by tables, and limits on the content that bound memory and time.
 	headerChecks, mimeChecks, nestedChecks, bodyChecks *table.Maps
-	bodyCheckSize                                      int64
-	headerLimit                                        int
+	bodyCheckSize                                      int64 // body_checks_size_limit: octets that are checked; 0: all
+	headerLimit                                        int   // header_size_limit: octets of one header field
 	// line_length_limit: lines are looked at in parts of this length
 	lineLimit int
 	// header_address_token_limit: of a field, so many words are parsed for addresses
@@ -99,12 +99,12 @@ type Core struct {
 	mimeDepth     int
 	boundaryLimit int
 	strict        strictness
-	endOfHeader   string // non_empty_end_of_header_action
-	logForm       maillog.AddressForm
-	replaceStray  bool
+	endOfHeader   string              // non_empty_end_of_header_action
+	logForm       maillog.AddressForm // info_log_address_format
+	replaceStray  bool                // cleanup_replace_stray_cr_lf: by spaces
 	// Unwanted octets; nil: none are.
 	reject, strip *byteSet
-	detect8Bit    bool
+	detect8Bit    bool // detect_8bit_encoding_header: Content-Transfer-Encoding: makes mail 8BITMIME
 	// smtputf8_enable: whether mail without SMTPUTF8 is looked through for the need of
 	// it.
 	utf8 bool

@@ -105,22 +105,22 @@ type Server struct {
 	// stressed is from *config.Config to the *settings that were read from it: set, and
 	// those under stress once they have been needed. It lives as long as the Server.
 	stressed sync.Map
-	tables   table.Options // for reading settings under stress
-	access   *access.Evaluator
-	limits   *limits
-	submit   *submit.Client
-	names    Names
-	flush    Flusher
-	notices  *notice.Mailer // nil without Deps.Submit
-	maxProc  int
-	now      func() time.Time
+	tables   table.Options     // for reading settings under stress
+	access   *access.Evaluator // judges each command
+	limits   *limits           // rates and connections of each client
+	submit   *submit.Client    // how messages get to cleanup
+	names    Names             // finds the names of clients
+	flush    Flusher           // carries out ETRN; nil: it is not offered
+	notices  *notice.Mailer    // nil without Deps.Submit
+	maxProc  int               // the process limit: sessions at the same time; 0: no bound
+	now      func() time.Time  // the clock of every session
 	sasl     *saslSettings
 	tlsSet   *tlsSettings
-	proxies  *proxySettings
+	proxies  *proxySettings     // of load balancers that say who the client is
 	filter   *filterSettings    // smtpd_proxy_filter; nil: content goes to cleanup
 	screen   *postscreen.Screen // nil: no tests before sessions
 	milters  *milterSettings
-	router   access.Router
+	router   access.Router                                  // trivial-rewrite
 	foresee  func(ctx context.Context, sender, addr string) // Deps.Foresee; may be nil
 	// contentFree is Deps.ContentFree; may be nil.
 	contentFree func() (int64, error)

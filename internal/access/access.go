@@ -61,19 +61,20 @@ type Evaluator struct {
 	// All of it is made by New and not changed, so that any number of sessions may use it at
 	// once. Tables, resolver and policy clients take care of themselves.
 	log    *maillog.Logger
-	router Router
+	router Router // trivial-rewrite: where an address leads
 	dns    resolver.Resolver
-	names  resolver.Names // the rule that dns converts names by
-	verify Prober
-	spf    *mailauth.Checker
-	tables table.Options
-	cfg    *config.Config
+	names  resolver.Names    // the rule that dns converts names by
+	verify Prober            // for reject_unverified_*; nil: addresses cannot be probed
+	spf    *mailauth.Checker // for reject_spf_fail
+	tables table.Options     // how every table is opened
+	cfg    *config.Config    // for parameters that only some restrictions read
 
 	// The restriction lists, compiled.
 	client, helo, sender, relay, rcpt, data, eod, etrn *list
 	// smtpd_restriction_classes. While they are being compiled a class may name another one
 	// that has no list yet, so that they may stand in any order.
-	classes      map[string]*list
+	classes map[string]*list
+	// The restrictions by name: those without an argument, and those that compile one.
 	simple       map[string]check
 	withArgument map[string]func(e *Evaluator, arg string) (check, error)
 	// smtpd_relay_before_recipient_restrictions and smtpd_delay_reject.
@@ -87,18 +88,19 @@ type Evaluator struct {
 	permitMXNetworks         *table.List
 	local                    *table.Local  // which has proxy_interfaces, too
 	srs                      *srs.Rewriter // nil without srs_domain
-	relayCerts               *table.Maps
-	search                   table.Search
-	accessParents            bool // smtpd_access_maps is in parent_domain_matches_subdomains
+	relayCerts               *table.Maps   // relay_clientcerts, by fingerprint; empty: no certificate permits
+	search                   table.Search  // how an address becomes the keys of a table
+	accessParents            bool          // smtpd_access_maps is in parent_domain_matches_subdomains
 
 	// Settings that change a verdict on its way out: soft_bounce makes every 5xx a 4xx.
 	softBounce, untrustedRouting bool
-	rejectCode, deferCode        int
-	rejectUnlistedRcptAtEnd      bool
-	rejectUnlistedSenderAtEnd    bool
-	showTable                    bool
-	proxyFilter                  bool
-	sasl, smtputf8               bool
+	// reject_code, defer_code: those of restrictions without a code of their own.
+	rejectCode, deferCode int
+	// smtpd_reject_unlisted_recipient and _sender: asked after all lists, unless a list has asked.
+	rejectUnlistedRcptAtEnd, rejectUnlistedSenderAtEnd bool
+	showTable                                          bool // show_user_unknown_table_name
+	proxyFilter                                        bool // smtpd_proxy_filter is set: most access actions cannot be carried out
+	sasl, smtputf8                                     bool // smtpd_sasl_auth_enable, smtputf8_enable
 	// The sender of notices and that of probes, which are exempt: two hosts could probe each
 	// other's probes for ever.
 	doubleBounce string
@@ -109,9 +111,9 @@ type Evaluator struct {
 	sndrCanonical, virtualAlias *table.Maps
 	localRcpt, virtualMailbox   *table.Maps
 	relayRcpt                   *table.Maps
-	nullKey                     string
-	loginMaps                   *table.Maps
-	rblReplies                  *table.Maps
+	nullKey                     string      // smtpd_null_access_lookup_key, for <>
+	loginMaps                   *table.Maps // smtpd_sender_login_maps: who owns a sender's address
+	rblReplies                  *table.Maps // rbl_reply_maps, by the list's name
 	// Tables that are named twice are opened once.
 	accessTables map[string]*table.Maps // by type:name
 	// By the server's name: all sessions share the connections to one.
@@ -122,7 +124,8 @@ type Evaluator struct {
 	pollCount int
 	pollDelay time.Duration
 	// The actions of the *_tempfail_action parameters.
-	tempfail                 struct{ address, helo, sender, rcpt string }
+	tempfail struct{ address, helo, sender, rcpt string }
+	// unverified_sender_reject_reason and the recipients' one; empty: what the probe said.
 	senderReason, rcptReason string
 	expansion                *[256]bool // smtpd_expansion_filter
 }

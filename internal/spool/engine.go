@@ -45,70 +45,73 @@ import (
 //  14. A disposition can always be recorded: free segments are kept from new
 //     mail, and won back before one is taken (room.go).
 type engine struct {
+	// Set when the spool is opened, and not changed afterwards.
 	fs       vfs.FS
 	dir      string
 	opt      Options // as they were given; zero in an engine that only reads
-	lim      limits
+	lim      limits  // what follows from opt
 	warn     func(string, ...any)
-	random   func([]byte)
-	now      func() time.Time
+	random   func([]byte)        // fills its argument: the spool's identity, the salts of segments
+	now      func() time.Time    // the wall clock
 	sleep    func(time.Duration) // between reads that fail
 	wake     func()              // has maintain called soon; nil in an engine without goroutines
-	hasty    time.Time           // until when there is no sleep for an update; see putUpdated
 	readOnly bool                // nothing is written: see view
-	lock     io.Closer
-	planter  // empty but in the tests that prove the tests
+	lock     io.Closer           // of the directory; nil in an engine that only reads
+	planter                      // empty but in the tests that prove the tests
 
-	disk *diskWatch // nil in an engine that only reads
+	hasty time.Time  // until when there is no sleep for an update; see putUpdated
+	disk  *diskWatch // nil in an engine that only reads
 
 	bigBufs reuse.Pool[[]byte] // one chunk of a content file
 	content contentPlace       // of content files
 	bigSync sharedSync         // of the directory of content files
-	spent   spentFiles
+	spent   spentFiles         // content files of messages that are gone, to be written anew
 
-	// mu is held by the writer while it changes what others read, and by
-	// others while they read it.
+	// mu is held by the writer while it changes what others read, and by others while they
+	// read it. It guards the fields from here to byQueue.
 	mu       sync.RWMutex
-	idx      index
-	segs     map[uint32]*segment
-	free     []*segment // recycled or new, to be used next; all of the present size
-	odd      []*segment // free ones of another size: see pickOdd
-	mixed    bool       // some segments are of another size than the present one, or have been
-	largest  int64      // size of the largest of those, in bytes
-	fresh    []*segment // made by another goroutine, not in segs yet
-	drop     []*segment // to be closed and removed
-	gone     []goneFile // whose content files are not needed any more
-	liveSum  int64      // bytes of live records
-	metaSum  int64      // about what states of all live messages would take
-	stateSum int64      // bytes of live STATE records, which are in liveSum, too
-	bigSum   int64      // bytes of big files, arriving ones included
-	stats    Stats      // counters
-	broken   error
-	diskLow  bool      // the file system has less than MinFree, or a file could not be made
-	freeLow  bool      // mail was refused last for the sake of MinFree
-	diskErr  string    // the last reason told
-	out      outage    // of the place for content files
-	aheadAt  time.Time // when makeAhead is to be tried again; zero: it has not failed
-	nextFile uint32
-	byQueue  [numQueues]int
+	idx      index               // the messages that are alive
+	segs     map[uint32]*segment // all segments but those in fresh, by the number of their file
+	free     []*segment          // recycled or new, to be used next; all of the present size
+	odd      []*segment          // free ones of another size: see pickOdd
+	mixed    bool                // some segments are of another size than the present one, or have been
+	largest  int64               // size of the largest of those, in bytes
+	fresh    []*segment          // made by another goroutine, not in segs yet
+	drop     []*segment          // to be closed and removed
+	gone     []goneFile          // whose content files are not needed any more
+	liveSum  int64               // bytes of live records
+	metaSum  int64               // about what states of all live messages would take
+	stateSum int64               // bytes of live STATE records, which are in liveSum, too
+	bigSum   int64               // bytes of big files, arriving ones included
+	stats    Stats               // counters
+	broken   error               // the first write or sync that failed: nothing is written after it; nil: none has
+	diskLow  bool                // the file system has less than MinFree, or a file could not be made
+	freeLow  bool                // mail was refused last for the sake of MinFree
+	diskErr  string              // the last reason for diskLow that was told; "": none, or it is only full
+	out      outage              // of the place for content files
+	aheadAt  time.Time           // when makeAhead is to be tried again; zero: it has not failed
+	nextFile uint32              // number of the next segment file; no number is used twice
+	byQueue  [numQueues]int      // live messages in each queue
 
 	createMu sync.Mutex  // one segment file is made at a time
 	closing  atomic.Bool // the housekeeper makes no more
 
-	head, cold *segment
-	uuid       [16]byte
-	key        uint32 // keyOf(uuid)
-	nextSegno  uint64
-	batch, seq uint64 // of the next batch and record
-	promised   uint64 // highest durable batch
-	said       uint64 // the batch that promise wrote last
-	exact      bool   // Options.ExactDoubt
-	from       point  // durable recovery point
-	moved      point  // the one to be recorded with the next batch, if not zero
-	victims    []*segment
-	turn       bool   // the next batch begins a new head
-	swept      uint64 // Stats.Written when a sweep last won too little; 0: none did
-	sweepLeft  int    // how many free segments the sweep under way leaves; 0: there is none
+	// What follows belongs to the writer. It is also set by recovery, before the writer starts.
+
+	head, cold *segment   // where new records go, and copies that cleaning makes; nil: to be taken
+	uuid       [16]byte   // the spool's identity
+	key        uint32     // keyOf(uuid)
+	nextSegno  uint64     // of the segment that was begun last: they are numbered by use, not by file
+	batch, seq uint64     // of the next batch and record
+	promised   uint64     // highest durable batch
+	said       uint64     // the batch that promise wrote last
+	exact      bool       // Options.ExactDoubt
+	from       point      // durable recovery point
+	moved      point      // the one to be recorded with the next batch, if not zero
+	victims    []*segment // being emptied by cleaning, the first one now
+	turn       bool       // the next batch begins a new head
+	swept      uint64     // Stats.Written when a sweep last won too little; 0: none did
+	sweepLeft  int        // how many free segments the sweep under way leaves; 0: there is none
 
 	w batchWriter
 }
@@ -491,7 +494,7 @@ func (e *engine) fail(what string, err error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.broken == nil {
-		e.broken = fmt.Errorf("%w: %s: %w; nothing more is written until a restart recovers it", ErrBroken, what, err)
+		e.broken = fmt.Errorf("%w: %s: %w; nothing more is written before it is opened again", ErrBroken, what, err)
 	}
 	return e.broken
 }
