@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -175,6 +176,53 @@ func TestCompleteChain(t *testing.T) {
 			if !bytes.Equal(raw, chain[i].Raw) {
 				t.Errorf("%s: the certificate of index %d is not the one above that before it", tt.name, i)
 			}
+		}
+	}
+}
+
+// A client that is asked for a certificate is told the CAs of smtpd_tls_CAfile, by which
+// one that has several chooses. Those of smtpd_tls_CApath are too many for that.
+func TestClientCANames(t *testing.T) {
+	t.Parallel()
+	chain, private := issued(t, 0, x509.ExtKeyUsageServerAuth)
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, cas := t.TempDir(), t.TempDir()
+	key := write(t, dir, "key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}))
+	cert := write(t, dir, "cert.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain[0].Raw}))
+	ca := write(t, cas, "ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: chain[1].Raw}))
+	for _, tt := range []struct {
+		conf string
+		want [][]byte
+	}{
+		{"smtpd_tls_CAfile = " + ca, [][]byte{chain[1].RawSubject}},
+		{"smtpd_tls_CApath = " + cas, nil},
+	} {
+		cfg, err := config.LoadString("smtpd_tls_security_level = may\nsmtpd_tls_ask_ccert = yes\nsmtpd_tls_chain_files = " + key + ", " + cert + "\n" + tt.conf + "\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		set, err := readTLS(cfg, t.Errorf, table.Options{Warn: func(text string) { t.Error(text) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours, theirs := net.Pipe()
+		defer ours.Close()
+		defer theirs.Close()
+		done := make(chan error, 1)
+		go func() { done <- tls.Server(ours, set.config).HandshakeContext(t.Context()) }()
+		asked := false
+		client := tls.Client(theirs, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12, GetClientCertificate: func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			asked = true
+			if !slices.EqualFunc(info.AcceptableCAs, tt.want, bytes.Equal) {
+				t.Errorf("%s: CAs %q, want %q", tt.conf, info.AcceptableCAs, tt.want)
+			}
+			return new(tls.Certificate), nil
+		}})
+		if err := errors.Join(client.HandshakeContext(t.Context()), <-done); err != nil || !asked {
+			t.Errorf("%s: %v, asked %t", tt.conf, err, asked)
 		}
 	}
 }

@@ -58,6 +58,7 @@ type tlsSettings struct {
 	config     *tls.Config
 	keys       *keyring
 	roots      *x509.CertPool // the CAs that vouch for clients; may be nil
+	named      *x509.CertPool // those of smtpd_tls_CAfile, of which clients are told; nil: none
 }
 
 // readTLS reads the smtpd_tls_ parameters. TLS that is asked for and cannot be had
@@ -133,6 +134,7 @@ func (t *tlsSettings) readRoots(cfg *config.Config, warn func(string, ...any)) {
 	var files []string
 	if f := cfg.String("smtpd_tls_CAfile"); f != "" {
 		files = []string{f}
+		t.named, _ = tlspolicy.Roots(files, "", false) // the warning comes with what follows
 	}
 	var err error
 	if t.roots, err = tlspolicy.Roots(files, cfg.String("smtpd_tls_CApath"), cfg.Bool("tls_append_default_CA")); err != nil {
@@ -174,6 +176,7 @@ func (t *tlsSettings) makeConfig(cfg *config.Config, warn func(string, ...any)) 
 		CipherSuites: suites, CurvePreferences: curves}
 	if t.askCert {
 		t.config.ClientAuth = tls.RequestClientCert // one that must be there is missed in a reply, not in the handshake
+		t.config.ClientCAs = t.named                // for clients that have to choose one of several
 	}
 	limitTickets(t.config, cfg.Duration("smtpd_tls_session_cache_timeout"), time.Now)
 	for _, option := range cfg.List("tls_ssl_options") {
