@@ -493,7 +493,7 @@ func (t *transaction) appendMail() {
 	if t.d.require >= requirePassOn && s.tls != nil && s.offers&offersRequireTLS != 0 {
 		b = append(b, " REQUIRETLS"...)
 	}
-	if t.d.set.dummyAuth && s.offers&offersAuth != 0 {
+	if t.d.set.dummyAuth && t.d.a.sasl.enabled && s.offers&offersAuth != 0 {
 		b = append(b, " AUTH=<>"...)
 	}
 	s.out = append(b, "\r\n"...)
