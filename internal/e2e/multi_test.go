@@ -37,7 +37,7 @@ func TestMultiInstance(t *testing.T) {
 		out, _ := s.tool(nil, "-c", dir, "postconf", "-h", name)
 		return strings.TrimSpace(out)
 	}
-	listed("- - n " + s.path("etc"))
+	listed("- - y " + s.path("etc"))
 	multi(0, "-e", "init")
 	if got := setting(s.path("etc"), "multi_instance_wrapper"); got != "${command_directory}/postmulti -p --" {
 		t.Errorf("wrapper %s", got)

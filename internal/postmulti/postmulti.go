@@ -14,7 +14,7 @@
 // With "-p start" an instance that multi_instance_enable does not enable is
 // checked and not started; commands of postmulti_stop_commands go through the
 // list backwards, and these and postmulti_control_commands pass over what is not
-// enabled. "posthaste start" and its like do the same, by way of
+// enabled. A primary instance that is the only one is always enabled. "posthaste start" and its like do the same, by way of
 // multi_instance_wrapper, where no configuration directory is named.
 //
 // # Security
@@ -116,7 +116,11 @@ func run(args []string, t Tools) error {
 		return err
 	}
 	c.all = []*instance{primary}
-	for _, dir := range primary.cfg.List("multi_instance_directories") {
+	others := primary.cfg.List("multi_instance_directories")
+	if len(others) == 0 {
+		primary.enabled = true
+	}
+	for _, dir := range others {
 		i, err := load(dir)
 		if err != nil {
 			if c.action == "deport" && c.name == dir {

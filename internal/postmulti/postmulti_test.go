@@ -56,6 +56,35 @@ func TestWrapper(t *testing.T) {
 	}
 }
 
+// A site with one instance need not have heard of multi_instance_enable. With others, the
+// primary instance has to be enabled as they have. Postfix 3.7.11 says the same of both.
+func TestPrimaryAlone(t *testing.T) {
+	t.Parallel()
+	for text, enabled := range map[string]string{
+		"":                                      "y",
+		"multi_instance_enable = no\n":          "y",
+		"multi_instance_directories = $other\n": "n",
+		"multi_instance_directories = $other\nmulti_instance_enable = yes\n": "y",
+	} {
+		root := t.TempDir()
+		for name, text := range map[string]string{"one": "other = " + root + "/two\n" + text, "two": "multi_instance_name = postfix-two\n"} {
+			if err := os.MkdirAll(filepath.Join(root, name), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(root, name, "main.cf"), []byte("compatibility_level = 3.6\nmyhostname = a.test\n"+text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var out, errs strings.Builder
+		if status := Run([]string{"-c", root + "/one", "-l", "-i", "-"}, Tools{Stdout: &out, Stderr: &errs}); status != 0 || errs.String() != "" {
+			t.Fatalf("%q: status %d: %s", text, status, errs.String())
+		}
+		if got := strings.Fields(out.String()); len(got) != 4 || got[2] != enabled {
+			t.Errorf("%q: %q, expected enabled %s", text, out.String(), enabled)
+		}
+	}
+}
+
 // As Postfix 3.11 writes it, but for the first letter of the group, which is all that it has of it.
 func TestListJSON(t *testing.T) {
 	t.Parallel()
