@@ -88,7 +88,7 @@ var logParams = []Param{
 	{Name: "metrics_listen", Type: String, Tier: 2, Origin: Own, Doc: "Address and port of the HTTP server that publishes metrics, such as 127.0.0.1:9187; empty for none"},
 	{Name: "postlog_service_name", Type: String, Default: "postlog", Tier: 3, Doc: "master.cf name of the postlog service"},
 	{Name: "postlogd_watchdog_timeout", Type: Duration, Default: "10s", Min: 1, Tier: 3, Doc: "Watchdog limit of postlogd"},
-	{Name: "queue_history_directory", Type: String, Default: "$data_directory/history", Tier: 2, Origin: Own, Doc: "Directory of the samples of the queue that the console service takes, for qshape --at; it may be removed at any time"},
+	{Name: "queue_history_directory", Type: String, Default: "$data_directory/history", Tier: 2, Origin: Own, Doc: "Directory of the samples of the queue that the console service takes, for qshape --at"},
 	{Name: "queue_history_limit", Type: Bytes, Default: "1g", Tier: 2, Origin: Own, Doc: "Largest size of those samples; the oldest go first. 0 is no limit"},
 	{Name: "queue_history_time", Type: Duration, Default: "30d", Tier: 2, Origin: Own, Doc: "How long those samples are kept. 0 is no limit"},
 	{Name: "respectful_logging", Type: Bool, Default: "${{$compatibility_level} <level {3.6} ? {no} : {yes}}", Tier: 3, Doc: "Use allowlist and denylist words in logs"},

@@ -27,7 +27,7 @@ var postscreenParams = []Param{
 	{Name: "postscreen_dnsbl_min_ttl", Type: Duration, Default: "60s", Tier: 3, Doc: "Shortest validity of a DNS list pass"},
 	{Name: "postscreen_dnsbl_reply_map", Type: List, Tier: 2, Doc: "Replaces secret list names in replies"},
 	{Name: "postscreen_dnsbl_sites", Type: List, Tier: 2, Doc: "DNS lists with filters and weights"},
-	{Name: "postscreen_dnsbl_threshold", Type: Int, Default: "1", Tier: 2, Doc: "Score at which a client is blocked"},
+	{Name: "postscreen_dnsbl_threshold", Type: Int, Default: "1", Min: 1, Tier: 2, Doc: "Score at which a client is blocked"},
 	{Name: "postscreen_dnsbl_timeout", Type: Duration, Default: "10s", Min: 1, Tier: 3, Doc: "Time limit for DNS list lookups"},
 	{Name: "postscreen_dnsbl_ttl", Type: Duration, Unit: 'h', Tier: 3, Origin: OldName, Doc: "Old name of postscreen_dnsbl_max_ttl"},
 	{Name: "postscreen_dnsbl_whitelist_threshold", Type: Int, Min: -1000000, Tier: 3, Origin: OldName, Doc: "Old name of postscreen_dnsbl_allowlist_threshold"},
