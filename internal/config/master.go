@@ -231,7 +231,7 @@ func yesNo(field string, byDefault bool) (value, ok bool) {
 func (s *Service) parseWakeup(field string) error {
 	digits, lazy := strings.CutSuffix(field, "?")
 	s.WakeupLazy = lazy
-	if digits == "-" && !lazy {
+	if digits == "-" {
 		return nil
 	}
 	n, err := strconv.ParseUint(digits, 10, 31)

@@ -3,6 +3,7 @@ package config
 import (
 	"maps"
 	"slices"
+	"strings"
 )
 
 // A NameCheck is what postconf says of names. Each is as it stands in a
@@ -10,31 +11,28 @@ import (
 type NameCheck struct {
 	UndefinedMain, UndefinedMaster []string // $name in a value, without a value or a default
 	UnusedMain, UnusedMaster       []string // name=value that nothing reads or refers to
+	ReadOnlyMaster                 []string // name=value of a parameter that only the service itself can set
+	Tables                         []string // warnings about the files with settings of tables in databases
 }
 
-// CheckNames looks for names that are likely mistyped, in main.cf and in the
-// options of services, one list for each. A service's values refer to its own
-// options and to main.cf; those of main.cf to both. What a parameter that is
-// not expanded has after a $ is no reference.
+// Unused says whether main.cf sets a parameter that nothing reads or refers to.
+func (n *NameCheck) Unused(name string) bool {
+	return slices.ContainsFunc(n.UnusedMain, func(setting string) bool { return strings.HasPrefix(setting, name+"=") })
+}
+
+// CheckNames looks for names that are likely mistyped, in main.cf, in the
+// options of services, one list for each, and in the files of the tables that these
+// name. A service's values refer to its own options and to main.cf; those of main.cf to
+// both. What a parameter that is not expanded has after a $ is no reference.
 func (c *Config) CheckNames(services [][]Override) *NameCheck {
-	main := newScope()
-	for name, s := range c.settings {
-		main.add(name, s.raw)
-	}
-	for _, class := range c.restrictionClasses() {
-		main.refers[class], main.uses[class] = true, true
-	}
+	files := make(map[string]bool)
+	main := c.mainScope(files)
 	var list []*scope
 	elsewhere := make(map[string]bool) // what services want of main.cf
 	options := make(map[string]bool)
+	check := &NameCheck{}
 	for _, overrides := range services {
-		s := newScope()
-		for _, o := range overrides {
-			s.add(o.Name, o.Value)
-		}
-		for _, class := range classesOf(overrides) {
-			s.uses[class] = true
-		}
+		s := c.serviceScope(overrides, files)
 		for name := range s.uses {
 			if _, own := s.values[name]; !own {
 				elsewhere[name] = true
@@ -45,7 +43,6 @@ func (c *Config) CheckNames(services [][]Override) *NameCheck {
 		}
 		list = append(list, s)
 	}
-	check := &NameCheck{}
 	for _, name := range slices.Sorted(maps.Keys(main.refers)) {
 		if !main.has(name) && !options[name] {
 			check.UndefinedMain = append(check.UndefinedMain, name)
@@ -68,8 +65,59 @@ func (c *Config) CheckNames(services [][]Override) *NameCheck {
 				check.UnusedMaster = append(check.UnusedMaster, name+"="+value)
 			}
 		}
+		for name, value := range sorted(s.fixed) {
+			check.ReadOnlyMaster = append(check.ReadOnlyMaster, name+"="+value)
+		}
 	}
+	check.Tables = checkTableFiles(files)
 	return check
+}
+
+// mainScope is main.cf. files gets the files of tables that it names.
+func (c *Config) mainScope(files map[string]bool) *scope {
+	main := newScope()
+	classes := c.restrictionClasses()
+	for name, s := range c.settings {
+		main.add(name, s.raw)
+		if _, known := Lookup(name); known || slices.Contains(classes, name) {
+			main.addTables(name, c.expanded(s.raw), files)
+		}
+	}
+	for _, class := range classes {
+		main.refers[class], main.uses[class] = true, true
+	}
+	return main
+}
+
+// serviceScope are the options of a service.
+func (c *Config) serviceScope(overrides []Override, files map[string]bool) *scope {
+	s := newScope()
+	own := c
+	if with, _ := c.With(overrides...); with != nil {
+		own = with
+	}
+	for _, o := range overrides {
+		if readOnly(o.Name) {
+			s.fixed[o.Name] = o.Value
+			continue
+		}
+		s.add(o.Name, o.Value)
+		if _, known := Lookup(o.Name); known {
+			s.addTables(o.Name, own.expanded(o.Value), files)
+		}
+	}
+	for _, class := range classesOf(overrides) {
+		s.uses[class] = true
+	}
+	return s
+}
+
+// expanded is text after $name expansion, or as it is if that fails.
+func (c *Config) expanded(text string) string {
+	if value, err := c.Expand(text); err == nil {
+		return value
+	}
+	return text
 }
 
 // sorted goes over a map in order of its keys.
@@ -86,12 +134,13 @@ func sorted(m map[string]string) func(yield func(name, value string) bool) {
 // A scope is main.cf, or the options of one service.
 type scope struct {
 	values map[string]string
-	refers map[string]bool // after a $
-	uses   map[string]bool // that, and what tables may have as settings
+	refers map[string]bool   // after a $
+	uses   map[string]bool   // that, and what tables may have as settings
+	fixed  map[string]string // values of parameters that cannot be set
 }
 
 func newScope() *scope {
-	return &scope{make(map[string]string), make(map[string]bool), make(map[string]bool)}
+	return &scope{make(map[string]string), make(map[string]bool), make(map[string]bool), make(map[string]string)}
 }
 
 func (s *scope) add(name, value string) {
@@ -100,7 +149,18 @@ func (s *scope) add(name, value string) {
 		return
 	}
 	references(value, func(name string) { s.refers[name], s.uses[name] = true, true })
+}
+
+// addTables looks at the tables in the value of a parameter that is read: their settings in
+// main.cf are used, and files gets their files as type:path.
+func (s *scope) addTables(name, value string, files map[string]bool) {
+	if p, _ := Lookup(name); p.Type == Raw {
+		return
+	}
 	tableSettings(value, func(name string) { s.uses[name] = true })
+	for _, table := range tableFile.FindAllStringSubmatch(value, -1) {
+		files[table[1]+":"+table[2]] = true
+	}
 }
 
 // has says whether name has a value here, or a default.

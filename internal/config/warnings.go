@@ -5,7 +5,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -117,19 +116,6 @@ func warning(name, raw string, used map[string]bool) string {
 	return ""
 }
 
-// UserDefined returns the names, sorted, that main.cf sets, that are not ours, and
-// that something of this configuration uses all the same.
-func (c *Config) UserDefined() []string {
-	used := c.userDefined()
-	var names []string
-	for _, name := range c.Names() {
-		if _, known := Lookup(name); !known && used[name] {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
 // userDefined returns the names that a setting refers to with $name, that
 // smtpd_restriction_classes lists, that master.cf's options refer to, or that a table in a
 // database has its settings under: a site's own names are as good as ours.
@@ -195,29 +181,3 @@ func (c *Config) restrictionClasses() []string {
 	}
 	return strings.FieldsFunc(classes, func(r rune) bool { return strings.ContainsRune(" ,\t\r\n", r) })
 }
-
-// tableSettings finds the names of settings that tables in text may have.
-func tableSettings(text string, found func(name string)) {
-	for _, table := range namedTable.FindAllStringSubmatch(text, -1) {
-		for _, suffix := range tableSuffixes {
-			found(table[1] + suffix)
-		}
-	}
-}
-
-// tableSuffixes end the names of settings for a table that keeps its parameters in main.cf
-// under its own name (ldap:accounts and accounts_server_host).
-var tableSuffixes = []string{
-	"_server_host", "_server_port", "_search_base", "_query_filter", "_result_attribute", "_result_format", "_result_filter",
-	"_special_result_attribute", "_leaf_result_attribute", "_terminal_result_attribute", "_scope", "_bind", "_bind_dn", "_bind_pw",
-	"_version", "_start_tls", "_tls_ca_cert_file", "_tls_ca_cert_dir", "_tls_cert", "_tls_key", "_tls_require_cert", "_timeout",
-	"_hosts", "_user", "_password", "_dbname", "_dbpath", "_query", "_select_field", "_table", "_where_field",
-	"_additional_conditions", "_expansion_limit", "_domain", "_memcache", "_backup", "_key_format", "_ttl", "_size_limit",
-	"_select_function", "_charset", "_encoding", "_option_file", "_option_group", "_require_result_set", "_idle_interval", "_retry_interval",
-	"_max_connections", "_tls_CAfile", "_tls_CApath", "_tls_cert_file", "_tls_key_file", "_tls_ciphers", "_tls_verify_cert",
-	"_recursion_limit", "_dereference", "_chase_referrals", "_sasl_mechs", "_debuglevel",
-	"_flags", "_data_size_limit", "_line_size_limit", "_max_try", "_retry_pause", "_uri", "_collection", "_projection",
-}
-
-// namedTable finds tables of databases whose settings are in main.cf.
-var namedTable = regexp.MustCompile(`(?:^|[\s,{=:!])(?:ldap|mysql|pgsql|sqlite|memcache|mongodb):([A-Za-z0-9_]+)`)

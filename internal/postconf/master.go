@@ -192,7 +192,7 @@ func (c *command) showMaster() error {
 	for _, w := range notes {
 		c.warn("%s", w)
 	}
-	c.warnNames("master.cf: unused", check.UnusedMaster)
+	c.warnNames("master.cf: unused parameter", check.UnusedMaster)
 	return nil
 }
 
@@ -224,13 +224,26 @@ func (c *command) showEntry(e *entry, r *request) error {
 	return nil
 }
 
+// settings is main.cf as the service of the entry sees it: with its -o options, the name of
+// its program and its own.
+func (c *command) settings(e *entry) (*config.Config, error) {
+	over := slices.Clone(c.over)
+	for _, i := range e.options() {
+		if o, err := config.ParseOverride(e.args[i]); err == nil { // whoever shows it says what is wrong
+			over = append(over, o)
+		}
+	}
+	return config.Read(c.dir, append(over, config.Override{Name: "process_name", Value: e.command},
+		config.Override{Name: "service_name", Value: e.fields[0]})...)
+}
+
 // expanded is the entry with -x: $name in the values of its -o options is replaced. What the
 // service itself is given is not ours to expand.
 func (c *command) expanded(e *entry) (*entry, error) {
 	if !c.flags['x'] {
 		return e, nil
 	}
-	cfg, err := c.read()
+	cfg, err := c.settings(e)
 	if err != nil {
 		return nil, err
 	}
@@ -266,7 +279,7 @@ func (c *command) showOptions(e *entry, r *request) error {
 			continue
 		}
 		if c.flags['x'] {
-			cfg, err := c.read()
+			cfg, err := c.settings(e)
 			if err != nil {
 				return err
 			}

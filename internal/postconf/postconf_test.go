@@ -137,7 +137,7 @@ func TestJSON(t *testing.T) {
 		{[]string{"-Mj"}, `{"foo/unix": "foo unix - n n - 0 other -o mydestination=$whatever -o {whatever=two words}"}
 {"12345/inet": "12345 inet n n n - - spawn user=nobody argv=/bin/sh -c {sleep 1}"}
 `},
-		{[]string{"-Mjx", "foo/unix"}, `{"foo/unix": "foo unix - n n - 0 other -o {mydestination=` + whatever + `} -o {whatever=two words}"}
+		{[]string{"-Mjx", "foo/unix"}, `{"foo/unix": "foo unix - n n - 0 other -o {mydestination=two words} -o {whatever=two words}"}
 `},
 		{[]string{"-Fj", "foo/unix/service", "*/inet/command"}, `{"foo/unix/service": "foo"}
 {"12345/inet/command": "spawn user=nobody argv=/bin/sh -c {sleep 1}"}

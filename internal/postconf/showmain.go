@@ -18,15 +18,14 @@ var (
 )
 
 // names collects the parameters that exist for this configuration, by class.
-func (c *command) names(cfg *config.Config) (map[string]string, error) {
+func (c *command) names(cfg *config.Config, check *config.NameCheck) (map[string]string, error) {
 	class := make(map[string]string)
 	for _, name := range cfg.Names() {
 		if _, ok := config.Lookup(name); ok {
 			class[name] = "service"
+		} else if !check.Unused(name) {
+			class[name] = "user"
 		}
-	}
-	for _, name := range cfg.UserDefined() {
-		class[name] = "user"
 	}
 	if err := c.serviceNames(class); err != nil {
 		return nil, err
@@ -78,15 +77,15 @@ func (c *command) showMain() error {
 	if err != nil {
 		return err
 	}
-	class, err := c.names(cfg)
-	if err != nil {
-		return err
-	}
 	check := &config.NameCheck{} // of defaults there is nothing to say
 	if !c.flags['d'] {
 		if check, err = c.checkNames(cfg); err != nil {
 			return err
 		}
+	}
+	class, err := c.names(cfg, check)
+	if err != nil {
+		return err
 	}
 	wanted := c.args
 	if len(wanted) == 0 {
@@ -102,13 +101,14 @@ func (c *command) showMain() error {
 			c.warn("%s", w)
 		}
 	}
-	c.warnNames("main.cf: unused", check.UnusedMain)
-	c.warnNames("master.cf: unused", check.UnusedMaster)
+	c.warnNames("main.cf: unused parameter", check.UnusedMain)
+	c.warnNames("master.cf: unused parameter", check.UnusedMaster)
 	return nil
 }
 
-// checkNames looks for mistyped names, and says which are undefined: before the
-// output, as Postfix does, which says after it what is unused.
+// checkNames looks for mistyped names, and says which are undefined, which cannot be set,
+// and what is in the files of tables: before the output, as Postfix does, which says after
+// it what is unused.
 func (c *command) checkNames(cfg *config.Config) (*config.NameCheck, error) {
 	services, err := c.overrides()
 	if err != nil {
@@ -118,8 +118,12 @@ func (c *command) checkNames(cfg *config.Config) (*config.NameCheck, error) {
 		c.warn("%v", err) // there is none
 	}
 	check := cfg.CheckNames(services)
-	c.warnNames("master.cf: undefined", check.UndefinedMaster)
-	c.warnNames("main.cf: undefined", check.UndefinedMain)
+	c.warnNames("master.cf: read-only parameter assignment", check.ReadOnlyMaster)
+	for _, w := range check.Tables {
+		c.warn("%s", w)
+	}
+	c.warnNames("master.cf: undefined parameter", check.UndefinedMaster)
+	c.warnNames("main.cf: undefined parameter", check.UndefinedMain)
 	return check, nil
 }
 
@@ -143,7 +147,7 @@ func (c *command) overrides() (services [][]config.Override, err error) {
 
 func (c *command) warnNames(what string, names []string) {
 	for _, name := range names {
-		c.warn("%s/%s parameter: %s", c.dir, what, name)
+		c.warn("%s/%s: %s", c.dir, what, name)
 	}
 }
 
