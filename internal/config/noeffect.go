@@ -33,7 +33,7 @@ const (
 	noMessageFile = "messages are records of one log, not files in directories"
 	noOpenSSL     = "TLS is Go's crypto/tls, not OpenSSL"
 	goneInPostfix = "Postfix ignores it too"
-	noDSA         = "nobody has DSA certificates any more, and crypto/tls does not either"
+	noDSA         = "nobody has DSA certificates any more, and crypto/tls does not support them"
 	noCyrus       = "Cyrus SASL is not used for logins to other servers"
 	forInstaller  = "it tells Postfix's installer where files are"
 	noRawKeys     = "crypto/tls has no raw public keys (RFC 7250)"
