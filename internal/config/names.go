@@ -93,8 +93,10 @@ func (c *Config) mainScope(files map[string]bool) *scope {
 func (c *Config) serviceScope(overrides []Override, files map[string]bool) *scope {
 	s := newScope()
 	own := c
-	if with, _ := c.With(overrides...); with != nil {
-		own = with
+	if slices.ContainsFunc(overrides, func(o Override) bool { return strings.Contains(o.Value, "$") }) {
+		if with, _ := c.With(overrides...); with != nil {
+			own = with
+		}
 	}
 	for _, o := range overrides {
 		if readOnly(o.Name) {
