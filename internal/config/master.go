@@ -276,20 +276,27 @@ func SplitArgs(text string) ([]string, error) {
 	return words, err
 }
 
-// JoinArgs is the inverse of SplitArgs: arguments that need them get braces.
+// JoinArgs is the inverse of SplitArgs: arguments that need them get braces, as Postfix's postconf
+// prints them. An argument with a brace too many, as in "a{b c}d}", is read back only without.
 func JoinArgs(args []string) string {
 	var b strings.Builder
 	for i, a := range args {
 		if i > 0 {
 			b.WriteByte(' ')
 		}
-		if a == "" || strings.ContainsAny(a, " \t\r\n") || a[0] == '{' {
-			b.WriteString("{" + a + "}")
+		if braced := "{" + a + "}"; (a == "" || strings.ContainsAny(a, " \t\r\n") || a[0] == '{') && readsBack(braced, a) {
+			b.WriteString(braced)
 		} else {
 			b.WriteString(a)
 		}
 	}
 	return b.String()
+}
+
+// readsBack says whether a text is read as one argument, and as that one.
+func readsBack(text, arg string) bool {
+	words, err := SplitArgs(text)
+	return err == nil && len(words) == 1 && words[0] == arg
 }
 
 // optionOverrides collects the -o options at the head of args. They end at the first
