@@ -145,8 +145,11 @@ func Censor(s, filter string) string {
 }
 
 // Group cuts the balanced {group} or (group) at the start of text and returns
-// what is in it and what follows it.
+// what is in it and what follows it. ok is false if text does not begin with one.
 func Group(text string) (inner, rest string, ok bool) {
+	if text == "" || text[0] != '{' && text[0] != '(' {
+		return "", text, false
+	}
 	open, shut := text[0], byte('}')
 	if open == '(' {
 		shut = ')'

@@ -20,6 +20,7 @@ func TestExpand(t *testing.T) {
 		{"${user?{yes}:{no}}-${extension?{yes}:{no}}", "yes-no", false, false},
 		{"${user?{a $home}}", "a /home/joe", false, false},
 		{"${user?{${extension?{x}:{y}}}}", "y", false, false},
+		{"${user?{yes}:}${extension?{yes}:}", "yes", false, false},
 		{"$bad", "a/b_c", false, false},
 		{"a;$empty;", "a;;", false, false},
 		{"${user", "", false, true},
