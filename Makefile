@@ -129,11 +129,11 @@ bench-compare: bench
 figures:
 	@$(GO) run ./internal/arch/figures
 
-# Every fuzzer of the tree, for so long each.
-FUZZTIME ?= 1m
+# Every fuzzer of the tree: TIME is shared out between them, and is a minute each if it is not said.
+# How often each was executed is printed. make fuzz TIME=1h KEEP=-keep also puts the shortest inputs into the
+# tree that between them execute all that was executed; ONLY=Address has but fuzzers of such names run.
 fuzz:
-	@grep -r --include='*_test.go' -o '^func Fuzz[A-Za-z0-9_]*' . | sed 's|/[^/]*_test.go:func | |' | sort -u | while read -r dir name; do \
-	  echo "$$dir $$name" && $(GO) test "$$dir" -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) || exit 1; done
+	$(GO) run ./internal/fuzzall -time $(if $(filter command environment,$(firstword $(origin TIME))),$(TIME),80m) $(KEEP) $(if $(ONLY),-run '$(ONLY)')
 
 # Two builds of the commit, in two places, with nothing kept from one for the other: the
 # programs must be equal, octet for octet.
