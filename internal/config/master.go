@@ -91,7 +91,7 @@ func parseMaster(file, text string, c *Config) (services []Service, faulty []*Li
 			continue
 		}
 		if err := s.parse(l.Text, c); err != nil {
-			words := append(strings.Fields(l.Text), "")
+			words := append(strings.Fields(l.Text), "", "") // a line of nothing but \v has no words
 			e := &LineError{File: file, Line: l.Line, Name: words[0], Type: words[1], Err: err}
 			faulty = append(faulty, e)
 			services = removeService(services, e)
