@@ -50,6 +50,18 @@ func TestExecutions(t *testing.T) {
 	}
 }
 
+func TestLate(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"fuzz: elapsed: 4s, execs: 219 (0/sec)\n--- FAIL: FuzzFile (4.11s)\n    context deadline exceeded\nFAIL\n":                                    true,
+		"--- FAIL: FuzzFile (4.11s)\n    --- FAIL: FuzzFile (0.00s)\n        a_test.go:9: context deadline exceeded\n    \n    Failing input\nFAIL\n": false,
+	} {
+		if late.MatchString(text) != want {
+			t.Errorf("%q: want %v", text, want)
+		}
+	}
+}
+
 // TestRun: a fuzzer that finds something fails the run, one that does not has been executed, and of its inputs
 // those are kept that execute what none before them did.
 func TestRun(t *testing.T) {
