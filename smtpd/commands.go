@@ -207,11 +207,8 @@ func (s *session) etrn() *smtpwire.Reply {
 	if len(f) != 1 {
 		return smtpwire.R(500, dsn.Status{}, "Syntax: ETRN domain")
 	}
-	domain := strings.TrimLeft(f[0], "@#")
-	if domain == "" || strings.HasPrefix(f[0], "#") {
-		return smtpwire.R(501, dsn.Status{}, "Error: invalid parameter syntax")
-	}
-	if !validSite(domain) {
+	domain := strings.TrimPrefix(f[0], "@")
+	if domain == "" || domain[0] == '#' || !validSite(domain) {
 		return smtpwire.R(501, dsn.Status{}, "Error: invalid parameter syntax")
 	}
 	if r := s.asPolicy(s.srv.access.Etrn(s.ctx(), &s.a, domain)); r != nil {

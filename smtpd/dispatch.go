@@ -166,7 +166,7 @@ func (s *session) notSMTP(line string) bool {
 	if err != nil {
 		s.srv.log.Warning("%v", err)
 	}
-	if !forbidden && !smtpwire.LooksLikeHeader(line) {
+	if !forbidden && !smtpwire.LooksLikeHeader(s.cmd.Word()) {
 		return false
 	}
 	s.a.Stage = "UNKNOWN"

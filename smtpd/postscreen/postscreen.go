@@ -287,7 +287,7 @@ func (v *Visit) Command(ctx context.Context, cmd *Command) (early bool, refusal 
 			return early, refusal
 		}
 	}
-	if cmd.Unknown && (smtpwire.LooksLikeHeader(cmd.Line) || v.forbidden(ctx, cmd.Word)) {
+	if cmd.Unknown && (smtpwire.LooksLikeHeader(cmd.Word) || v.forbidden(ctx, cmd.Word)) {
 		refusal = v.violation(testNonSMTP, maillog.ScreenViolation{Test: "NON-SMTP COMMAND", After: cmd.After, Data: cmd.Line, HasData: true})
 	}
 	return early, refusal
