@@ -10,6 +10,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
+	"posthaste/internal/resolver"
 	"posthaste/internal/smtpwire"
 )
 
@@ -217,13 +218,12 @@ func (s *session) etrn() *smtpwire.Reply {
 	return s.srv.flushSite(s.ctx(), domain)
 }
 
-// validSite says whether a domain has the form of one. It is parsed as part of an
-// address, so that what qmgr gets has passed the same checks as any recipient's
-// domain; the suffix must have come through unchanged. No host name begins with
-// "-", and Postfix refuses it here.
+// validSite says whether a domain has the form of one: that of a host's name, or of an address in
+// brackets. It is parsed as part of an address, so that what qmgr gets has passed the same
+// checks as any recipient's domain; the suffix must have come through unchanged.
 func validSite(domain string) bool {
 	p, r := smtpwire.ParseRcpt("TO:<x@"+domain+">", 0, false)
-	return r == nil && strings.HasSuffix(p.To.Address, domain) && domain[0] != '-'
+	return r == nil && strings.HasSuffix(p.To.Address, domain) && (domain[0] == '[' || !smtpwire.IsASCII(domain) || resolver.ValidHostname(domain))
 }
 
 // filterCommand lets smtpd_command_filter replace a command line, which is how an
