@@ -86,7 +86,7 @@ func (in *incoming) authenticate(res *Result) {
 		// be refused.
 		in.msg.tableFailed("mail_authentication_exempt_networks", err)
 		in.logLines(in.msg.log[len(in.msg.log)-1:])
-		in.msg.judge(res)
+		in.msg.setVerdict(res)
 		return
 	}
 	if who == trusted {

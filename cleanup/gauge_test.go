@@ -130,7 +130,7 @@ func FuzzStored(f *testing.F) {
 			if fd, ok := rfc5322.ParseField(toLines(edit)); ok {
 				c.Fields = append([]milter.Field{{Name: string(fd.Name()), Raw: fd.Raw}}, c.Fields...)
 				in.replace(c)
-				in.msg.judge(&res)
+				in.msg.setVerdict(&res)
 			}
 		}
 		got := in.buf

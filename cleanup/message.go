@@ -316,12 +316,12 @@ func (m *Message) Finish(ctx context.Context, out [][]byte) ([][]byte, Result) {
 	}
 	m.env.MessageID = m.header.messageID[:min(len(m.header.messageID), mail.MaxMessageID)]
 	r := Result{MessageID: m.header.messageID, Log: m.log}
-	m.judge(&r)
+	m.setVerdict(&r)
 	return out, r
 }
 
-// judge gives the verdict as it stands now.
-func (m *Message) judge(r *Result) {
+// setVerdict puts the verdict, as it stands now, into r.
+func (m *Message) setVerdict(r *Result) {
 	r.Envelope, r.Notices = m.env, m.notices
 	r.Hold, r.Discard, r.Stop = m.flags&proto.SubmitHold != 0, m.flags&proto.SubmitDiscard != 0, m.stop
 	r.Refused, r.Bounce, r.HeadersOnly = nil, false, false

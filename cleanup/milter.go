@@ -415,7 +415,7 @@ func (f *filtering) content(s *milter.Session, res *Result) {
 	}
 	f.flushLog()
 	// What a table said of an address that a filter added may refuse the message, too.
-	f.m.judge(res)
+	f.m.setVerdict(res)
 	if len(res.Envelope.Recipients) == 0 && v.Action == mailfilter.Continue {
 		res.Discard = true // the filters want nobody to have it
 	}

@@ -160,8 +160,8 @@ func (s *sessions) leave(o *session, note string) {
 	}
 }
 
-// take takes the note.
-func (s *sessions) take(o *session) (note string) {
+// takeNote returns the note of a session, and forgets it.
+func (s *sessions) takeNote(o *session) (note string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if kept := s.all[o.key]; kept != nil {

@@ -123,7 +123,7 @@ func (c *console) servePage(v view) http.HandlerFunc {
 			http.Redirect(w, r, "/login", http.StatusSeeOther)
 			return
 		}
-		p := &page{Host: c.host, Assets: c.assets, Path: r.URL.RequestURI(), Session: &s, Note: c.sessions.take(&s)}
+		p := &page{Host: c.host, Assets: c.assets, Path: r.URL.RequestURI(), Session: &s, Note: c.sessions.takeNote(&s)}
 		q := &query{ctx: r.Context(), session: s, client: clientOf(r), values: r.URL.Query()}
 		title, body, err := v.make(c, q, r)
 		p.Title, p.Body = title, body

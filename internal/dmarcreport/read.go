@@ -75,8 +75,8 @@ func (s *summary) again(form, by, id string) bool {
 	return old
 }
 
-// note notes a report on a domain.
-func note(m map[string]*span, domain, by string, begin, end time.Time) {
+// countReport adds a report on a domain to the reports of m.
+func countReport(m map[string]*span, domain, by string, begin, end time.Time) {
 	sp := m[domain]
 	if sp == nil {
 		sp = &span{by: map[string]bool{}, begin: begin, end: end}
@@ -216,11 +216,11 @@ func (s *summary) aggregate(r io.Reader) error {
 	if !root || policy.Domain == "" {
 		return errNone
 	}
-	return s.take(&head, domain(policy.Domain), rows)
+	return s.addRows(&head, domain(policy.Domain), rows)
 }
 
-// take adds the rows of a report, unless it came before.
-func (s *summary) take(head *metadata, of string, rows map[Row]int64) error {
+// addRows adds the rows of a report, unless it came before.
+func (s *summary) addRows(head *metadata, of string, rows map[Row]int64) error {
 	by := clean(head.Org)
 	if s.again("dmarc", by, head.ID) {
 		return nil
@@ -228,7 +228,7 @@ func (s *summary) take(head *metadata, of string, rows map[Row]int64) error {
 	if len(s.rows)+len(rows) > maxRows {
 		return fmt.Errorf("over %d rows in all reports: %w", maxRows, errTooLarge)
 	}
-	note(s.domains, of, by, time.Unix(head.Begin, 0).UTC(), time.Unix(head.End, 0).UTC())
+	countReport(s.domains, of, by, time.Unix(head.Begin, 0).UTC(), time.Unix(head.End, 0).UTC())
 	for row, n := range rows {
 		row.Domain = of
 		s.rows[row] += n
@@ -330,7 +330,7 @@ func (s *summary) tls(r io.Reader) error {
 	for i := range rep.Policies {
 		p := &rep.Policies[i]
 		row := TLSRow{Domain: domain(p.Policy.Domain), Policy: lower(p.Policy.Type)}
-		note(s.tlsDomain, row.Domain, by, rep.Range.Begin.UTC(), rep.Range.End.UTC())
+		countReport(s.tlsDomain, row.Domain, by, rep.Range.Begin.UTC(), rep.Range.End.UTC())
 		s.tlsRows[row] += max(p.Summary.Good, 0)
 		explained := int64(0)
 		for _, f := range p.Failures {

@@ -102,7 +102,7 @@ func (h *hub) handle(c *ipc.Conn, r *ipc.Request) {
 			r.Fail("%v", err)
 			return
 		}
-		h.take(c, &m)
+		h.addMeasures(c, &m)
 		h.leave(c)
 		r.Reply(&proto.MeasuresReply{})
 	default:
@@ -110,8 +110,8 @@ func (h *hub) handle(c *ipc.Conn, r *ipc.Request) {
 	}
 }
 
-// take adds what a process has counted to the totals, and keeps its gauges.
-func (h *hub) take(c *ipc.Conn, m *proto.Measures) {
+// addMeasures adds what a process has counted to the totals, and keeps its gauges.
+func (h *hub) addMeasures(c *ipc.Conn, m *proto.Measures) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.peers[c]
@@ -198,7 +198,7 @@ func (h *hub) ask() {
 			defer wg.Done()
 			var m proto.Measures
 			if err == nil && m.Decode(payload) == nil {
-				h.take(c, &m)
+				h.addMeasures(c, &m)
 			}
 		})
 	}

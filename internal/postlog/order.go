@@ -67,9 +67,9 @@ func (q *sequence) due(now time.Time) time.Time {
 	return time.UnixMicro(oldest).Add(holdTime + batchTime)
 }
 
-// take appends the lines that have been held for long enough, or all, to b,
+// appendDue appends the lines that have been held for long enough, or all, to b,
 // in order, and forgets them.
-func (q *sequence) take(b []byte, now time.Time, all bool) []byte {
+func (q *sequence) appendDue(b []byte, now time.Time, all bool) []byte {
 	slices.SortStableFunc(q.lines, func(a, b line) int { return cmp.Compare(a.micros, b.micros) })
 	last, n := now.Add(-holdTime).UnixMicro(), len(q.lines)
 	if !all && n > 0 && q.lines[n-1].micros <= now.UnixMicro() { // else the clock has been set back

@@ -160,7 +160,7 @@ func (s *server) serve(ctx context.Context, c *net.UnixConn, writing *sync.Mutex
 		if !all && now.Before(due) {
 			continue
 		}
-		if lines = in.held.take(reuse.Truncated(lines), now, all); len(lines) > 0 {
+		if lines = in.held.appendDue(reuse.Truncated(lines), now, all); len(lines) > 0 {
 			used()
 			writing.Lock()
 			s.write(ctx, lines)

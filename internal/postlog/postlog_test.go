@@ -133,7 +133,7 @@ func FuzzLines(f *testing.F) {
 		var q sequence
 		q.add([]byte("before\n"), now)
 		q.add(datagram, now)
-		b := q.take(nil, now, true)
+		b := q.appendDue(nil, now, true)
 		if !bytes.Contains(b, []byte("before\n")) || b[len(b)-1] != '\n' || len(q.lines) > 0 || len(q.text) > 0 {
 			t.Fatalf("%q", b)
 		}
@@ -148,7 +148,7 @@ func FuzzLines(f *testing.F) {
 			}
 		}
 		q.add(b, now)
-		if again := q.take(nil, now, true); !bytes.Equal(again, b) {
+		if again := q.appendDue(nil, now, true); !bytes.Equal(again, b) {
 			t.Fatalf("%q is not clean: %q", b, again)
 		}
 	})
@@ -179,7 +179,7 @@ func TestOrder(t *testing.T) {
 	}{
 		{12, "", 1}, {hold, "", 1}, {hold + 1, "a", 2}, {hold + 5, "bcdef", 9}, {hold + 10, "gih?", 11}, {hold + 11, "j", -1}, {hold + 99, "", -1},
 	} {
-		got := strings.ReplaceAll(string(q.take(nil, at(step.micros), false)), "\n", "")
+		got := strings.ReplaceAll(string(q.appendDue(nil, at(step.micros), false)), "\n", "")
 		if got != step.want {
 			t.Errorf("at %d: %q, want %q", step.micros, got, step.want)
 		}
@@ -192,7 +192,7 @@ func TestOrder(t *testing.T) {
 	if due := q.due(at(-1000000)); !due.Equal(at(-1000000 + hold + batch)) {
 		t.Errorf("due at %v", due.UnixMicro()-t0)
 	}
-	if got := q.take(nil, at(-1000000), false); string(got) != "c\n" {
+	if got := q.appendDue(nil, at(-1000000), false); string(got) != "c\n" {
 		t.Errorf("a line from the future: %q", got)
 	}
 }

@@ -25,7 +25,7 @@ func (d *Downgrader) Append(out, piece []byte) []byte {
 	var line []byte
 	for len(piece) > 0 {
 		if line, piece = d.lines.Next(piece); line != nil {
-			out = d.take(out, line)
+			out = d.convertLine(out, line)
 		}
 	}
 	return out
@@ -37,7 +37,7 @@ func (d *Downgrader) AppendEnd(out []byte) []byte {
 		if d.quoting {
 			line = append(line, "\r\n"...)
 		}
-		out = d.take(out, line)
+		out = d.convertLine(out, line)
 	}
 	if !d.inBody {
 		out = d.endHeader(d.endField(out))
@@ -45,7 +45,7 @@ func (d *Downgrader) AppendEnd(out []byte) []byte {
 	return out
 }
 
-func (d *Downgrader) take(out, line []byte) []byte {
+func (d *Downgrader) convertLine(out, line []byte) []byte {
 	if d.inBody {
 		return d.body(out, line)
 	}

@@ -115,7 +115,7 @@ func openat(at int, name string, flags int, perm uint32) (fd int, err error) {
 // the kernel, with the rights of who controls it.
 func (w *walk) open(flags int, perm uint32) (fd int, err error) {
 	for {
-		if err = w.judge(); err != nil {
+		if err = w.inspect(); err != nil {
 			return -1, err
 		}
 		if !w.who.IsOwn() {
@@ -137,8 +137,8 @@ func (w *walk) open(flags int, perm uint32) (fd int, err error) {
 	}
 }
 
-// judge says who controls the directory that has been reached, and what is in it.
-func (w *walk) judge() error {
+// inspect finds out who controls the directory that has been reached, and what is in it.
+func (w *walk) inspect() error {
 	var dir unix.Stat_t
 	if err := unix.Fstat(w.at, &dir); err != nil {
 		return err

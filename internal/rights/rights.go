@@ -84,7 +84,7 @@ func (r Rights) Do(f func() error) error {
 	before, err := own()
 	if err == nil {
 		defer before.restore()
-		err = r.take(before)
+		err = r.assume(before)
 	}
 	if err != nil {
 		return fmt.Errorf("take the rights of uid %d, gid %d: %w", r.UID, r.GID, err)
@@ -116,10 +116,10 @@ func own() (m mine, err error) {
 	return m, nil
 }
 
-// take sets the calling thread's file system ids and groups to r's. The thread is
+// assume sets the calling thread's file system ids and groups to r's. The thread is
 // locked to its goroutine. The user comes after the groups, which cannot be set
 // without root's capabilities in every container.
-func (r Rights) take(m mine) error {
+func (r Rights) assume(m mine) error {
 	if err := setGroups(r.GID, r.Groups); err != nil {
 		return err
 	}

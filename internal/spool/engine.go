@@ -224,7 +224,7 @@ func (e *engine) commit(reqs []*request) (n int, err error) {
 	defer e.mu.Unlock()
 	for _, r := range reqs[:n] {
 		if r.err == nil {
-			e.answer(r.b)
+			e.setPlaces(r.b)
 			e.stats.Commits++
 			e.stats.Added += uint64(r.b.adds)
 		}
@@ -443,8 +443,8 @@ func (e *engine) putUpdate(s *staged, b *Batch, o *op) {
 	e.putUpdated(s, b.buf[o.lo:o.hi])
 }
 
-// answer tells b where the messages that it added or updated are now.
-func (e *engine) answer(b *Batch) {
+// setPlaces tells b where the messages that it added or updated are now.
+func (e *engine) setPlaces(b *Batch) {
 	b.entries = reuse.Truncated(b.entries)
 	if b.adds+b.updates == 0 {
 		return

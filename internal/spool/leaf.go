@@ -32,8 +32,8 @@ const (
 
 func fileBit(file uint32) uint64 { return 1 << (file % 64) }
 
-// note sets states and contents for these entries.
-func (lf *leaf) note(list []live) {
+// summarize sets states and contents for these entries.
+func (lf *leaf) summarize(list []live) {
 	lf.states, lf.contents = 0, 0
 	for i := range list {
 		lf.states |= fileBit(list[i].refSeg)
@@ -110,7 +110,7 @@ func (x *index) pack(lf *leaf) {
 		lf.n += next.n
 		x.cut(leafPlace{p.b, p.i + 1})
 	}
-	lf.note(lf.ents)
+	lf.summarize(lf.ents)
 	lf.at = x.mem.put(lf.ents[0].number, x.packer.pack(lf.ents))
 	x.dropLoose(lf)
 }

@@ -260,12 +260,12 @@ func (r *Reader) fetchFrom(rf *readFile, buf []byte, ref Ref, number uint64) (he
 			return h, nil
 		}
 	}
-	return header{}, r.judge(rf, ref, err)
+	return header{}, r.whyBad(rf, ref, err)
 }
 
-// judge says why a record is not what it should be: the segment was recycled,
+// whyBad says why a record is not what it should be: the segment was recycled,
 // or damaged. The writer changes a segment's header before anything else in it.
-func (r *Reader) judge(rf *readFile, ref Ref, cause error) error {
+func (r *Reader) whyBad(rf *readFile, ref Ref, cause error) error {
 	var h segHeader
 	b := make([]byte, headRoom)
 	bad := readAround(rf.f, b, 0)
@@ -309,7 +309,7 @@ func (r *Reader) judgeAgain(ref Ref) error {
 		return err
 	}
 	defer r.release(rf)
-	return r.judge(rf, ref, nil)
+	return r.whyBad(rf, ref, nil)
 }
 
 // metaGuess is how much of a record Read reads at first.

@@ -228,7 +228,7 @@ func (r *recovery) rescue() error {
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(hurts)) {
-		r.judge(hurts[n], traces[n])
+		r.settle(hurts[n], traces[n])
 	}
 	if !anonymous {
 		return nil
@@ -247,8 +247,8 @@ func (r *recovery) rescue() error {
 	return nil
 }
 
-// judge says what becomes of a message with a damaged record.
-func (r *recovery) judge(h *hurt, t *trace) {
+// settle decides what becomes of a message with a damaged record.
+func (r *recovery) settle(h *hurt, t *trace) {
 	l := r.e.idx.find(h.number, &r.e.w.found)
 	isDone := h.typ == recDONE
 	switch {

@@ -12,7 +12,7 @@ import (
 func (s *Spool) write() {
 	for {
 		s.e.disk.rest()
-		reqs, last := s.take()
+		reqs, last := s.nextRequests()
 		s.e.disk.ask()
 		if len(reqs) > 0 {
 			if !s.commit(reqs) {
@@ -36,9 +36,9 @@ func (s *Spool) write() {
 	}
 }
 
-// take waits for something to do and returns what waits, in order. last says
+// nextRequests waits for something to do and returns what waits, in order. last says
 // that the spool is closing.
-func (s *Spool) take() (reqs []*request, last bool) {
+func (s *Spool) nextRequests() (reqs []*request, last bool) {
 	s.pause()
 	s.linger()
 	for {

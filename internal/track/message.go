@@ -156,7 +156,7 @@ func (x *run) message(e *entry) *Message {
 			continue
 		}
 		a.Steps = append(a.Steps, step)
-		a.take(&ev)
+		a.addEvent(&ev)
 	}
 	a.State = a.state()
 	return a.Message
@@ -174,8 +174,8 @@ func (a *assembler) attempt(ev *event, step Step) {
 	r.Attempts = append(r.Attempts, Attempt{step, string(d.Relay), string(d.Delay), string(d.Delays), string(d.TLS), string(d.DSN), string(d.Status), string(d.Reason)})
 }
 
-// take takes a line in that is not of a recipient.
-func (a *assembler) take(ev *event) {
+// addEvent takes in a line that is not about a recipient.
+func (a *assembler) addEvent(ev *event) {
 	host := func(h logread.Host, name, addr *string) {
 		if len(h.Name)+len(h.Addr) > 0 && *name == "" {
 			*name, *addr = string(h.Name), string(h.Addr)

@@ -365,7 +365,7 @@ func (x *run) gather(ctx context.Context, seeds map[string]bool, bit uint64) (*b
 		}
 		next := map[string]bool{}
 		err = x.each(spots, func(s *source, bl block) error {
-			bl.lines(s.number, x.parsers[s.number], &x.event, func(at place) { x.take(b, at, ids, names, next) })
+			bl.lines(s.number, x.parsers[s.number], &x.event, func(at place) { x.collect(b, at, ids, names, next) })
 			return ctx.Err()
 		})
 		if err != nil {
@@ -381,8 +381,8 @@ func (x *run) gather(ctx context.Context, seeds map[string]bool, bit uint64) (*b
 	return b, nil
 }
 
-// take puts a line into the book if it is of one of the messages, or names one. What it names is looked up next.
-func (x *run) take(b *book, at place, ids, names, next map[string]bool) {
+// collect puts a line into the book if it is of one of the messages, or names one. What it names is looked up next.
+func (x *run) collect(b *book, at place, ids, names, next map[string]bool) {
 	e := &x.event
 	if len(e.id) == 0 || !ids[string(e.id)] && !ids[string(e.other)] && (len(e.mid) == 0 || !names[string(e.mid)]) {
 		return

@@ -58,7 +58,7 @@ func New(o Options) *http.Client {
 
 // dial connects to a site: to the first of its addresses that answers.
 func (o Options) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	dialer := net.Dialer{ControlContext: o.judge}
+	dialer := net.Dialer{ControlContext: o.refuseAddress}
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
@@ -81,8 +81,8 @@ func (o Options) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return nil, last
 }
 
-// judge is called before a socket is connected.
-func (o Options) judge(ctx context.Context, _, address string, _ syscall.RawConn) error {
+// refuseAddress is called before a socket is connected.
+func (o Options) refuseAddress(ctx context.Context, _, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return err

@@ -51,7 +51,7 @@ func (h *hosts) each(ask func(*host) error) error {
 		if errors.As(err, &f) {
 			return f.error
 		}
-		h.note(s, err)
+		h.recordResult(s, err)
 		if err == nil {
 			return nil
 		}
@@ -92,7 +92,7 @@ func (h *hosts) order(now time.Time) []*host {
 	return failed
 }
 
-func (h *hosts) note(s *host, err error) {
+func (h *hosts) recordResult(s *host, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var r *reply

@@ -52,10 +52,10 @@ func (d *database) query(ctx context.Context, text string, each func([]byte) err
 		rows, err = d.db.QueryContext(ctx, text)
 	}
 	if err != nil {
-		return d.judge(err)
+		return d.classify(err)
 	}
 	err = d.read(rows, each)
-	return d.judge(errors.Join(err, rows.Close()))
+	return d.classify(errors.Join(err, rows.Close()))
 }
 
 func (d *database) read(rows *sql.Rows, each func([]byte) error) error {
@@ -96,7 +96,7 @@ func (d *database) read(rows *sql.Rows, each func([]byte) error) error {
 	}
 }
 
-func (d *database) judge(err error) error {
+func (d *database) classify(err error) error {
 	if err != nil && d.own(err) {
 		return &reply{err}
 	}

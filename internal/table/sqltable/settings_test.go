@@ -53,8 +53,8 @@ func TestOrder(t *testing.T) {
 		if !seen["s a b"] || !seen["s b a"] || len(seen) != 2 {
 			t.Errorf("orders %v", seen)
 		}
-		h.note(s, errors.New("down"))
-		h.note(a, &reply{errors.New("no such column")})
+		h.recordResult(s, errors.New("down"))
+		h.recordResult(a, &reply{errors.New("no such column")})
 		for range 20 {
 			if got := order(h); strings.Contains(got, "s") {
 				t.Errorf("at once: %s", got)
@@ -68,9 +68,9 @@ func TestOrder(t *testing.T) {
 		if got := order(h); !strings.HasPrefix(got, "s ") {
 			t.Errorf("after retry_interval: %s", got)
 		}
-		h.note(s, nil)
+		h.recordResult(s, nil)
 		for _, one := range h.list {
-			h.note(one, errors.New("down"))
+			h.recordResult(one, errors.New("down"))
 		}
 		if got := order(h); got != "" {
 			t.Errorf("all have failed: %s", got)
