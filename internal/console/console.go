@@ -192,7 +192,7 @@ func prepare(env *service.Env) (*people, *tls.Config, net.Listener, error) {
 	}
 	if a, ok := l.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() && secure == nil {
 		l.Close()
-		return nil, nil, nil, fmt.Errorf("console_listen = %s: others than this machine can reach it, and passwords would go over the network in the clear: set console_tls = yes", address)
+		return nil, nil, nil, fmt.Errorf("console_listen = %s: other machines can reach it, and passwords would be sent in clear text: set console_tls = yes", address)
 	}
 	return who, secure, l, nil
 }
@@ -244,7 +244,7 @@ func readTLS(cfg *config.Config) (*tls.Config, error) {
 func logs(cfg *config.Config) (o track.Options, err error) {
 	name := cfg.String("maillog_file")
 	if !strings.HasPrefix(name, "/") || name == "/dev/stdout" {
-		return o, fmt.Errorf("%w: maillog_file is no file, so that the log is elsewhere", errLog)
+		return o, fmt.Errorf("%w: maillog_file is not a file: the log is kept elsewhere", errLog)
 	}
 	o = track.Options{Index: cfg.String("track_index_directory"), IndexLimit: cfg.Bytes("track_index_limit")}
 	if o.IndexLimit == 0 {

@@ -442,7 +442,7 @@ func statusOf(err error) int {
 
 var (
 	errSession = errors.New("log in first")
-	errRole    = errors.New("you may look, and not change anything: see console_operators")
+	errRole    = errors.New("you may look, but not change anything: see console_operators")
 )
 
 // call carries an operation out, for whom it is permitted.

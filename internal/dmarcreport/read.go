@@ -226,7 +226,7 @@ func (s *summary) addRows(head *metadata, of string, rows map[Row]int64) error {
 		return nil
 	}
 	if len(s.rows)+len(rows) > maxRows {
-		return fmt.Errorf("over %d rows in all reports: %w", maxRows, errTooLarge)
+		return fmt.Errorf("more than %d rows in all reports: %w", maxRows, errTooLarge)
 	}
 	countReport(s.domains, of, by, time.Unix(head.Begin, 0).UTC(), time.Unix(head.End, 0).UTC())
 	for row, n := range rows {
@@ -344,7 +344,7 @@ func (s *summary) tls(r io.Reader) error {
 			s.tlsRows[row] += p.Summary.Bad - explained
 		}
 		if len(s.tlsRows) > maxRows {
-			return fmt.Errorf("over %d rows in all reports: %w", maxRows, errTooLarge)
+			return fmt.Errorf("more than %d rows in all reports: %w", maxRows, errTooLarge)
 		}
 	}
 	return nil

@@ -156,7 +156,7 @@ func TestTryAsRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := exec.Command(filepath.Join(binDir, "posthaste"), "try", "-d", dir).CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "is root's, and is not empty") {
+	if err == nil || !strings.Contains(string(out), "belongs to root and is not empty") {
 		t.Errorf("%v: %s", err, out)
 	}
 }

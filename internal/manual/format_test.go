@@ -180,7 +180,7 @@ func blockText(b comment.Block) string {
 	return ""
 }
 
-// Every type of tables has a page, TYPE_table(5).
+// Every type of tables has a page, TYPE_table(5), and is in the first column of docs/tables.md.
 func TestTypesHavePages(t *testing.T) {
 	t.Parallel()
 	files := generate(t)
@@ -194,9 +194,22 @@ func TestTypesHavePages(t *testing.T) {
 	if len(names) < 20 {
 		t.Fatalf("internal/table/table.go has the types %q", names)
 	}
+	overview, err := os.ReadFile(filepath.Join(root, "docs/tables.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var first strings.Builder
+	for line := range strings.Lines(string(overview)) {
+		if cells := strings.Split(line, "|"); len(cells) > 2 && cells[0] == "" {
+			first.WriteString(cells[1])
+		}
+	}
 	for _, m := range names {
 		if files[manPath(m[1]+"_table", 5)] == nil {
 			t.Errorf("there is no %s_table(5)", m[1])
+		}
+		if !strings.Contains(first.String(), "`"+m[1]+"`") {
+			t.Errorf("docs/tables.md has no row for %s", m[1])
 		}
 	}
 }

@@ -56,12 +56,12 @@ func (c *command) checkAt() error {
 		return nil
 	}
 	if s.linear || time.Duration(s.tick)*time.Minute != history.Tick || s.buckets > history.Buckets {
-		return cli.Errorf(cli.ExitUsage, "--at: what has been kept has %d columns, the first of %d minutes: -l and -t do not go with it, nor does a larger -b",
+		return cli.Errorf(cli.ExitUsage, "--at: samples have %d columns, the first of %d minutes: -l, -t and a larger -b cannot be used",
 			history.Buckets, history.Tick/time.Minute)
 	}
 	for _, q := range c.queues {
 		if !slices.Contains(history.Queues, q) {
-			return cli.Errorf(cli.ExitUsage, "--at: nothing is kept of %s; there are %v", q, history.Queues)
+			return cli.Errorf(cli.ExitUsage, "--at: there are no samples of the queue %s, only of %v", q, history.Queues)
 		}
 	}
 	return nil

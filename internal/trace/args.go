@@ -146,13 +146,13 @@ func (a *arguments) check() error {
 	some := len(a.query.Conditions) > 0
 	switch {
 	case a.build && (some || timed || a.follow || a.noIndex || a.json || a.lines || a.limit != 0):
-		return fmt.Errorf("--build makes the index, and goes with -c and --log only")
+		return fmt.Errorf("--build can be combined only with -c and --log")
 	case !a.build && !some && !timed:
-		return fmt.Errorf("nothing to look for: name a queue ID, an address, @domain, a Message-ID or a client")
+		return fmt.Errorf("no pattern: give a queue ID, an address, @domain, a Message-ID or a client")
 	case !a.query.Since.IsZero() && !a.query.Until.IsZero() && !a.query.Since.Before(a.query.Until):
 		return fmt.Errorf("--since and --until: nothing lies between %s and %s", a.query.Since.Format(time.DateTime), a.query.Until.Format(time.DateTime))
 	case a.follow && timed:
-		return fmt.Errorf("--follow shows what comes from now on: --since and --until do not go with it")
+		return fmt.Errorf("--follow cannot be combined with --since and --until")
 	case a.follow && len(a.logs) > 1:
 		return fmt.Errorf("--follow takes one log")
 	}

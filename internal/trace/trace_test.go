@@ -128,7 +128,7 @@ func TestStatuses(t *testing.T) {
 		status int
 		text   string
 	}{
-		{"", 64, "nothing to look for"}, {"--from", 64, "--from needs a value"}, {"-Z", 64, "unknown option -Z"}, {"--json=1 x", 64, "takes no value"},
+		{"", 64, "no pattern: give"}, {"--from", 64, "--from needs a value"}, {"-Z", 64, "unknown option -Z"}, {"--json=1 x", 64, "takes no value"},
 		{"-s yesterday x", 64, "-s: "}, {"-n 0 x", 64, "-n: "}, {"--build x", 64, "--build"}, {"-f -s 1h x", 64, "--follow"}, {"-f --log a --log b x", 64, "one log"},
 		{"-s 10:00 -u 09:00", 64, "nothing lies between"}, {"--reply=", 64, "empty"},
 		{"x --log /nonexistent", 66, "no such file"}, {"-c /nonexistent x", 78, "main.cf"}, {"nobody@else.test --log testdata/mail.log", 66, ""},

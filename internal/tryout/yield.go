@@ -74,7 +74,7 @@ func (s *System) give() (*user.User, error) {
 		return user.LookupId(strconv.Itoa(int(st.Uid)))
 	}
 	if _, err := d.Readdirnames(1); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%s is root's, and is not empty: give it to the user as whom the mail system is to run (chown -R USER %s), or choose another directory with -d",
+		return nil, fmt.Errorf("%s belongs to root and is not empty: give it to the user that the mail system is to run as (chown -R USER %s), or choose another directory with -d",
 			s.Dir, s.Dir)
 	}
 	to, err := ordinary()
