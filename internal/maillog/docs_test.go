@@ -144,3 +144,39 @@ func logFormats(dirs ...string) (formats []*regexp.Regexp, err error) {
 	}
 	return formats, nil
 }
+
+// Every event has a sample: what has none is in no golden file, and in no document.
+func TestEveryEventHasASample(t *testing.T) {
+	t.Parallel()
+	sampled := map[string]bool{}
+	for _, e := range events() {
+		sampled[strings.TrimPrefix(fmt.Sprintf("%T", e), "maillog.")] = true
+	}
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range f.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok || fn.Recv == nil || fn.Name.Name != "AppendFields" {
+				continue
+			}
+			found++
+			if of, ok := fn.Recv.List[0].Type.(*ast.Ident); !ok || !sampled[of.Name] {
+				t.Errorf("%s: %s.AppendFields: no list of samples has such an event", name, fn.Recv.List[0].Type)
+			}
+		}
+	}
+	if found < len(sampled) {
+		t.Errorf("%d events are declared, and %d have samples", found, len(sampled))
+	}
+}
