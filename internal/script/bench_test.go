@@ -47,9 +47,13 @@ func dialBench(t testing.TB, addr string) *benchClient {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &benchClient{t, c, bufio.NewReader(c)}
+	b := newBenchClient(t, c)
 	b.replies(1)
 	return b
+}
+
+func newBenchClient(t testing.TB, c net.Conn) *benchClient {
+	return &benchClient{t, c, bufio.NewReader(c)}
 }
 
 func (b *benchClient) send(s string) {

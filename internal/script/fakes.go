@@ -64,7 +64,9 @@ func (f *fakeCleanup) handle(_ *ipc.Conn, r *ipc.Request) {
 			r.Reply(&proto.SubmitReply{Code: 451, Status: dsn.S(4, 3, 0), Text: "no such message"})
 			return
 		}
-		m.Content = append(m.Content, c.Data...)
+		if !f.forget {
+			m.Content = append(m.Content, c.Data...)
+		}
 		f.part(r, m, c.More)
 	case proto.KindMilter:
 		var m proto.Milter

@@ -111,7 +111,7 @@ smtpd_tls_session_cache_database =
 transport_maps = inline:{ {moved@example.test = error:5.1.6 User has moved to elsewhere}, {wait@example.test = retry:4.2.1 Mailbox is being moved} }
 `
 
-func newOriginal(t *testing.T) *original {
+func newOriginal(t testing.TB) *original {
 	o := &original{Instance: testpostfix.New(t), t: t, dns: newZoneServer(t)}
 	// A path means the same inside of smtpd's root directory as outside.
 	inside := o.Path("spool", o.Dir)
@@ -209,7 +209,7 @@ func ourDefaults() string {
 	return text
 }
 
-func (o *original) start(t *testing.T) {
+func (o *original) start(t testing.TB) {
 	main := originalMain + "inet_interfaces = 127.0.0.1\nproxy_interfaces = 192.0.2.25\n"
 	names, values := mainLines(ourDefaults())
 	for _, n := range names {
