@@ -414,7 +414,7 @@ var manuals = []manual{
 	{page: "relay.md", programs: []string{"openssl", "swaks", "smtp-sink"}, zone: relayZone, before: map[string]func(*testing.T, *network, *machine){
 		"A smart host that wants a password": provider,
 		"A machine that only sends":          sinksAt("203.0.113.25:25"),
-		"Different ways for different mail":  sinksAt("203.0.113.25:25", "203.0.113.7:2525", "198.51.100.10:25"),
+		"Different next hops for different mail":  sinksAt("203.0.113.25:25", "203.0.113.7:2525", "198.51.100.10:25"),
 	}},
 	{page: "internals.md", zone: relayZone, programs: []string{"smtp-sink"}},
 	{page: "domain.md"},
