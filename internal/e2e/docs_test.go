@@ -412,9 +412,9 @@ var manuals = []manual{
 		before: map[string]func(*testing.T, *network, *machine){"": sinksAt("198.51.100.10:25")}},
 	{page: "submission.md", programs: []string{"openssl", "swaks", "curl", "dovecot", "saslauthd", "saslpasswd2"}, whole: true, after: "start.md", zone: relayZone + "example.org. A 192.0.2.1\n", before: map[string]func(*testing.T, *network, *machine){"": sinksAt("198.51.100.10:25")}},
 	{page: "relay.md", programs: []string{"openssl", "swaks", "smtp-sink"}, zone: relayZone, before: map[string]func(*testing.T, *network, *machine){
-		"A smart host that wants a password": provider,
-		"A machine that only sends":          sinksAt("203.0.113.25:25"),
-		"Different next hops for different mail":  sinksAt("203.0.113.25:25", "203.0.113.7:2525", "198.51.100.10:25"),
+		"A smart host that wants a password":     provider,
+		"A machine that only sends":              sinksAt("203.0.113.25:25"),
+		"Different next hops for different mail": sinksAt("203.0.113.25:25", "203.0.113.7:2525", "198.51.100.10:25"),
 	}},
 	{page: "internals.md", zone: relayZone, programs: []string{"smtp-sink"}},
 	{page: "domain.md"},
