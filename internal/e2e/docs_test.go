@@ -360,7 +360,8 @@ func TestPlaces(t *testing.T) {
 		}
 		for _, m := range named.FindAllStringSubmatch(string(text), -1) {
 			n++
-			if found, err := filepath.Glob(filepath.Join("../..", m[1])); err != nil || len(found) == 0 {
+			// local/mailbox.TestSyncs is a test of the package.
+			if found, err := filepath.Glob(filepath.Join("../..", strings.TrimSuffix(m[1], "."))); err != nil || len(found) == 0 {
 				t.Errorf("%s: there is no %s", filepath.Base(page), m[1])
 			}
 		}

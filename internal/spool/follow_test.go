@@ -488,6 +488,7 @@ var followSeeds = []uint64{1795765952843865904, 1795769131652692760, 17957700349
 	1795769824864126790, 1795770884037444320, 1795771202496628616}
 
 func TestCrashFollow(t *testing.T) {
+	t.Parallel()
 	start := time.Now()
 	seed := firstSeed()
 	t.Logf("first seed %d", seed)
