@@ -63,6 +63,18 @@ func newKept(t *testing.T) *kept {
 	return k
 }
 
+// begin has it run until stop is called; done has how it ended. c is a client, until the test ends.
+func (k *kept) begin(t *testing.T) (stop context.CancelFunc, done <-chan error, c *submit.Client) {
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- k.run(ctx) }()
+	conn := ipc.NewClient(ipc.Unix(k.socket), nil)
+	t.Cleanup(conn.Close)
+	c = submit.New(conn)
+	t.Cleanup(c.Close)
+	return stop, ended, c
+}
+
 // send brings a message, and gives the code of the answer; 0: there was none.
 func (k *kept) send(t *testing.T, c *submit.Client) int {
 	t.Helper()
@@ -98,13 +110,7 @@ func TestKeeperOpensAgain(t *testing.T) {
 	t.Parallel()
 	k := newKept(t)
 	k.failing.Store(true) // from the start
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- k.run(ctx) }()
-	conn := ipc.NewClient(ipc.Unix(k.socket), nil)
-	defer conn.Close()
-	c := submit.New(conn)
-	defer c.Close()
+	stop, done, c := k.begin(t)
 	if _, err := c.NewID(t.Context(), time.Now()); err == nil || !strings.Contains(err.Error(), "the queue cannot be used now") {
 		t.Errorf("a queue ID without a queue: %v", err)
 	}
@@ -239,13 +245,7 @@ func TestKeeperRetiresBesideSlowDisk(t *testing.T) {
 	k.open = func() (engine, error) {
 		return openLog(spool.Options{FS: disk, Dir: "spool", SegmentSize: 64 << 10}, nil)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- k.run(ctx) }()
-	conn := ipc.NewClient(ipc.Unix(k.socket), nil)
-	defer conn.Close()
-	c := submit.New(conn)
-	defer c.Close()
+	stop, done, c := k.begin(t)
 	testwait.Until(t, "mail is taken", func() bool { return k.send(t, c) == 250 })
 	slow.Store(true)
 	sent := make(chan int, 1)
