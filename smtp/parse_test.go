@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -157,6 +158,33 @@ func TestReplyWithoutEnd(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLargestReply: the longest reply that is read is in memory once. The other tests wait meanwhile, so
+// that the memory in use is that of this one.
+func TestLargestReply(t *testing.T) {
+	line := "250-" + strings.Repeat("x", maxReplyBytes/maxReplyLines-8) + "\r\n"
+	text := strings.Repeat(line, maxReplyLines-1) + "250 end\r\n"
+	inUse := func() int64 {
+		runtime.GC()
+		runtime.GC() // what was put back for use again is gone with the second
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := inUse()
+	w := newWire(canned{r: strings.NewReader(text)}, 2048)
+	r, err := w.readReply(time.Second, nil)
+	held := inUse() - before
+	if err != nil || r.code != 250 {
+		t.Fatalf("%+v: %v", r, err)
+	}
+	t.Logf("%d octets of %d are held", held, len(text))
+	if held > 96<<10 {
+		t.Errorf("%d octets are held", held)
+	}
+	runtime.KeepAlive(w)
+	runtime.KeepAlive(r)
 }
 
 // endlessReader says piece again and again.

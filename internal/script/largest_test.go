@@ -42,6 +42,8 @@ var limits = []limit{
 	{"90 MIME levels", 1 << 20, deepParts},
 	{"an address list of 50000 tokens", 3 << 20, longList},
 	{"a key of 100000 octets", 1 << 20, longKey},
+	{"a reply of 64 KB of a name server", 1 << 20, largeNames},
+	{"replies of 60 MB for 1000 names", 48 << 20, manyNames},
 }
 
 // TestLargest: what is held in memory at each limit is bounded.
