@@ -466,7 +466,8 @@ func (s *Server) sortOutcomes(m *message, d *delivery, reply *proto.DeliverReply
 		cleared := a.warned && s.opt.Settings.ConfirmCleared && a.env.Sender != "" && r.Notify.Delay()
 		switch o.Action {
 		// A recipient that failed stays pending until the sender has been told: if this
-		// process dies before, the next one tries the recipient again.
+		// process dies before, the next one tries the recipient again. Not so one that was
+		// expanded: some of its members have the message.
 		case dsn.Deferred, dsn.Failed:
 			due := a.heed(&o)
 			if report || r.Notify.Success() && a.env.Trace == 0 && o.HasGood(false) { // an alias was expanded
@@ -478,6 +479,9 @@ func (s *Server) sortOutcomes(m *message, d *delivery, reply *proto.DeliverReply
 			} else if !due {
 				m.through(o.Rcpt)
 				done = append(done, o.Rcpt)
+			} else if len(o.Parts) > 0 {
+				s.log.update(m, proto.Op{Change: queue.Change{Outcomes: []mail.Outcome{o}}})
+				s.log.urgent = true // the next queue manager reads it from the disk
 			}
 			res.Failed = res.Failed || due
 		default:

@@ -136,6 +136,27 @@ func TestPartsTold(t *testing.T) {
 	}
 }
 
+// A list of which a member has failed is not delivered to once more by a queue manager that starts before the sender
+// has been told: the others have the message. What came of it is recorded at once.
+func TestPartsFailedAreRecorded(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	id := st.arrive("s@from.test", "list@to.test", "slow@other.test")
+	for range 2 { // the other recipient's delivery does not end: no notice is made before
+		o := smtp.next()
+		if o.Envelope.Recipients[0].Address == "list@to.test" {
+			o.req.Reply(&proto.DeliverReply{Outcomes: []mail.Outcome{parted(dsn.Failed, "a!")}})
+		}
+	}
+	op := st.waitOp(id, "the verdict", func(op *proto.Op) bool { return len(op.Outcomes) > 0 })
+	if o := &op.Outcomes[0]; o.Action != dsn.Failed || !slices.Equal(words(o), []string{"a!"}) {
+		t.Errorf("recorded: %+v", o)
+	}
+}
+
 // What has failed and could not be told is told with the rest when the message's
 // time is over, and what was told is not.
 func TestPartsExpire(t *testing.T) {
