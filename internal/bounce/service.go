@@ -55,6 +55,9 @@ type Service struct {
 	log      *maillog.Logger
 	slots    chan struct{}
 	wg       sync.WaitGroup
+
+	mu   sync.Mutex
+	busy map[mail.QueueID]chan struct{} // messages that notices are made of; closed at the end
 }
 
 // newService returns a Service with the settings of cfg, which reads messages
@@ -68,6 +71,7 @@ func newService(cfg *config.Config, store Store, client *submit.Client, log *mai
 		submit:   client,
 		log:      log,
 		slots:    make(chan struct{}, maxNotices),
+		busy:     make(map[mail.QueueID]chan struct{}),
 	}
 }
 
@@ -117,6 +121,11 @@ func (s *Service) Wait() { s.wg.Wait() }
 // submitted, and the request is to be made again: what has been sent of them is
 // not sent again then. Notify may be called concurrently.
 func (s *Service) Notify(ctx context.Context, req *proto.Notify) (proto.NotifyReply, error) {
+	free, err := s.alone(ctx, req.ID)
+	if err != nil {
+		return proto.NotifyReply{}, err
+	}
+	defer free()
 	msg, err := s.store.Open(ctx, req.ID)
 	if errors.Is(err, queueread.ErrGone) {
 		return proto.NotifyReply{}, nil // notified before, and the answer was lost
@@ -157,6 +166,31 @@ func (s *Service) Notify(ctx context.Context, req *proto.Notify) (proto.NotifyRe
 		}
 	}
 	return reply, nil
+}
+
+// alone waits until no other notice of that message is being made. A queue manager that has just started may ask for
+// the one that its predecessor has asked for: what has been told is known when that is recorded.
+func (s *Service) alone(ctx context.Context, id mail.QueueID) (free func(), err error) {
+	for {
+		s.mu.Lock()
+		other, mine := s.busy[id], make(chan struct{})
+		if other == nil {
+			s.busy[id] = mine
+			s.mu.Unlock()
+			return func() {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				delete(s.busy, id)
+				close(mine)
+			}, nil
+		}
+		s.mu.Unlock()
+		select {
+		case <-other:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%s: another notice of it takes its time: %w", id, ctx.Err())
+		}
+	}
 }
 
 // send submits one notice and logs it.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -220,9 +221,13 @@ type fakeStore struct {
 	content string
 	err     error
 	settled func() []proto.Settle // what cleanup has recorded; nil: nothing
+	opened  atomic.Int32
 }
 
-func (s *fakeStore) Open(context.Context, mail.QueueID) (StoredMessage, error) { return s, s.err }
+func (s *fakeStore) Open(context.Context, mail.QueueID) (StoredMessage, error) {
+	s.opened.Add(1)
+	return s, s.err
+}
 func (s *fakeStore) Pending(rcpt int) bool {
 	return s.settled == nil || !slices.ContainsFunc(s.settled(), func(st proto.Settle) bool { return slices.Contains(st.Rcpts, rcpt) })
 }
@@ -461,6 +466,33 @@ func TestToldOnce(t *testing.T) {
 				t.Errorf("told %q, not %q", to, tt.to)
 			}
 		})
+	}
+}
+
+// A notice of a message waits for another one of the same message that is being made, as when a queue manager has died
+// and its successor asks for what it had asked for: what has been told is read when that is recorded.
+func TestOneNoticeAtATime(t *testing.T) {
+	t.Parallel()
+	env, c := manyRecipients(), &cleanup{}
+	store := &fakeStore{env: env, content: testMessage, settled: c.settles}
+	s, _ := newTestService(t, "", store, c)
+	free, err := s.alone(t.Context(), env.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if _, err := s.Notify(ended, failureRequest(env)); err == nil || store.opened.Load() != 0 {
+		t.Errorf("while another notice is made: %v, the message was opened %d times", err, store.opened.Load())
+	}
+	other := failureRequest(env)
+	other.ID += "x"
+	if _, err := s.Notify(t.Context(), other); err != nil {
+		t.Errorf("of another message: %v", err)
+	}
+	free()
+	if _, err := s.Notify(t.Context(), failureRequest(env)); err != nil || len(s.busy) != 0 {
+		t.Errorf("afterwards: %v, and %d are busy", err, len(s.busy))
 	}
 }
 
