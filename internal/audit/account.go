@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"math"
 
 	"posthaste/internal/logread"
@@ -15,6 +16,8 @@ const (
 	settleTime = 10e6
 	// logTime is how much of that is usual. Where the log has only seconds, the order within one is not known.
 	logTime = 2e6
+	// underWay is how long a delivery that was under way when an operator deleted the message may go on.
+	underWay = 3600e6
 )
 
 // A held is a message as the queue has it.
@@ -37,17 +40,21 @@ type account struct {
 	messages     map[string]*message
 	sessions     map[string]*session
 	closing      []*message // have ended, oldest first
-	ended        []ending   // sessions, oldest first
-	short        []*session // that accepted more than is known
-	shorts       int        // of them when they were looked at last
-	key          []byte     // scratch
-	first, now   int64      // times of lines
-	report       Report
+	// deleted are messages that an operator has deleted, by the hash of the ID, with the time. An agent may
+	// still speak of them.
+	deleted     map[uint64]int64
+	deletedRoom int        // above this many, those that are too old are left out
+	ended       []ending   // sessions, oldest first
+	short       []*session // that accepted more than is known
+	shorts      int        // of them when they were looked at last
+	key         []byte     // scratch
+	first, now  int64      // times of lines
+	report      Report
 }
 
 func newAccount(instance string, since, until int64) *account {
 	return &account{instance: instance, since: since, until: until, listed: math.MaxInt64, seed: maphash.MakeSeed(),
-		messages: make(map[string]*message), sessions: make(map[string]*session)}
+		deleted: make(map[uint64]int64), messages: make(map[string]*message), sessions: make(map[string]*session)}
 }
 
 // message finds or makes a message that a line is about.
@@ -182,8 +189,18 @@ func (a *account) operator(l *logread.Line, at int64) {
 		m := a.message(l.ID, at)
 		m.accept(at)
 		a.close(m, at, deleted)
+		a.noteDeleted(l.ID, at)
 	case "placed on hold", "released from hold", "expired":
 		a.message(l.ID, at).accept(at)
+	}
+}
+
+// noteDeleted keeps the ID for as long as deliveries may go on.
+func (a *account) noteDeleted(id []byte, at int64) {
+	a.deleted[maphash.Bytes(a.seed, id)] = at
+	if len(a.deleted) > a.deletedRoom {
+		maps.DeleteFunc(a.deleted, func(_ uint64, when int64) bool { return at-when >= underWay })
+		a.deletedRoom = 2*len(a.deleted) + 1024
 	}
 }
 
@@ -191,6 +208,9 @@ func (a *account) operator(l *logread.Line, at int64) {
 func (a *account) delivery(l *logread.Line, at int64) {
 	d, ok := l.Delivery()
 	if !ok {
+		return
+	}
+	if when, ok := a.deleted[maphash.Bytes(a.seed, l.ID)]; ok && a.messages[string(l.ID)] == nil && at-when < underWay {
 		return
 	}
 	m := a.message(l.ID, at)
