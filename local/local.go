@@ -38,6 +38,7 @@ type options struct {
 	Submit   *submit.Client
 	Log      *maillog.Logger
 	Environ  func(name string) (string, bool) // of the process, for export_environment; os.LookupEnv
+	Change   func(op, path string) error      // see mailbox.Options
 }
 
 // An Agent delivers to local recipients. It is made by newAgent.
@@ -82,7 +83,7 @@ func newAgent(o options) (*Agent, error) {
 	return &Agent{
 		settings: s, options: o, biff: notices,
 		store: mailbox.New(mailbox.Options{LockAttempts: cfg.Int("deliver_lock_attempts"), LockDelay: cfg.Duration("deliver_lock_delay"),
-			StaleLock: cfg.Duration("stale_lock_time"), Hostname: s.hostname, Warn: o.Log.Warning}),
+			StaleLock: cfg.Duration("stale_lock_time"), Hostname: s.hostname, Warn: o.Log.Warning, Change: o.Change}),
 		split:   &table.Search{Delimiters: s.delimiters, OwnerRequest: s.ownerRequest, DoubleBounce: s.doubleBounce},
 		aliases: sensitive("alias_maps"), commandMaps: sensitive("mailbox_command_maps"),
 		transports: maps("mailbox_transport_maps"), fallbacks: maps("fallback_transport_maps"),

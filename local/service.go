@@ -7,6 +7,7 @@ import (
 	"posthaste/internal/rewriteclient"
 	"posthaste/internal/service"
 	"posthaste/internal/submit"
+	"posthaste/local/users"
 )
 
 // Spec declares the service. Its limit of file sizes is also that of the commands that mail is
@@ -24,7 +25,8 @@ func build(env *service.Env) (agent.Deliverer, func(), error) {
 	submitter := submit.New(client)
 	rewriter := rewriteclient.New(env.Private(env.Config.String("rewrite_service_name")))
 	free := func() { rewriter.Close(); submitter.Close(); client.Close() }
-	a, err := newAgent(options{Config: env.Config, Service: env.Name, Rewriter: rewriter, Log: env.Log, Submit: submitter})
+	a, err := newAgent(options{Config: env.Config, Service: env.Name, Rewriter: rewriter, Log: env.Log, Submit: submitter,
+		Users: users.In(env.Accounts()), Change: env.Change()})
 	if err != nil {
 		free()
 		return nil, nil, err

@@ -26,6 +26,12 @@ type World interface {
 	Connect(ctx context.Context, network, addr string) (net.Conn, error)
 	// Names answers questions to the DNS.
 	Names() resolver.Exchanger
+	// Change is asked before a process renames, syncs or removes a file outside the queue: in a
+	// mailbox, in the maildrop. op is one of these words. With an error nothing is done, and the
+	// process gets it as if it were the system's.
+	Change(op, path string) error
+	// Accounts is the directory of passwd and group.
+	Accounts() string
 	// Random fills b with what is to differ from one process to the next: salts, seeds.
 	Random(b []byte)
 }
@@ -61,6 +67,23 @@ func (env *Env) Files() vfs.FS {
 		return nil
 	}
 	return env.world.Files()
+}
+
+// Change is what is asked before a file outside the queue is renamed, synced or removed, see
+// World.Change; nil: nobody.
+func (env *Env) Change() func(op, path string) error {
+	if env.world == nil {
+		return nil
+	}
+	return env.world.Change
+}
+
+// Accounts is the directory of passwd and group; empty: the system's.
+func (env *Env) Accounts() string {
+	if env.world == nil {
+		return ""
+	}
+	return env.world.Accounts()
 }
 
 // Connect is how a delivery agent connects to other hosts; nil: as it likes, with package

@@ -35,6 +35,16 @@ func (f *fate) answer(code int, err error) {
 // acknowledged says that the mail system has taken the letter on.
 func (f *fate) acknowledged() bool { return f.told && f.code == 250 }
 
+// members are those who are to get the letter.
+func (f *fate) members() []string { return expanded(f.rcpts) }
+
+func expanded(rcpts []string) (all []string) {
+	for _, r := range rcpts {
+		all = append(all, members(r)...)
+	}
+	return all
+}
+
 // A delivery is a message that a next hop has taken.
 type delivery struct {
 	at      time.Time
@@ -95,9 +105,13 @@ const unsettled = 5 * time.Second
 // unnamed says whether a delivery may have been made again without a word: its record was lost
 // when the power failed or cleanup died, and spool_exact_doubt is not set.
 func (b *books) unnamed(d *delivery) bool {
+	known := d.at
+	if d.mood == slowly {
+		known = known.Add(pause)
+	}
 	return slices.ContainsFunc(b.faults, func(f blow) bool {
 		loses := f.Kind == powerCut || f.Kind == kill && f.On == "cleanup" || f.Kind == badSyncs
-		return loses && !b.exact && !f.at.Before(d.at) && f.at.Sub(d.at) < unsettled
+		return loses && !b.exact && !f.at.Before(d.at) && f.at.Sub(known) < unsettled
 	})
 }
 
@@ -143,6 +157,13 @@ func (b *books) tokenOf(id string) string {
 	text := b.site.log.String()
 	b.site.mu.Unlock()
 	return tokens(lines(text))[id]
+}
+
+// forwarded says whether local has made the message of another.
+func (b *books) forwarded(id string) bool {
+	b.site.mu.Lock()
+	defer b.site.mu.Unlock()
+	return strings.Contains(b.site.log.String(), "forwarded as "+id)
 }
 
 func (b *books) fail(format string, args ...any) {
@@ -235,7 +256,7 @@ func (b *books) collect() (got map[key][]*delivery, noticed, sure map[key]int) {
 			for _, r := range recipient.FindAllStringSubmatch(d.content, -1) {
 				if r[2] == "failed" {
 					noticed[key{m[1], r[1]}]++
-					if d.mood != loseReply {
+					if d.mood != loseReply && !b.unnamed(d) {
 						sure[key{m[1], r[1]}]++
 					}
 				}
@@ -251,7 +272,7 @@ func (b *books) collect() (got map[key][]*delivery, noticed, sure map[key]int) {
 
 // settled: each recipient of what was acknowledged has it, or its sender knows.
 func (b *books) settled(f *fate, got map[key][]*delivery, noticed map[key]int) {
-	for _, r := range f.rcpts {
+	for _, r := range f.members() {
 		k := key{f.letter.Token, r}
 		if len(got[k]) == 0 && noticed[k] == 0 && !b.deleted[f.letter.Token] {
 			b.fail("%s was acknowledged, and <%s> has not got it, nor was its sender told", f.letter.Token, r)
@@ -262,12 +283,12 @@ func (b *books) settled(f *fate, got map[key][]*delivery, noticed map[key]int) {
 // unasked: what was not acknowledged goes nowhere, unless that was in doubt; and what arrives is what was sent.
 func (b *books) unasked(f *fate, got map[key][]*delivery, doubt map[string]bool) {
 	body := f.letter.body()
-	for _, r := range f.letter.Rcpts {
+	for _, r := range expanded(f.letter.Rcpts) {
 		for _, d := range got[key{f.letter.Token, r}] {
 			if !strings.HasSuffix(d.content, body) {
 				b.fail("%s has arrived at %s and is not what was sent:\n%s", f.letter.Token, d.hop, d.content)
 			}
-			if !slices.Contains(f.rcpts, r) {
+			if !slices.Contains(f.members(), r) {
 				b.fail("%s has arrived for <%s>, which was not taken", f.letter.Token, r)
 			}
 		}
@@ -283,7 +304,7 @@ func (b *books) unasked(f *fate, got map[key][]*delivery, doubt map[string]bool)
 
 // repeated: nothing happens twice but what was under way when something went wrong, and of which the log says so.
 func (b *books) repeated(f *fate, got map[key][]*delivery, noticed map[key]int, doubt map[string]bool) {
-	for _, r := range f.rcpts {
+	for _, r := range f.members() {
 		k := key{f.letter.Token, r}
 		list := got[k]
 		if noticed[k] > 1 && !doubt[k.token] {

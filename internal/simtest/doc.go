@@ -8,7 +8,7 @@
 //
 // # What is real, and what is simulated
 //
-// smtpd, cleanup with its spool, qmgr, trivial-rewrite, smtp and bounce are the services as they are:
+// smtpd, cleanup with its spool, qmgr, trivial-rewrite, smtp, local and bounce are the services as they are:
 // their Specs, run by service.Simulate, and started, reloaded, stopped and killed by a master that is
 // part of the simulation. They have a service.World around them:
 //
@@ -17,12 +17,15 @@
 //     waits (package testing/synctest), so it is the seed that says in what order things happen.
 //   - The disk is vfs.Mem: what is not synced may be lost, torn or reordered by a power cut. Syncs take
 //     time, and fail while the plan says so. The disk is full while the plan says so.
+//   - Mailboxes are real maildirs of simulated accounts. What is not synced of them may be lost or torn by a
+//     power cut, and they are full, or have no room now, while the plan says so. Aliases lead to them and
+//     to other hosts.
 //   - Next hops are SMTP servers that are good, slow, or refuse connections, say nothing, answer
 //     421, 450, 451 or 554 at a stage, answer a command twice, close the connection in the
 //     middle of the content, or take a message and never say so.
 //
 // What qmgr keeps in data_directory, the handover and the suspensions, is in real files. The
-// clock is never set back. pickup, local, TLS, filters and tables are not simulated.
+// clock is never set back. pickup, TLS, filters and tables are not simulated.
 //
 // # Faults
 //
@@ -40,7 +43,8 @@
 //     get it, or an operator has deleted it. Nothing stays in the queue.
 //   - Nothing arrives that was not acknowledged, unless the client did not wait for the reply, or the log says that
 //     it is in doubt. Nothing arrives for a recipient that was refused.
-//   - What arrives is what was sent, octet for octet, behind the header fields that are added.
+//   - What arrives is what was sent, octet for octet, behind the header fields that are added. In a maildir those are Return-Path,
+//     X-Original-To and Delivered-To, each as it must be.
 //   - Nothing arrives twice, and no sender is told twice of one recipient, unless the next hop has not
 //     confirmed it, or the log says of the message that it is in doubt. Without spool_exact_doubt the log need not name
 //     what was delivered just before the power failed, cleanup was killed, or a sync failed.
@@ -59,6 +63,9 @@
 // has the mask of what is left out, for -sim.mask. -sim.trace shows each step.
 //
 // # Bugs
+//
+// A message that local has forwarded is never queued again by an operator: its original recipient is the alias,
+// whose Delivered-To it has, so that it is returned as a loop.
 //
 // The tokens of in_flow_delay, metrics, and the queue in the middle of a run are not checked.
 //

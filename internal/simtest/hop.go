@@ -13,6 +13,9 @@ import (
 	"time"
 )
 
+// pause is how long a slow next hop takes for each reply.
+const pause = 7 * time.Second
+
 // moods of a next hop: what it does in a session.
 const (
 	good       = ""
@@ -140,7 +143,7 @@ var errEnd = errors.New("the session ends")
 
 func (hs *hopSession) say(text string) {
 	if hs.mood == slowly {
-		time.Sleep(7 * time.Second)
+		time.Sleep(pause)
 	}
 	_, _ = hs.c.Write([]byte(text + "\r\n"))
 }

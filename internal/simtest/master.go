@@ -153,17 +153,25 @@ func (s *site) revive(e *entry) {
 	}
 }
 
-// kill kills the process of a service, and has master start another.
+// kill kills the process of a service. Its successor takes over if it has one, as at a reload; else
+// master starts another.
 func (s *site) kill(e *entry, after time.Duration) {
 	s.mu.Lock()
 	p := e.now
-	e.now = nil
-	s.mu.Unlock()
 	if p == nil {
+		s.mu.Unlock()
 		return
 	}
+	e.now, e.next = e.next, nil
 	p.released = true
+	s.mu.Unlock()
 	p.kill(false)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.now != nil {
+		e.settle()
+		return
+	}
 	time.AfterFunc(after, func() { s.revive(e) })
 }
 
@@ -188,7 +196,9 @@ func (s *site) cut(after time.Duration) {
 	for _, e := range s.services {
 		e.sock.clear()
 	}
-	s.disk = s.disk.Cut(lossOf(s.seed, s.count("cut")))
+	n := s.count("cut")
+	s.disk = s.disk.Cut(lossOf(s.seed, n))
+	s.mail.cut(s.seed.source(fmt.Sprintf("mail cut %d", n)))
 	time.AfterFunc(after, s.boot)
 }
 

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"posthaste/internal/config"
@@ -39,6 +40,7 @@ type Plan struct {
 
 	trouble map[string]float64  // of each next hop
 	moods   map[string][]string // of which it has some
+	boxes   map[string]box      // of local users
 	trace   bool
 	configs []map[string]*config.Config
 }
@@ -62,12 +64,12 @@ const (
 	suspend  = "suspend"
 )
 
-var killable = []string{"smtpd", "cleanup", "cleanup", "qmgr", "qmgr", "smtp", "smtp", "bounce", "trivial-rewrite"}
+var killable = []string{"smtpd", "cleanup", "cleanup", "qmgr", "qmgr", "smtp", "smtp", "local", "local", "bounce", "trivial-rewrite"}
 
 // NewPlan draws a plan.
 func NewPlan(n uint64, w *World) *Plan {
 	r := seed(n).source("plan")
-	p := &Plan{Seed: n, configs: w.configs, Setting: r.IntN(len(w.configs)), trouble: map[string]float64{}, moods: map[string][]string{}}
+	p := &Plan{Seed: n, configs: w.configs, Setting: r.IntN(len(w.configs)), trouble: map[string]float64{}, moods: map[string][]string{}, boxes: map[string]box{}}
 	for i := range 1 + r.IntN(6) {
 		p.Letters = append(p.Letters, newLetter(r, i))
 	}
@@ -80,6 +82,10 @@ func NewPlan(n uint64, w *World) *Plan {
 			}
 			p.moods[h] = append(p.moods[h], mood)
 		}
+	}
+	for _, u := range localUsers {
+		name, _, _ := strings.Cut(u, "@")
+		p.boxes[name] = box{pick(r, 0, 0, 0.5, 1), pick[error](r, syscall.EDQUOT, syscall.ENOSPC)}
 	}
 	for range pick(r, 0, 1, 1, 2, 3, 5) {
 		p.Faults = append(p.Faults, p.newFault(r))
@@ -95,7 +101,13 @@ func newLetter(r *rand.Rand, i int) Letter {
 		if r.IntN(8) == 0 {
 			who = "never"
 		}
-		l.Rcpts = append(l.Rcpts, fmt.Sprintf("%s%d@%s", who, j, pick(r, "one.test", "two.test", "three.test")))
+		rcpt := fmt.Sprintf("%s%d@%s", who, j, pick(r, "one.test", "two.test", "three.test"))
+		if r.IntN(3) == 0 {
+			rcpt = pick(r, "ann@local.test", "bob@local.test", "staff@local.test", "all@local.test", "never@local.test")
+		}
+		if !slices.Contains(l.Rcpts, rcpt) {
+			l.Rcpts = append(l.Rcpts, rcpt)
+		}
 	}
 	if r.IntN(8) == 0 {
 		l.GiveUp = pick(r, "MAIL", "RCPT", "DATA", "content", "dot", "dot")

@@ -18,6 +18,7 @@ import (
 	"posthaste/internal/resolver/fakezone"
 	"posthaste/internal/service"
 	"posthaste/internal/vfs"
+	"posthaste/local"
 	"posthaste/qmgr"
 	"posthaste/smtp"
 	"posthaste/smtpd"
@@ -48,12 +49,13 @@ client.test. A 198.18.0.1
 const mainCF = `compatibility_level = 3.6
 myhostname = mail.sim.test
 myorigin = sim.test
-mydestination =
+mydestination = local.test
 mynetworks = 198.18.0.0/15
 inet_interfaces = 192.0.2.25
 inet_protocols = ipv4
 queue_minfree = 0
-alias_maps =
+home_mailbox = Maildir/
+biff = no
 local_recipient_maps =
 notify_classes =
 maillog_file = /dev/null
@@ -92,6 +94,7 @@ trace unix - - n - 0 bounce
 verify unix - - n - 1 verify
 smtp unix - - n - 20 smtp
 relay unix - - n - 20 smtp
+local unix - n n - 20 local
 `
 
 var specs = []struct {
@@ -103,6 +106,7 @@ var specs = []struct {
 	{"rewrite", "private/rewrite", trivialrewrite.Spec()},
 	{"bounce", "private/bounce", bounce.Spec()},
 	{"smtp", "private/smtp", smtp.Spec()},
+	{"local", "private/local", local.Spec()},
 	{"smtp", "inet", smtpd.Spec()},
 }
 
@@ -116,10 +120,13 @@ type World struct {
 func NewWorld(t testing.TB, dir string) *World {
 	t.Helper()
 	w := &World{dir: dir}
+	if err := w.accounts(); err != nil {
+		t.Fatal(err)
+	}
 	for i, v := range variants {
 		etc := filepath.Join(dir, fmt.Sprintf("etc%d", i))
 		data := filepath.Join(dir, "data")
-		text := mainCF + fmt.Sprintf("default_destination_concurrency_limit = %d\nqueue_directory = %s\ndata_directory = %s\n", concurrency, dir, data) + v
+		text := mainCF + fmt.Sprintf("default_destination_concurrency_limit = %d\nalias_maps = texthash:%[2]s/aliases\nqueue_directory = %[2]s\ndata_directory = %[3]s\n", concurrency, dir, data) + v
 		if err := os.MkdirAll(etc, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -179,6 +186,9 @@ func (w *World) Run(t *testing.T, p *Plan) (out Outcome) {
 		s := &site{seed: seed(p.Seed), plan: p, disk: vfs.NewMem(4096), sockets: map[string]*socket{}, zone: fakezone.Must(zoneText), flow: flow,
 			hosts: map[string]*hop{}, counts: map[string]int{}, setting: p.Setting}
 		s.books = &books{site: s}
+		if s.mail, err = emptyMailroom(s, w.dir); err != nil {
+			t.Fatal(err)
+		}
 		s.run()
 		out = s.outcome()
 	})
@@ -264,6 +274,7 @@ func (s *site) outcome() Outcome {
 	if s.plan.Digest {
 		out.Sum = s.digest()
 	}
+	s.mail.delivered()
 	out.Errors = s.books.check(out.Log)
 	out.Doing = s.books.counts
 	out.Doing.Unfollowed = strings.Count(out.Log, "what was read while the predecessor had it was of no use")

@@ -40,6 +40,7 @@ type site struct {
 	flow    *service.Flow
 	hosts   map[string]*hop
 	books   *books
+	mail    *mailroom
 	all     sync.WaitGroup // goroutines of processes, hops and clients
 
 	mu       sync.Mutex

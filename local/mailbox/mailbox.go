@@ -175,6 +175,9 @@ type Options struct {
 	// Warn gets what an administrator should look at although mail was, or
 	// will be, delivered. Nil: dropped.
 	Warn func(format string, args ...any)
+	// Change is asked before a file or directory is renamed, synced or removed, which op says.
+	// With an error nothing is done, and the system counts as having said so. Nil: nobody is asked.
+	Change func(op, path string) error
 }
 
 // A Store delivers to mailboxes. All methods may be called concurrently.
@@ -201,7 +204,7 @@ func New(o Options) *Store {
 	}
 	o.LockAttempts = max(o.LockAttempts, 1)
 	o.Hostname = strings.NewReplacer("/", "\\057", ":", "\\072").Replace(o.Hostname)
-	return &Store{opt: o, sys: theSystem(), pid: os.Getpid(), inUse: map[string]*turn{}}
+	return &Store{opt: o, sys: theSystem().asking(o.Change), pid: os.Getpid(), inUse: map[string]*turn{}}
 }
 
 // lockInProcess waits for its turn at path. The result gives it back.

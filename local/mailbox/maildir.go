@@ -224,7 +224,7 @@ func (d *directories) remove(sub, name string) error {
 	if err != nil {
 		return err
 	}
-	return unix.Unlinkat(at, prefix+name, 0)
+	return d.sys.remove(at, prefix+name)
 }
 
 // rename moves the file, which is open as fd, from tmp to new, where nothing is

@@ -11,6 +11,7 @@ import (
 // A system is what a Store has the system do that tests watch, or have fail.
 type system struct {
 	rename func(fromAt int, from string, toAt int, to string) error // replaces nothing
+	remove func(at int, name string) error
 	sync   syncer
 }
 
@@ -22,12 +23,40 @@ func theSystem() system {
 		rename: func(fromAt int, from string, toAt int, to string) error {
 			return unix.Renameat2(fromAt, from, toAt, to, unix.RENAME_NOREPLACE)
 		},
+		remove: func(at int, name string) error { return unix.Unlinkat(at, name, 0) },
 		sync: func(fd int, _ string) error {
 			for {
 				if err := unix.Fsync(fd); err != unix.EINTR {
 					return err
 				}
 			}
+		},
+	}
+}
+
+// asking is s with the question whether it may do a thing, see Options.Change.
+func (s system) asking(change func(op, path string) error) system {
+	if change == nil {
+		return s
+	}
+	return system{
+		rename: func(fromAt int, from string, toAt int, to string) error {
+			if err := change("rename", to); err != nil {
+				return err
+			}
+			return s.rename(fromAt, from, toAt, to)
+		},
+		remove: func(at int, name string) error {
+			if err := change("remove", name); err != nil {
+				return err
+			}
+			return s.remove(at, name)
+		},
+		sync: func(fd int, path string) error {
+			if err := change("sync", path); err != nil {
+				return err
+			}
+			return s.sync(fd, path)
 		},
 	}
 }

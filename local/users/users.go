@@ -127,6 +127,9 @@ type System struct {
 	answers   map[string]answer // getent's, by key
 }
 
+// In is the database whose files are in the directory etc; empty: the system's.
+func In(etc string) *System { return &System{etc: etc} }
+
 // files are what a System reads, in this order.
 var files = [...]string{"passwd", "group", "nsswitch.conf"}
 
