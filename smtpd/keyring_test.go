@@ -13,8 +13,10 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/table"
 )
 
 // keyPair makes a key and a certificate that signs itself, as PEM.
@@ -60,77 +62,17 @@ func write(t *testing.T, dir, name string, text ...[]byte) string {
 	return path
 }
 
-// All files of smtpd_tls_chain_files are as one: a key may be in one and its
-// certificate in the next.
-func TestChainFiles(t *testing.T) {
-	t.Parallel()
-	dir := t.TempDir()
-	rsaKey, rsaCert := keyPair(t, "rsa.test", true)
-	ecKey, ecCert := keyPair(t, "ec.test", false)
-	rk, rc := write(t, dir, "rk", rsaKey), write(t, dir, "rc", rsaCert)
-	ek, ec := write(t, dir, "ek", ecKey), write(t, dir, "ec", ecCert)
-	both := write(t, dir, "both", rsaKey, rsaCert, ecKey, ecCert)
-	for _, tt := range []struct {
-		files []string
-		certs int // 0: an error
-	}{
-		{[]string{rk, rc}, 1}, {[]string{ek, ec, rk, rc}, 2}, {[]string{both}, 2}, {[]string{rc, rk}, 0}, {[]string{rk, ec}, 0}, {[]string{rk}, 0},
-	} {
-		k := &keyring{chains: tt.files}
-		certs, err := k.load()
-		if len(certs) != tt.certs || (err == nil) != (tt.certs > 0) {
-			t.Errorf("%v: %d certificates, %v", tt.files, len(certs), err)
-		}
-	}
-}
-
-// A certificate that changes is used for the next session; one that cannot be
-// read leaves the old one in use.
-func TestKeysReloaded(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		dir := t.TempDir()
-		key, cert := keyPair(t, "one.test", false)
-		path := write(t, dir, "chain", key, cert)
-		warned := ""
-		k := &keyring{chains: []string{path}, warn: func(text string) { warned = text }}
-		if err := k.refresh(time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		name := func() string {
-			if err := k.refresh(time.Now()); err != nil {
-				t.Fatal(err)
-			}
-			c, err := x509.ParseCertificate(k.certs[0].Certificate[0])
-			if err != nil {
-				t.Fatal(err)
-			}
-			return c.Subject.CommonName
-		}
-		key, cert = keyPair(t, "two.example.test", false) // another size
-		write(t, dir, "chain", key, cert)
-		if got := name(); got != "one.test" {
-			t.Errorf("%s is looked for before it is time to", got)
-		}
-		time.Sleep(keyRecheck)
-		if got := name(); got != "two.example.test" {
-			t.Errorf("%s is in use", got)
-		}
-		write(t, dir, "chain", []byte("nothing"))
-		time.Sleep(keyRecheck)
-		if got := name(); got != "two.example.test" || warned == "" {
-			t.Errorf("%s is in use, warned %q", got, warned)
-		}
-	})
-}
-
 // Of several keys the client gets one that it can use.
 func TestKeyChosen(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	ecKey, ecCert := keyPair(t, "ec.test", false)
 	rsaKey, rsaCert := keyPair(t, "rsa.test", true)
-	k := &keyring{chains: []string{write(t, dir, "all", ecKey, ecCert, rsaKey, rsaCert)}, warn: func(text string) { t.Error(text) }}
+	cfg, err := config.LoadString("smtpd_tls_chain_files = " + write(t, dir, "all", ecKey, ecCert, rsaKey, rsaCert) + "\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := newKeyring(cfg, table.Options{Warn: func(text string) { t.Error(text) }}, nil)
 	for _, tt := range []struct {
 		suite uint16
 		name  string

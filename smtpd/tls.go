@@ -111,10 +111,9 @@ func readTLS(cfg *config.Config, warn func(string, ...any), o table.Options) (*t
 	if _, ok := digests[t.digest]; !ok {
 		return nil, fmt.Errorf("smtpd_tls_fingerprint_digest = %s: expected md5, sha1, sha256, sha384 or sha512", t.digest)
 	}
-	t.keys = newKeyring(cfg, o)
 	t.readRoots(cfg, warn)
-	t.keys.roots = t.roots
-	if err := t.keys.refresh(time.Now()); err != nil {
+	t.keys = newKeyring(cfg, o, t.roots)
+	if err := t.keys.Refresh(time.Now()); err != nil {
 		if t.level == tlsEncrypt {
 			return nil, err
 		}

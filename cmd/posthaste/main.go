@@ -237,6 +237,7 @@ const ownCommands = `  explain ID|DESTINATION ... say why a message is still in 
   classify [REPLY ...]       say what kind of failure a server's reply describes
   passwd [user]              make an entry for a table of users
   dkim genkey|record ...     make keys to sign mail with
+  cert list|renew            show the servers' certificates and their TLSA records; renew one
   domain add|rotate|check|records ...
                              manage a mail domain: its settings, keys and DNS records
   dmarc report [FILE ...]    read DMARC and TLS reports: who sends in your domains' names
@@ -248,7 +249,7 @@ const ownCommands = `  explain ID|DESTINATION ... say why a message is still in 
 // helped prints how a command is called, if its arguments ask for that, and says whether they did.
 // Commands that have commands of their own may be asked behind those.
 func helped(command string, args []string, w io.Writer) bool {
-	if len(args) == 2 && slices.Contains([]string{"queue", "spool", "tls", "dkim", "dmarc", "domain"}, command) {
+	if len(args) == 2 && slices.Contains([]string{"queue", "spool", "tls", "cert", "dkim", "dmarc", "domain"}, command) {
 		args = args[1:]
 	}
 	text := usage.Of(command)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"posthaste/cleanup"
+	"posthaste/internal/acme"
 	"posthaste/internal/anvil"
 	"posthaste/internal/bounce"
 	"posthaste/internal/postlog"
@@ -36,6 +37,7 @@ func services() map[string]service.Spec {
 		verify.Spec(),
 		showq.Spec(),
 		anvil.Spec(),
+		acme.Spec(),
 		proxymap.Spec(nil),
 		service.MetricsSpec(nil),
 		service.ConsoleSpec(nil),

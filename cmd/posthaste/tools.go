@@ -14,6 +14,7 @@ import (
 	"posthaste/internal/audit"
 	"posthaste/internal/bounce"
 	"posthaste/internal/bounceclass"
+	"posthaste/internal/cert"
 	"posthaste/internal/collate"
 	"posthaste/internal/config"
 	"posthaste/internal/dmarcreport"
@@ -96,6 +97,7 @@ func tools() map[string]tool {
 		"domain": func(io streams, args []string) int {
 			return domain.Run("posthaste domain", args, io.in, io.out, io.err)
 		},
+		"cert":  func(io streams, args []string) int { return cert.Run("posthaste cert", args, io.out, io.err) },
 		"setup": setupTool,
 		"dmarc": func(io streams, args []string) int {
 			return dmarcreport.Command("posthaste dmarc", args, io.in, io.out, io.err)

@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended tls audit classify trace top collate watch passwd dkim dmarc domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended tls audit classify trace top collate watch passwd dkim dmarc cert domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -538,6 +538,20 @@ _posthaste() {
             :
         elif [[ ${COMP_WORDS[first]} == record ]]; then
             compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        fi
+        ;;
+    posthaste-cert)
+        case $prev in
+        -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-c -j"
+        elif ((COMP_CWORD == first)); then
+            _posthaste_words "list renew"
+        elif [[ ${COMP_WORDS[first]} == list ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == renew ]]; then
+            :
         fi
         ;;
     posthaste-dmarc)

@@ -4,9 +4,12 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
+	"posthaste/internal/config"
+	"posthaste/internal/servercert"
 	"posthaste/internal/table"
 )
 
@@ -19,6 +22,7 @@ const soon = 10 * 24 * time.Hour
 // to them, is for the services to say, which have to use them.
 func (c *checker) certificates() {
 	served := c.servesTLS()
+	c.acme(served)
 	for _, v := range c.of("smtpd_tls_cert_file", "smtpd_tls_eccert_file", "smtpd_tls_chain_files", "smtp_tls_cert_file", "smtp_tls_eccert_file",
 		"smtp_tls_chain_files", "lmtp_tls_cert_file", "lmtp_tls_eccert_file", "lmtp_tls_chain_files") {
 		for _, path := range table.SplitList(v.text) {
@@ -81,5 +85,31 @@ func (c *checker) validity(v value, path string, leaf *x509.Certificate, server 
 		say(v, "%s is not valid before %s: %s", path, leaf.NotBefore.Format(time.DateOnly), effect)
 	case now.Add(soon).After(leaf.NotAfter):
 		c.warn(v, "%s expires on %s: renew it", path, leaf.NotAfter.Format(time.DateOnly))
+	}
+}
+
+// acme looks at the certificate that tls_acme gets, and at what it needs.
+func (c *checker) acme(served bool) {
+	if !c.cfg.Bool("tls_acme") {
+		return
+	}
+	v := c.of("tls_acme")[0]
+	if !servercert.Serves(c.cfg) {
+		c.warn(v, "the certificate is not used: smtpd_tls_chain_files, smtpd_tls_cert_file or smtpd_tls_eccert_file names another")
+	}
+	if !c.cfg.Bool("tls_acme_agree") {
+		c.warn(v, "no certificate is requested before you accept the terms of service of %s: set tls_acme_agree = yes", c.cfg.String("tls_acme_directory"))
+	}
+	lines := slices.DeleteFunc(slices.Clone(c.services), func(s config.Service) bool { return s.Command != "acme" })
+	switch {
+	case len(lines) == 0:
+		c.warn(v, "no certificate is requested: master.cf has no line of acme; acme(8) shows it")
+	case len(lines) > 1:
+		c.warn(v, "master.cf has %d lines of acme, and two processes would request the same certificate: leave one", len(lines))
+	case c.cfg.String("tls_acme_challenge") != "dns-01" && lines[0].Type != "inet":
+		c.warn(v, "tls_acme_challenge = %s needs a port: the line of acme in master.cf must have the type inet", c.cfg.String("tls_acme_challenge"))
+	}
+	if servercert.Serves(c.cfg) {
+		c.certificate(v, servercert.ChainFile(c.cfg), served)
 	}
 }

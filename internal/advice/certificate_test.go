@@ -38,6 +38,7 @@ func TestCertificates(t *testing.T) {
 	good, old := cert(day.AddDate(0, -1, 0), day.AddDate(0, 1, 0)), cert(day.AddDate(0, -2, 0), day.AddDate(0, -1, 0))
 	const secret = "-----BEGIN PRIVATE KEY-----\n-----END PRIVATE KEY-----\n"
 	const served = "smtpd_tls_security_level = may\n"
+	const acme = "tls_acme = yes\ntls_acme_agree = yes\ndata_directory = DIR\n"
 	for _, c := range []struct{ main, master, want string }{
 		{served + "smtpd_tls_cert_file = DIR/good.pem\n", "", ""},
 		{served + "smtpd_tls_cert_file = DIR/old.pem\n", "", "!main.cf:5: smtpd_tls_cert_file: DIR/old.pem expired on 2026-10-21: mail programs"},
@@ -50,10 +51,17 @@ func TestCertificates(t *testing.T) {
 		{"", "465 inet n - n - - smtpd -o smtpd_tls_wrappermode=yes -o smtpd_tls_eccert_file=DIR/old.pem\n", "!master.cf:7: service 465/inet: -o smtpd_tls_eccert_file: DIR/old.pem expired"},
 		{"smtp_tls_cert_file = DIR/old.pem\n", "", "main.cf:4: smtp_tls_cert_file: DIR/old.pem expired on 2026-10-21: a server"},
 		{served + "smtpd_tls_cert_file = DIR/none.pem\n", "", ""},
+		{served + acme, "acme unix - - n 60 20 acme\n", "main.cf:5: tls_acme: tls_acme_challenge = http-01 needs a port\n!main.cf:5: tls_acme: DIR/acme/chain.pem expired on 2026-10-21: mail programs"},
+		{served + acme + "tls_acme_challenge = dns-01\n", "acme unix - - n 60 20 acme\n", "!main.cf:5: tls_acme: DIR/acme/chain.pem expired on 2026-10-21: mail programs"},
+		{acme, "80 inet n - n 60 20 acme\n443 inet n - n 60 20 acme\n", "main.cf:4: tls_acme: master.cf has 2 lines of acme\nmain.cf:4: tls_acme: DIR/acme/chain.pem expired on 2026-10-21"},
+		{acme + "tls_acme_agree = no\nsmtpd_tls_chain_files = DIR/good.pem\n", "", "main.cf:4: tls_acme: the certificate is not used: smtpd_tls_chain_files\nmain.cf:4: tls_acme: no certificate is requested before you accept\nmain.cf:4: tls_acme: no certificate is requested: master.cf has no line of acme"},
 	} {
 		s := newStage(t)
+		if err := os.Mkdir(filepath.Join(s.dir, "acme"), 0o700); err != nil {
+			t.Fatal(err)
+		}
 		for name, text := range map[string]string{"good.pem": good, "old.pem": secret + old, "ending.pem": cert(day.AddDate(0, -2, 0), day.AddDate(0, 0, 3)),
-			"early.pem": cert(day.AddDate(0, 1, 0), day.AddDate(0, 2, 0)), "chain.pem": secret + good + secret + old, "authority.pem": good + old} {
+			"early.pem": cert(day.AddDate(0, 1, 0), day.AddDate(0, 2, 0)), "chain.pem": secret + good + secret + old, "acme/chain.pem": secret + old, "authority.pem": good + old} {
 			s.write(t, name, text, 0o600)
 		}
 		s.expect(t, c.main, c.master, c.want)

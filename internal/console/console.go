@@ -51,17 +51,13 @@
 // console_hosts, console_listen, console_operators, console_tls, console_user_maps,
 // data_directory, maillog_file, myhostname, queue_directory, queue_history_directory,
 // queue_history_limit, queue_history_time, queue_service_name, smtpd_tls_cert_file,
-// smtpd_tls_chain_files, smtpd_tls_key_file, track_index_directory, track_index_limit.
+// smtpd_tls_chain_files, smtpd_tls_key_file, tls_acme, track_index_directory, track_index_limit.
 //
 // # Diagnostics
 //
 // "user=NAME client=ADDRESS: ACT TARGET: REASON" is an action of a user; with "failed", it was
 // not carried out. "the history of the queue lacks a sample: ..." is logged once for each reason.
 // Mail is not affected.
-//
-// # Bugs
-//
-// A renewed certificate is loaded at the next "posthaste reload", which ends all sessions.
 package console
 
 import (
@@ -88,6 +84,7 @@ import (
 	"posthaste/internal/logread"
 	"posthaste/internal/maillog"
 	"posthaste/internal/sasl"
+	"posthaste/internal/servercert"
 	"posthaste/internal/service"
 	"posthaste/internal/statedir"
 	"posthaste/internal/table"
@@ -165,7 +162,7 @@ func refuse(_ *ipc.Conn, r *ipc.Request) { r.Fail("console: unknown request %d",
 // The listener is nil for a socket of another kind.
 func prepare(env *service.Env) (*people, *tls.Config, net.Listener, error) {
 	cfg := env.Config
-	secure, err := readTLS(cfg)
+	secure, err := readTLS(env)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -214,30 +211,28 @@ func listenUnix(address string) (net.Listener, error) {
 	return l, os.Chmod(path, 0o666)
 }
 
-// readTLS reads the certificates of the SMTP server; nil without console_tls.
-func readTLS(cfg *config.Config) (*tls.Config, error) {
-	if !cfg.Bool("console_tls") {
+// readTLS reads the certificates of the SMTP server; nil without console_tls. It reads them again
+// when they change.
+func readTLS(env *service.Env) (*tls.Config, error) {
+	if !env.Config.Bool("console_tls") {
 		return nil, nil
 	}
-	secure := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
-	pairs := [][2]string{}
-	for _, file := range cfg.List("smtpd_tls_chain_files") {
-		pairs = append(pairs, [2]string{file, file})
+	o := env.Tables()
+	keys := servercert.New(env.Config, servercert.Options{Warn: o.Warn, Confined: o.Confined})
+	if err := keys.Refresh(time.Now()); err != nil {
+		return nil, fmt.Errorf("console_tls = yes: the certificate of the SMTP server: %w", err)
 	}
-	if file := cfg.String("smtpd_tls_cert_file"); len(pairs) == 0 && file != "" && file != "none" {
-		pairs = append(pairs, [2]string{file, cfg.String("smtpd_tls_key_file")})
-	}
-	for _, p := range pairs {
-		cert, err := tls.LoadX509KeyPair(p[0], p[1])
-		if err != nil {
-			return nil, fmt.Errorf("console_tls: the certificate of the SMTP server: %w", err)
-		}
-		secure.Certificates = append(secure.Certificates, cert)
-	}
-	if len(pairs) == 0 {
-		return nil, errors.New("console_tls = yes: the SMTP server has no certificate: set smtpd_tls_chain_files")
-	}
-	return secure, nil
+	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			keys.Refresh(time.Now()) // what fails is in the log, and the old ones serve
+			certs := keys.Certificates()
+			for _, c := range certs {
+				if hello.SupportsCertificate(c) == nil {
+					return c, nil
+				}
+			}
+			return certs[0], nil
+		}}, nil
 }
 
 // logs says where the log is.

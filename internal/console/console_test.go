@@ -58,7 +58,7 @@ func TestPrepare(t *testing.T) {
 		{"console_listen = 0.0.0.0:0\n", "set console_tls = yes"},
 		{"console_listen = 0.0.0.0:0\nconsole_tls = yes\nsmtpd_tls_chain_files = " + chain + "\n", ""},
 		{"console_listen = 0.0.0.0:0\nconsole_tls = yes\nsmtpd_tls_cert_file = " + chain + "\n", ""},
-		{"console_listen = 127.0.0.1:0\nconsole_tls = yes\n", "has no certificate"},
+		{"console_listen = 127.0.0.1:0\nconsole_tls = yes\n", "no server certificate"},
 		{"console_listen = 127.0.0.1:0\nconsole_tls = yes\nsmtpd_tls_chain_files = /nonexistent\n", "no such file"},
 		{"console_listen = 127.0.0.1:99999\n", "console_listen = "},
 		{"console_listen = unix:x\n", ""},

@@ -224,6 +224,8 @@ func subcommands() []subcommand {
 			options: []option{{'d', "domain", none, "domain"}, {'s', "selector", none, "selector"}, {'t', "type", "rsa|ed25519", "type"},
 				{'b', "bits", none, "size"}, {'o', "directory", directory, "where"}},
 			values: map[string]kind{"genkey": none, "record": file}},
+		{name: "cert", words: []string{"list", "renew"}, options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "JSON"}},
+			values: map[string]kind{"list": none, "renew": none}},
 		{name: "dmarc", words: []string{"report"}, options: []option{{'j', "", none, "JSON"}}, values: map[string]kind{"report": file}},
 		{name: "setup", words: []string{"backup-mx", "null-client", "relay", "sender", "site"},
 			options: []option{{'c', "dir", directory, "configuration"}, {'d', "domain", none, "a domain"}, {'n', "name", none, "name of this host"},

@@ -32,7 +32,7 @@ func TestServicesHavePages(t *testing.T) {
 	if len(names) < 8 {
 		t.Fatalf("master/settings.go has %q", names)
 	}
-	for _, name := range append(names, "anvil", "bounce", "cleanup", "console", "defer", "discard", "error", "lmtp", "local", "master", "pickup", "pipe", "postlogd",
+	for _, name := range append(names, "acme", "anvil", "bounce", "cleanup", "console", "defer", "discard", "error", "lmtp", "local", "master", "pickup", "pipe", "postlogd",
 		"postscreen", "proxymap", "qmgr", "smtp", "smtpd", "spawn", "trace", "trivial-rewrite", "verify", "virtual") {
 		if files[manPath(name, 8)] == nil {
 			t.Errorf("there is no %s(8)", name)

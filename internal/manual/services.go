@@ -32,6 +32,7 @@ type servicePage struct {
 
 func servicePages() []servicePage {
 	return []servicePage{
+		{name: "acme", dir: "internal/acme", what: "get and renew the server's certificate", see: []string{"posthaste.1", "master.cf.5", "smtpd.8"}},
 		{name: "anvil", dir: "internal/anvil", what: "report client rates and connection counts", see: []string{"smtpd.8"}},
 		{name: "bounce", aliases: []string{"defer", "trace"}, dir: "internal/bounce", what: "send delivery status notifications",
 			drop: []string{"A Composer is"}, subsystems: []string{"bounce"}, see: []string{"cleanup.8", "qmgr.8"}},

@@ -1,0 +1,392 @@
+package acme
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mholt/acmez/v3"
+	"github.com/mholt/acmez/v3/acme"
+
+	"posthaste/internal/config"
+	"posthaste/internal/servercert"
+)
+
+// A pretender is an authority in virtual time.
+type pretender struct {
+	life   time.Duration
+	refuse error
+	again  time.Duration // after a refusal
+	advice suggestion
+	root   crypto.Signer
+	times  []time.Time // of attempts
+	hang   bool
+}
+
+func (p *pretender) obtain(ctx context.Context, _, key crypto.Signer, _ *x509.Certificate) ([]byte, string, error) {
+	p.times = append(p.times, time.Now())
+	if p.hang {
+		<-ctx.Done()
+		return nil, "", ctx.Err()
+	}
+	if p.refuse != nil {
+		return nil, "", p.refuse
+	}
+	if p.root == nil {
+		p.root, _ = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	}
+	leaf := &x509.Certificate{SerialNumber: big.NewInt(int64(len(p.times))), DNSNames: []string{"mail.example.org"}, NotBefore: time.Now(), NotAfter: time.Now().Add(p.life)}
+	above := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "the pretender"}}
+	der, err := x509.CreateCertificate(rand.Reader, leaf, above, key.Public(), p.root)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), "https://ca.example/1", err
+}
+
+func (p *pretender) suggest(context.Context, *x509.Certificate) (suggestion, error) {
+	return p.advice, nil
+}
+func (p *pretender) advise(error) string { return "" }
+func (p *pretender) said() (time.Time, time.Duration) {
+	return time.Now().Add(p.again), 0
+}
+
+// begin runs a manager as the service does, until the context ends.
+func begin(t *testing.T, cfg *config.Config, p *pretender, l *lines, look time.Duration) (stop func()) {
+	t.Helper()
+	set, err := read(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := servercert.OpenStore(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &manager{set: set, store: store, ca: p, log: l, spread: func() float64 { return 0.5 }, look: look}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); m.run(ctx) }()
+	synctest.Wait()
+	return func() { cancel(); <-done; store.Close() }
+}
+
+const basic = "tls_acme = yes\ntls_acme_agree = yes\nmyhostname = mail.example.org\ntls_acme_directory = https://ca.example/dir\n"
+
+// TestRenewals: a certificate is renewed when two thirds of its life have passed, or when the
+// authority says, and not at another time, for a year.
+func TestRenewals(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg, l := load(t, basic+"data_directory = "+t.TempDir()+"\n"), new(lines)
+		p := &pretender{life: 45 * 24 * time.Hour}
+		stop := begin(t, cfg, p, l, time.Hour)
+		time.Sleep(365 * 24 * time.Hour)
+		synctest.Wait()
+		stop()
+		if n := len(p.times); n != 13 {
+			t.Errorf("%d certificates in a year", n)
+		}
+		for i := 1; i < len(p.times); i++ {
+			if d := p.times[i].Sub(p.times[i-1]); d < 30*24*time.Hour-time.Minute || d > 30*24*time.Hour+time.Minute {
+				t.Errorf("renewed after %v", d)
+			}
+		}
+		// It is to be revoked: the authority wants it renewed tomorrow.
+		start := time.Now().Add(24 * time.Hour)
+		p.advice = suggestion{start: start, end: start.Add(2 * time.Hour), why: "https://ca.example/why"}
+		p.times = nil
+		stop = begin(t, cfg, p, l, time.Hour)
+		time.Sleep(48 * time.Hour)
+		synctest.Wait()
+		stop()
+		if len(p.times) != 1 || p.times[0].Sub(start.Add(time.Hour)).Abs() > time.Minute {
+			t.Errorf("renewed at %v, wanted at %v; %s", p.times, start.Add(time.Hour), l.text())
+		}
+		if !strings.Contains(l.text(), ", see https://ca.example/why") {
+			t.Error("the log does not say why")
+		}
+	})
+}
+
+// TestNoHammering: failures are followed by longer and longer pauses, and restarts do not shorten
+// them; nor do attempts that a restart interrupts. What somebody asks for is tried at once.
+func TestNoHammering(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg, l := load(t, basic+"data_directory = "+t.TempDir()+"\n"), new(lines)
+		p := &pretender{life: time.Hour, refuse: errors.New("not today")}
+		for range 3 * 24 * 6 { // for three days, a restart each ten minutes
+			stop := begin(t, cfg, p, l, lookAgain)
+			time.Sleep(10 * time.Minute)
+			synctest.Wait()
+			stop()
+		}
+		if n := len(p.times); n < 10 || n > 12 {
+			t.Errorf("%d attempts in three days", n)
+		}
+		for i := 1; i < len(p.times); i++ {
+			d, least := p.times[i].Sub(p.times[i-1]), min(firstBackOff<<(i-1), lastBackOff)
+			if i < 10 && d < least || i >= 10 && d < lastBackOff {
+				t.Errorf("attempt %d after %v", i, d)
+			}
+		}
+		p.again, p.times = 100*time.Hour, nil
+		store, err := servercert.OpenStore(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		stop := begin(t, cfg, p, l, lookAgain)
+		if err := store.Request(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(lookAgain)
+		synctest.Wait()
+		if len(p.times) != 1 {
+			t.Errorf("%d attempts on request", len(p.times))
+		}
+		time.Sleep(99 * time.Hour)
+		synctest.Wait()
+		if stop(); len(p.times) != 1 {
+			t.Errorf("%d attempts before the authority permits one", len(p.times))
+		}
+		p.hang, p.times = true, nil
+		time.Sleep(2 * time.Hour)
+		for range 12 { // an hour of restarts
+			stop := begin(t, cfg, p, l, lookAgain)
+			time.Sleep(time.Second)
+			stop()
+			time.Sleep(interrupted - time.Second)
+		}
+		if n := len(p.times); n > 12 {
+			t.Errorf("%d interrupted attempts in an hour", n)
+		}
+		begin(t, cfg, p, l, lookAgain)()
+		before := len(p.times)
+		begin(t, cfg, p, l, lookAgain)()
+		if len(p.times) != before {
+			t.Error("a restart repeats an attempt at once")
+		}
+	})
+}
+
+// TestKeyUnreadable: without the private key nothing is asked for, and the key is not replaced. It is
+// said once.
+func TestKeyUnreadable(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg, l := load(t, basic+"data_directory = "+t.TempDir()+"\n"), new(lines)
+		p := &pretender{life: 9 * 24 * time.Hour}
+		begin(t, cfg, p, l, lookAgain)()
+		key := filepath.Join(servercert.Directory(cfg), "key.pem")
+		good, err := os.ReadFile(key)
+		if err != nil || len(p.times) != 1 {
+			t.Fatal(err, p.times)
+		}
+		if err := os.WriteFile(key, []byte("rubbish"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		stop := begin(t, cfg, p, l, lookAgain)
+		time.Sleep(7 * 24 * time.Hour)
+		synctest.Wait()
+		if text, err := os.ReadFile(key); string(text) != "rubbish" || err != nil || len(p.times) != 1 {
+			t.Errorf("%q, %v, %d attempts", text, err, len(p.times))
+		}
+		if n := strings.Count(l.text(), "key.pem: expected a private key in PEM form"); n != 1 {
+			t.Errorf("said %d times: %s", n, l.text())
+		}
+		if err := os.WriteFile(key, good, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(mendLook)
+		synctest.Wait()
+		if stop(); len(p.times) != 2 {
+			t.Errorf("%d attempts when the key is back", len(p.times))
+		}
+	})
+}
+
+// TestSettings: what cannot work is said, before anything is asked for.
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "bad")
+	if err := os.WriteFile(file, []byte("key x {};"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dns := "tls_acme_challenge = dns-01\n"
+	for main, want := range map[string]string{
+		"":                      "",
+		"tls_acme = no\n":       "tls_acme = no",
+		"tls_acme_agree = no\n": "set tls_acme_agree = yes",
+		"tls_acme_directory = http://ca.example/\n":              "begins with https://",
+		"tls_acme_domains =\n":                                   "has no name",
+		"tls_acme_domains = mail\n":                              "expected a host name with its domain",
+		"tls_acme_domains = 192.0.2.1\n":                         "expected a host name with its domain",
+		"tls_acme_domains = *.example.org\n":                     "a wildcard needs tls_acme_challenge = dns-01",
+		"tls_acme_domains = Mail.Example.ORG., bücher.example\n": "",
+		"tls_acme_CAfile = /nonexistent\n":                       "tls_acme_CAfile: ",
+		"tls_acme_CAfile = " + file + "\n":                       "expected certificates in PEM form",
+		dns:                                                      "set tls_acme_update_server or tls_acme_command",
+		dns + "tls_acme_command = /bin/true\n":                   "",
+		dns + "tls_acme_update_server = 192.0.2.1\n":             "",
+		dns + "tls_acme_update_server = ns.example.org\ntls_acme_update_key_file = " + file + "\n": "key x: expected algorithm and secret",
+		dns + "tls_acme_update_server = ns.example.org\ntls_acme_update_key_file = /nonexistent\n": "tls_acme_update_key_file: /nonexistent: ",
+	} {
+		s, err := read(load(t, basic+main))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v", main, err)
+		}
+		if err == nil && strings.Contains(main, "bücher") && strings.Join(s.names, " ") != "mail.example.org xn--bcher-kva.example" {
+			t.Errorf("%q", s.names)
+		}
+		if err == nil && s.update != nil && s.update.server != "192.0.2.1:53" {
+			t.Errorf("%q", s.update.server)
+		}
+	}
+}
+
+func TestKeyFile(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		tsig: "posthaste. hmac-sha256.",
+		"# a comment\nkey Other.Name. {\n\talgorithm \"HMAC-SHA512\";\n\tsecret \"YQ==\";\n};\nkey \"second\" { algorithm hmac-sha1; secret \"eA==\"; };\n": "other.name. hmac-sha512.",
+		"":                            "",
+		"secret":                      "",
+		"key a { secret \"YQ==\"; };": "",
+		"key a { algorithm hmac-md5; secret \"YQ==\"; };": "",
+	} {
+		k, err := parseKey(text)
+		if (err != nil) != (want == "") || err == nil && k.name+" "+k.algorithm != want {
+			t.Errorf("%q: %v, %v", text, k, err)
+		}
+	}
+}
+
+// TestStrangers: who connects to the port learns nothing but the answers to present challenges, and
+// is not waited for.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	r := newResponder()
+	undo, err := r.present(t.Context(), acme.Challenge{Type: http01, Token: "tok_en", KeyAuthorization: "tok_en.thumb"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(request string) string {
+		here, there := net.Pipe()
+		done := make(chan struct{})
+		go func() { defer close(done); r.http(t.Context(), there); there.Close() }()
+		go func() { io.WriteString(here, request) }()
+		answer, _ := io.ReadAll(here)
+		here.Close()
+		<-done
+		line, _, _ := strings.Cut(string(answer), "\r\n")
+		_, body, _ := strings.Cut(string(answer), "\r\n\r\n")
+		return line + " " + body
+	}
+	get := func(path string) string { return "GET " + path + " HTTP/1.1\r\nHost: mail.example.org\r\n\r\n" }
+	good := "HTTP/1.1 200 OK tok_en.thumb"
+	for request, want := range map[string]string{
+		get(wellKnown + "tok_en"):         good,
+		get(wellKnown + "tok_en/../../x"): "HTTP/1.1 404 ",
+		get(wellKnown):                    "HTTP/1.1 404 ",
+		get("/"):                          "HTTP/1.1 404 ",
+		strings.Replace(get(wellKnown+"tok_en"), "GET", "POST", 1): "HTTP/1.1 404 ",
+		get("/" + strings.Repeat("x", 2*maxRequest)):               " ",
+	} {
+		if got := ask(request); !strings.HasPrefix(got, want) {
+			t.Errorf("%.60q: %q", request, got)
+		}
+	}
+	if undo(t.Context()); strings.HasPrefix(ask(get(wellKnown+"tok_en")), good) {
+		t.Error("the answer stays")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		here, there := net.Pipe()
+		defer here.Close()
+		began := time.Now()
+		r.http(t.Context(), there) // nobody says anything
+		r.alpn(t.Context(), there)
+		if d := time.Since(began); d > 2*clientTime {
+			t.Errorf("waited %v", d)
+		}
+	})
+}
+
+// TestHandshakes: port 443 has no certificate but that of the challenge.
+func TestHandshakes(t *testing.T) {
+	t.Parallel()
+	r := newResponder()
+	undo, err := r.present(t.Context(), acme.Challenge{Type: alpn01, Token: "t", KeyAuthorization: "t.x", Identifier: acme.Identifier{Type: "dns", Value: "mail.example.org"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shake := func(name string) error {
+		here, there := net.Pipe()
+		defer here.Close()
+		done := make(chan struct{})
+		go func() { defer close(done); r.alpn(t.Context(), there); there.Close() }()
+		err := tls.Client(here, &tls.Config{ServerName: name, NextProtos: []string{acmez.ACMETLS1Protocol}, InsecureSkipVerify: true}).Handshake()
+		here.Close()
+		<-done
+		return err
+	}
+	if err := shake("MAIL.example.org"); err != nil {
+		t.Error(err)
+	}
+	if shake("example.org") == nil {
+		t.Error("there is a certificate for another name")
+	}
+	if undo(t.Context()); shake("mail.example.org") == nil {
+		t.Error("the certificate stays")
+	}
+}
+
+// TestVerify: a chain that is not for our key is not used.
+func TestVerify(t *testing.T) {
+	t.Parallel()
+	ours, _ := servercert.NewKey("ecdsa")
+	other, _ := servercert.NewKey("rsa")
+	text, err := servercert.SelfSigned(ours, []string{"x.example"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, chain := pem.Decode(text)
+	for _, tt := range []struct {
+		chain []byte
+		key   crypto.Signer
+		name  string
+		good  bool
+	}{{chain, ours, "x.example", true}, {chain, other, "x.example", false}, {chain, ours, "y.example", false}, {text, ours, "x.example", false}, {nil, ours, "x.example", false},
+		{append(chain, make([]byte, maxChain)...), ours, "x.example", false}} {
+		c := &client{set: &settings{names: []string{tt.name}}}
+		if err := c.verify(tt.chain, tt.key); (err == nil) != tt.good {
+			t.Errorf("%d octets: %v", len(tt.chain), err)
+		}
+	}
+}
+
+// FuzzKeyFile: any text is a key that can be used, or an error.
+func FuzzKeyFile(f *testing.F) {
+	f.Add(tsig)
+	f.Add(`key a { algorithm hmac-sha1; secret "eA=="; };`)
+	f.Fuzz(func(t *testing.T, text string) {
+		if k, err := parseKey(text); err == nil && (k.name == "" || k.secret == "" || !strings.HasSuffix(k.name, ".")) {
+			t.Errorf("%+v", k)
+		}
+	})
+}

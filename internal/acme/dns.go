@@ -1,0 +1,278 @@
+package acme
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/mholt/acmez/v3/acme"
+	"github.com/miekg/dns"
+
+	"posthaste/internal/resolver"
+)
+
+const (
+	updateTime  = 20 * time.Second // for each question and update
+	commandTime = 2 * time.Minute
+	undoTime    = commandTime + 10*time.Second
+	visibleTime = 3 * time.Minute // until all name servers should have a record
+	visibleWait = 5 * time.Second // between two looks
+	recordTTL   = 60              // seconds
+	maxServers  = 16              // name servers of a zone
+	maxPrinted  = 400             // octets of what a command printed
+)
+
+// A publisher changes TXT records. Both methods return when its server has them.
+type publisher interface {
+	add(ctx context.Context, name, text string) error
+	remove(ctx context.Context, name, text string) error
+}
+
+// A dnsSolver answers dns-01: it publishes a record, and waits until all name servers have it.
+type dnsSolver struct {
+	publisher
+	dns  asker
+	at   func(netip.Addr) (texts, func()) // the name server at an address, and what ends asking it
+	warn func(format string, args ...any)
+}
+
+// texts look up TXT records, and an asker what else it takes to find the servers that have them.
+type texts interface {
+	TXT(ctx context.Context, name string) (resolver.Answer[string], error)
+}
+type asker interface {
+	texts
+	NS(ctx context.Context, name string) (resolver.Answer[string], error)
+	Addrs(ctx context.Context, host string, f resolver.Family) (resolver.Answer[netip.Addr], error)
+}
+
+func (d *dnsSolver) present(ctx context.Context, c acme.Challenge) (func(context.Context), error) {
+	name, text := "_acme-challenge."+strings.TrimPrefix(c.Identifier.Value, "*."), c.DNS01KeyAuthorization()
+	undo := func(ctx context.Context) {
+		if err := d.remove(ctx, name, text); err != nil {
+			d.warn("the record stays: %s IN TXT %q: %v", name, text, err)
+		}
+	}
+	if err := d.add(ctx, name, text); err != nil {
+		return nil, fmt.Errorf("publish %s: %w", name, err)
+	}
+	if err := d.wait(ctx, name, text); err != nil {
+		undo(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return undo, nil
+}
+
+// wait returns when all name servers of the zone show a text, or after a while, with a warning: the
+// authority decides then. The error is that of ctx.
+func (d *dnsSolver) wait(ctx context.Context, name, text string) error {
+	end := time.Now().Add(visibleTime)
+	for {
+		err := d.shown(ctx, name, text)
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(end) {
+			d.warn("%s is not visible everywhere after %v, and the authority is asked nevertheless: %v", name, visibleTime, err)
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(visibleWait):
+		}
+	}
+}
+
+// shown says whether all name servers of a name's zone show a text.
+func (d *dnsSolver) shown(ctx context.Context, name, text string) error {
+	hosts, err := d.servers(ctx, name)
+	if err != nil {
+		return err
+	}
+	for _, host := range hosts {
+		addrs, err := d.dns.Addrs(ctx, host, resolver.IPv4|resolver.IPv6)
+		if err != nil {
+			return fmt.Errorf("name server %s: %w", host, err)
+		}
+		// One address that answers speaks for its server.
+		err = nil
+		for _, addr := range addrs.Records {
+			err = d.shownAt(ctx, addr, name, text)
+			var silent *resolver.Error
+			if !errors.As(err, &silent) || resolver.NotFound(err) {
+				break
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("name server %s: %w", host, err)
+		}
+	}
+	return nil
+}
+
+// shownAt asks one name server.
+func (d *dnsSolver) shownAt(ctx context.Context, addr netip.Addr, name, text string) error {
+	server, closing := d.at(addr)
+	defer closing()
+	a, err := server.TXT(ctx, name)
+	if err != nil {
+		return err
+	}
+	for _, r := range a.Records {
+		if r == text {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s has other records", name)
+}
+
+// servers are the name servers of the zone that a name is in.
+func (d *dnsSolver) servers(ctx context.Context, name string) ([]string, error) {
+	for zone := name; zone != ""; _, zone, _ = strings.Cut(zone, ".") {
+		a, err := d.dns.NS(ctx, zone)
+		switch {
+		case err == nil && len(a.Records) > maxServers:
+			return nil, fmt.Errorf("%s has %d name servers, expected at most %d", zone, len(a.Records), maxServers)
+		case err == nil:
+			return a.Records, nil
+		case !resolver.NotFound(err):
+			return nil, err
+		}
+	}
+	return nil, fmt.Errorf("%s is in no zone with name servers", name)
+}
+
+// An updater publishes by dynamic updates (RFC 2136), signed with TSIG (RFC 8945).
+type updater struct {
+	server string // host:port
+	key    *tsigKey
+}
+
+func (u *updater) add(ctx context.Context, name, text string) error {
+	return u.update(ctx, name, func(m *dns.Msg, rr dns.RR) { m.Insert([]dns.RR{rr}) }, text)
+}
+
+func (u *updater) remove(ctx context.Context, name, text string) error {
+	return u.update(ctx, name, func(m *dns.Msg, rr dns.RR) { m.Remove([]dns.RR{rr}) }, text)
+}
+
+func (u *updater) update(ctx context.Context, name string, change func(*dns.Msg, dns.RR), text string) error {
+	zone, err := u.zone(ctx, name)
+	if err != nil {
+		return err
+	}
+	m := new(dns.Msg)
+	m.SetUpdate(zone)
+	change(m, &dns.TXT{Hdr: dns.RR_Header{Name: dns.Fqdn(name), Rrtype: dns.TypeTXT, Class: dns.ClassINET, Ttl: recordTTL}, Txt: []string{text}})
+	_, err = u.exchange(ctx, m)
+	return err
+}
+
+// zone asks the server which of its zones a name is in.
+func (u *updater) zone(ctx context.Context, name string) (string, error) {
+	for at := dns.Fqdn(name); at != "" && at != "."; _, at, _ = strings.Cut(at, ".") {
+		m := new(dns.Msg)
+		m.SetQuestion(at, dns.TypeSOA)
+		r, err := u.exchange(ctx, m)
+		var refused rcode
+		if errors.As(err, &refused) {
+			continue // it may be below a zone that the server has
+		}
+		if err != nil {
+			return "", err
+		}
+		for _, rr := range r.Answer {
+			if soa, ok := rr.(*dns.SOA); ok && r.Authoritative {
+				return soa.Hdr.Name, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("name server %s has no zone for %s", u.server, name)
+}
+
+// A rcode is the refusal of a name server.
+type rcode struct {
+	server string
+	code   int
+}
+
+func (r rcode) Error() string {
+	text := fmt.Sprintf("name server %s: %s", r.server, dns.RcodeToString[r.code])
+	if r.code == dns.RcodeRefused || r.code == dns.RcodeNotAuth {
+		text += ": it does not permit the update with the key of tls_acme_update_key_file"
+	}
+	return text
+}
+
+func (u *updater) exchange(ctx context.Context, m *dns.Msg) (*dns.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, updateTime)
+	defer cancel()
+	c := &dns.Client{Net: "tcp", Timeout: updateTime}
+	if u.key != nil {
+		c.TsigSecret = map[string]string{u.key.name: u.key.secret}
+		m.SetTsig(u.key.name, u.key.algorithm, 300, time.Now().Unix())
+	}
+	r, _, err := c.ExchangeContext(ctx, m, u.server)
+	if r != nil && r.Rcode != dns.RcodeSuccess {
+		if t := r.IsTsig(); t != nil && t.Error == dns.RcodeBadTime {
+			return nil, fmt.Errorf("name server %s: the time of the update is wrong: is the clock of this machine right?", u.server)
+		}
+		return nil, rcode{u.server, r.Rcode}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("name server %s: %w", u.server, err)
+	}
+	return r, nil
+}
+
+// A commander publishes by a command.
+type commander []string
+
+func (c commander) add(ctx context.Context, name, text string) error {
+	return c.run(ctx, "present", name, text)
+}
+
+func (c commander) remove(ctx context.Context, name, text string) error {
+	return c.run(ctx, "cleanup", name, text)
+}
+
+// run runs the command with all that it starts in a process group, which ends with it.
+func (c commander) run(ctx context.Context, args ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, commandTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, c[0], append(append([]string{}, c[1:]...), args...)...)
+	out := &head{most: maxPrinted}
+	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second // for one that it started and that keeps its output open
+	err := cmd.Run()
+	if ctx.Err() == context.DeadlineExceeded {
+		err = fmt.Errorf("it took longer than %v", commandTime)
+	}
+	if err == nil {
+		return nil
+	}
+	if said := strings.Join(strings.Fields(out.b.String()), " "); said != "" {
+		return fmt.Errorf("tls_acme_command: %s %s: %w: %s", c[0], args[0], err, said)
+	}
+	return fmt.Errorf("tls_acme_command: %s %s: %w", c[0], args[0], err)
+}
+
+// A head keeps the first octets of what is written to it.
+type head struct {
+	b    bytes.Buffer
+	most int
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	h.b.Write(p[:min(len(p), max(h.most-h.b.Len(), 0))])
+	return len(p), nil
+}

@@ -1,0 +1,280 @@
+// Package cert is the command posthaste cert: it shows the certificates of the mail system's
+// servers, with the TLSA records of their keys, and asks the acme service for a renewal.
+//
+// # Security
+//
+// It is for root and the mail owner. In data_directory it acts with the rights of that directory's
+// owner (package servercert).
+package cert
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"posthaste/internal/cli"
+	"posthaste/internal/config"
+	"posthaste/internal/servercert"
+)
+
+const usage = `usage: posthaste cert list [-j] [-c config_directory]
+       posthaste cert renew [-c config_directory]`
+
+const (
+	// takenTime is how long the service may take to notice a request: it looks every ten seconds.
+	takenTime = 30 * time.Second
+	// renewTime is how long the command waits for a renewal.
+	renewTime = 20 * time.Minute
+	poll      = 500 * time.Millisecond
+)
+
+// A command is one run of it.
+type command struct {
+	*cli.Tool
+	cfg  *config.Config
+	json bool
+}
+
+// Run runs posthaste cert, and returns its exit status.
+func Run(name string, args []string, stdout, stderr io.Writer) int {
+	c := &command{Tool: &cli.Tool{Name: name, Stdout: stdout, Stderr: stderr}}
+	verbs := map[string]struct {
+		letters string
+		do      func() error
+	}{"list": {"c:j", c.list}, "renew": {"c:", c.renew}}
+	if len(args) == 0 || verbs[args[0]].do == nil {
+		return c.Fatal(cli.ExitUsage, "%s", usage)
+	}
+	verb := verbs[args[0]]
+	opts, rest, err := cli.Getopt(args[1:], verb.letters)
+	if err != nil || len(rest) > 0 {
+		return c.Fatal(cli.ExitUsage, "%s", usage)
+	}
+	dir := ""
+	for _, o := range opts {
+		switch o.Letter {
+		case 'c':
+			dir = o.Value
+		case 'j':
+			c.json = true
+		}
+	}
+	if c.cfg, err = config.Load(config.Dir(dir)); err != nil {
+		return c.Fatal(cli.ExitConfig, "%v", err)
+	}
+	w := &cli.ErrWriter{W: stdout}
+	c.Stdout = w
+	if err := verb.do(); err != nil {
+		return c.Fail(err)
+	}
+	if w.Err != nil {
+		return c.Fatal(cli.ExitIO, "%v", w.Err)
+	}
+	return 0
+}
+
+// A Certificate is one that is listed.
+type Certificate struct {
+	Names      []string  `json:"names"`
+	Issuer     string    `json:"issuer"`
+	SelfSigned bool      `json:"self_signed"`
+	Begin      time.Time `json:"not_before"`
+	End        time.Time `json:"not_after"`
+	Days       int       `json:"days_left"`
+	TLSA       []string  `json:"tlsa"`
+	// What follows is of tls_acme.
+	Authority string    `json:"authority,omitempty"`
+	Account   string    `json:"account,omitempty"`
+	Renewal   time.Time `json:"renewal,omitzero"`
+	Problem   string    `json:"problem,omitempty"`
+	Next      time.Time `json:"next_attempt,omitzero"`
+}
+
+// describe says what is shown of a certificate.
+func describe(leaf *x509.Certificate, now time.Time) (*Certificate, error) {
+	c := &Certificate{Names: leaf.DNSNames, Issuer: leaf.Issuer.String(), SelfSigned: servercert.IsSelfSigned(leaf), Begin: leaf.NotBefore, End: leaf.NotAfter,
+		Days: int(math.Floor(leaf.NotAfter.Sub(now).Hours() / 24))}
+	data, err := servercert.TLSA(leaf.PublicKey)
+	if err != nil {
+		return nil, err
+	}
+	c.TLSA = records(c.Names, data)
+	return c, nil
+}
+
+// records are the TLSA records of a key for port 25 of each name. A wildcard is the name of no host.
+func records(names []string, data string) (list []string) {
+	for _, n := range names {
+		if !strings.HasPrefix(n, "*.") {
+			list = append(list, fmt.Sprintf("_25._tcp.%s. IN TLSA %s", n, data))
+		}
+	}
+	return list
+}
+
+// list shows the certificates.
+func (c *command) list() error {
+	now := time.Now()
+	var certs []*Certificate
+	var err error
+	if servercert.Serves(c.cfg) {
+		certs, err = c.own(now)
+	} else {
+		certs, err = c.files(now)
+	}
+	if err != nil {
+		return err
+	}
+	for _, cert := range certs {
+		if c.json {
+			if err := json.NewEncoder(c.Stdout).Encode(cert); err != nil {
+				return err
+			}
+		} else {
+			cert.print(c.Stdout)
+		}
+	}
+	return nil
+}
+
+// files describes the certificates in the administrator's files.
+func (c *command) files(now time.Time) (list []*Certificate, err error) {
+	keys := servercert.New(c.cfg, servercert.Options{Warn: func(text string) { c.Warn("%s", text) }})
+	if err := keys.Refresh(now); err != nil {
+		return nil, cli.Errorf(cli.ExitConfig, "%w", err)
+	}
+	for _, k := range keys.Certificates() {
+		leaf, err := x509.ParseCertificate(k.Certificate[0])
+		if err != nil {
+			return nil, err
+		}
+		cert, err := describe(leaf, now)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, cert)
+	}
+	return list, nil
+}
+
+// own describes the certificate of tls_acme.
+func (c *command) own(now time.Time) ([]*Certificate, error) {
+	store, err := servercert.OpenStore(c.cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer store.Close()
+	chain, err := store.Chain()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, cli.Errorf(cli.ExitUnavailable, "the acme service has not run yet: uncomment its line in master.cf, and type \"posthaste reload\"")
+	}
+	if err != nil {
+		return nil, err
+	}
+	cert, err := describe(chain[0], now)
+	if err != nil {
+		return nil, err
+	}
+	st, err := store.State()
+	if err != nil {
+		return nil, err
+	}
+	cert.Authority, cert.Account, cert.Problem, cert.Next = st.Authority, st.Account, st.Problem, st.Next
+	if !cert.SelfSigned {
+		if cert.Renewal = st.Renew; cert.Renewal.IsZero() {
+			cert.Renewal = cert.Begin.Add(cert.End.Sub(cert.Begin) / 3 * 2)
+		}
+	}
+	return []*Certificate{cert}, nil
+}
+
+// print shows a certificate to a person.
+func (c *Certificate) print(w io.Writer) {
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "  %-12s"+format+"\n", append([]any{name}, args...)...)
+	}
+	fmt.Fprintln(w, strings.Join(c.Names, " "))
+	issuer := c.Issuer
+	if c.SelfSigned {
+		issuer = "itself: no authority vouches for it"
+	}
+	line("issued by", "%s", issuer)
+	line("valid until", "%s, %d days left", date(c.End), c.Days)
+	if !c.Renewal.IsZero() {
+		line("renewal", "%s", date(c.Renewal))
+	}
+	if c.Account != "" {
+		line("account", "%s", c.Account)
+	}
+	if c.Problem != "" {
+		line("problem", "%s", c.Problem)
+		line("next attempt", " %s", date(c.Next))
+	}
+	for _, r := range c.TLSA {
+		line("TLSA", "%s", r)
+	}
+}
+
+// date is a time as people read it.
+func date(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
+
+// renew asks the service for a renewal, and waits for it.
+func (c *command) renew() error {
+	if !servercert.Serves(c.cfg) {
+		return cli.Errorf(cli.ExitConfig, "the servers do not use a certificate of tls_acme: set tls_acme = yes, and none of smtpd_tls_chain_files, smtpd_tls_cert_file and smtpd_tls_eccert_file")
+	}
+	store, err := servercert.OpenStore(c.cfg)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	asked := time.Now()
+	if err := store.Request(); err != nil {
+		return err
+	}
+	st, err := wait(context.Background(), store, asked)
+	if err != nil {
+		return err
+	}
+	if st.Problem != "" {
+		return cli.Errorf(cli.ExitUnavailable, "no certificate: %s", st.Problem)
+	}
+	chain, err := store.Chain()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(c.Stdout, "the certificate for %s is by %s, and valid until %s\n", strings.Join(slices.Clone(chain[0].DNSNames), " "), chain[0].Issuer, date(chain[0].NotAfter))
+	return nil
+}
+
+// wait waits for the end of an attempt that began after a request.
+func wait(ctx context.Context, store *servercert.Store, asked time.Time) (*servercert.State, error) {
+	for {
+		st, err := store.State()
+		if err != nil {
+			return nil, err
+		}
+		passed := time.Since(asked)
+		switch {
+		case st.Finished.After(asked) && !st.Finished.Before(st.Attempt) && !st.Attempt.Before(asked):
+			return st, nil
+		case passed > takenTime && st.Attempt.Before(asked):
+			return nil, cli.Errorf(cli.ExitUnavailable, "the acme service has not taken the request up: is the mail system running, and is its line in master.cf? The log says more; the request stays")
+		case passed > renewTime:
+			return nil, cli.Errorf(cli.ExitUnavailable, "the attempt has not ended after %v: the log says how it goes on", renewTime)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(poll):
+		}
+	}
+}

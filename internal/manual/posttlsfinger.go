@@ -1,0 +1,52 @@
+package manual
+
+func posttlsfingerPage() command {
+	return command{
+		name:     "posttls-finger",
+		what:     "probe the TLS properties of an SMTP or LMTP server",
+		synopsis: []string{"[options] [inet :]domain[:port] [match ...]", "-S [options] unix:pathname [match ...]"},
+		about: []string{
+			"posttls-finger(1) connects to a destination as smtp(8) would, starts TLS, and reports how the session is encrypted, which certificate the server has, and whether it meets the security level. It uses no tables, and no service of the mail system.",
+			"The destination is a domain, whose MX records are looked up, or a host in brackets. The default port is 25, or 24 with -S.",
+			"The output is that of Postfix's posttls-finger, except that a server without STARTTLS is named. OpenSSL's traces of handshakes and packets (-L ssl-debug and similar) are not available.",
+			"The arguments after the destination are the names that the certificate may have, at the levels verify and secure, or its fingerprints, at the level fingerprint.",
+		},
+		options: []option{
+			{'a', "family", "any|ipv4|ipv6", "The addresses to use."},
+			{'A', "tafile", file, "Trust anchors, instead of those of -F and -P. May be repeated."},
+			{'C', "", none, "Print the certificates that the server sends, in PEM form."},
+			{'c', "", none, "Do not show the SMTP dialogue."},
+			{'d', "mdalg", "md5|sha1|sha256|sha384|sha512", "The digest for fingerprints, instead of smtp_tls_fingerprint_digest."},
+			{'F', "CAfile", file, "The CAs to trust. Without this option, -P and -A, no CA is trusted."},
+			{'f', "", none, "Look up TLSA records even if the host's address records are not validated by DNSSEC."},
+			{'g', "grade", "export|low|medium|high|null", "The minimum cipher grade; medium by default."},
+			{'H', "chainfiles", file, "Files with keys and certificates to present to the server."},
+			{'h', "host_lookup", none, "How to look up hosts: dns (the default), native or both."},
+			{'K', "keyfile", file, "The client's private key; by default in the file of -k."},
+			{'k', "certfile", file, "The client certificate; by default in the file of -K."},
+			{'L', "logopts", none, "What to log about TLS: a list of none (0), routine (1), peercert, certmatch, untrusted, cache, verbose and debug (2); routine,certmatch by default."},
+			{'l', "level", "none|may|encrypt|fingerprint|dane|dane-only|verify|secure", "The security level; dane by default. Without TLSA records, dane and dane-only are the same as secure."},
+			{'M', "policy", "dane|encrypt|may", "How to use the TLSA records of an MX host whose MX record is not secure; dane by default."},
+			{'m', "count", none, "The number of reconnections with -r; 5 by default."},
+			{'o', "name=value", none, "Override a main.cf setting. May be repeated."},
+			{'P', "CApath", directory, "A directory with the certificates of CAs to trust."},
+			{'p', "protocols", none, "The TLS protocols; >=TLSv1 by default."},
+			{'r', "delay", none, "Connect again after this many seconds, and report whether the TLS session is resumed."},
+			{'S', "", none, "Speak LMTP."},
+			{'s', "servername", none, "The server name to send (SNI). With TLSA records, it is the name that has those records."},
+			{'T', "timeout", none, "The time limit of a command in seconds; 30 by default."},
+			{'t', "timeout", none, "The time limit of a connection and of the greeting in seconds; 30 by default."},
+			{'v', "", none, "Print the MX hosts and the addresses."},
+			{'w', "", none, "Start TLS without STARTTLS (wrapper mode), as on port 465."},
+			{'X', "", none, "Refused: there is no tlsproxy."},
+		},
+		operands: site,
+		status:   []status{{0, "The server was probed, whatever the outcome."}, {1, "The command line is wrong, or a file that it names cannot be used."}},
+		see:      []string{"smtp.8", "main.cf.5"},
+		sections: []section{{
+			title:   "Examples",
+			about:   []string{"Whether a domain's TLSA records are right:"},
+			example: "posttls-finger -c example.com",
+		}},
+	}
+}
