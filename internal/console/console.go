@@ -89,6 +89,7 @@ import (
 	"posthaste/internal/statedir"
 	"posthaste/internal/table"
 	"posthaste/internal/track"
+	"posthaste/internal/webserver"
 )
 
 const (
@@ -162,7 +163,8 @@ func refuse(_ *ipc.Conn, r *ipc.Request) { r.Fail("console: unknown request %d",
 // The listener is nil for a socket of another kind.
 func prepare(env *service.Env) (*people, *tls.Config, net.Listener, error) {
 	cfg := env.Config
-	secure, err := readTLS(env)
+	o := env.Tables()
+	secure, err := webserver.TLS(cfg, servercert.Options{Warn: o.Warn, Confined: o.Confined}, "console_tls", "h2", "http/1.1")
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -209,30 +211,6 @@ func listenUnix(address string) (net.Listener, error) {
 	}
 	// Who can enter the directory can connect, and has to log in.
 	return l, os.Chmod(path, 0o666)
-}
-
-// readTLS reads the certificates of the SMTP server; nil without console_tls. It reads them again
-// when they change.
-func readTLS(env *service.Env) (*tls.Config, error) {
-	if !env.Config.Bool("console_tls") {
-		return nil, nil
-	}
-	o := env.Tables()
-	keys := servercert.New(env.Config, servercert.Options{Warn: o.Warn, Confined: o.Confined})
-	if err := keys.Refresh(time.Now()); err != nil {
-		return nil, fmt.Errorf("console_tls = yes: the certificate of the SMTP server: %w", err)
-	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
-		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-			keys.Refresh(time.Now()) // what fails is in the log, and the old ones serve
-			certs := keys.Certificates()
-			for _, c := range certs {
-				if hello.SupportsCertificate(c) == nil {
-					return c, nil
-				}
-			}
-			return certs[0], nil
-		}}, nil
 }
 
 // logs says where the log is.

@@ -5,22 +5,23 @@ import (
 	"net/http"
 	"reflect"
 	"strings"
-	"time"
 
 	"posthaste/internal/track"
+	"posthaste/internal/webserver"
 )
 
 // openAPI describes the API, from the declarations of the operations and the types of their results.
 func openAPI(list []operation, version string) []byte {
 	schemas := map[string]any{"Problem": map[string]any{"type": "object", "description": "Why something was not done (RFC 9457)", "properties": map[string]any{
-		"status": map[string]any{"type": "integer"}, "title": text(""), "detail": text("In words")}}}
+		"status": map[string]any{"type": "integer"}, "title": webserver.Text(""), "detail": webserver.Text("In words")}}}
+	of := &webserver.Schemas{All: schemas, Name: schemaName}
 	paths := map[string]any{}
 	for i := range list {
 		o := &list[i]
 		if paths[o.path] == nil {
 			paths[o.path] = map[string]any{}
 		}
-		paths[o.path].(map[string]any)[strings.ToLower(o.method)] = describe(o, schemas)
+		paths[o.path].(map[string]any)[strings.ToLower(o.method)] = describe(o, of)
 	}
 	doc := map[string]any{"openapi": "3.1.0", "info": map[string]any{"title": "Posthaste console", "version": version,
 		"description": "What the pages of the console show and do. Times are RFC 3339. Without a token, or a session's cookie for GET, the answer is 401."},
@@ -33,21 +34,13 @@ func openAPI(list []operation, version string) []byte {
 	return b
 }
 
-func text(doc string) map[string]any {
-	m := map[string]any{"type": "string"}
-	if doc != "" {
-		m["description"] = doc
-	}
-	return m
-}
-
 // describe is one operation.
-func describe(o *operation, schemas map[string]any) map[string]any {
+func describe(o *operation, of *webserver.Schemas) map[string]any {
 	problem := func(what string) any {
 		return map[string]any{"description": what, "content": map[string]any{"application/problem+json": map[string]any{"schema": map[string]any{"$ref": "#/components/schemas/Problem"}}}}
 	}
 	d := map[string]any{"operationId": o.name, "summary": o.summary, "responses": map[string]any{
-		"200":     map[string]any{"description": "It is done", "content": map[string]any{"application/json": map[string]any{"schema": schema(reflect.TypeOf(o.result), schemas)}}},
+		"200":     map[string]any{"description": "It is done", "content": map[string]any{"application/json": map[string]any{"schema": of.Make(reflect.TypeOf(o.result))}}},
 		"default": problem("It is not done")}}
 	if o.role > nobody {
 		d["security"] = []any{map[string]any{"token": []any{}}}
@@ -60,13 +53,13 @@ func describe(o *operation, schemas map[string]any) map[string]any {
 		if strings.Contains(o.path, "{"+p.name+"}") {
 			where = "path"
 		} else if o.method != http.MethodGet {
-			fields[p.name] = text(p.doc)
+			fields[p.name] = webserver.Text(p.doc)
 			if p.required {
 				required = append(required, p.name)
 			}
 			continue
 		}
-		params = append(params, map[string]any{"name": p.name, "in": where, "description": p.doc, "required": p.required, "schema": text("")})
+		params = append(params, map[string]any{"name": p.name, "in": where, "description": p.doc, "required": p.required, "schema": webserver.Text("")})
 	}
 	if params != nil {
 		d["parameters"] = params
@@ -81,49 +74,11 @@ func describe(o *operation, schemas map[string]any) map[string]any {
 	return d
 }
 
-// schema is that of a type. Named structs go to schemas.
-func schema(t reflect.Type, schemas map[string]any) map[string]any {
-	switch t.Kind() {
-	case reflect.Pointer:
-		return schema(t.Elem(), schemas)
-	case reflect.String:
-		return text("")
-	case reflect.Bool:
-		return map[string]any{"type": "boolean"}
-	case reflect.Slice, reflect.Array:
-		return map[string]any{"type": "array", "items": schema(t.Elem(), schemas)}
-	case reflect.Struct:
-		if t == reflect.TypeFor[time.Time]() {
-			return map[string]any{"type": "string", "format": "date-time"}
-		}
-		name := t.Name()
-		if t.PkgPath() == reflect.TypeFor[track.Message]().PkgPath() {
-			name = "Log" + name // what the log has of a message is another thing than a message in the queue
-		}
-		ref := map[string]any{"$ref": "#/components/schemas/" + name}
-		if schemas[name] == nil {
-			properties := map[string]any{}
-			schemas[name] = map[string]any{"type": "object", "properties": properties} // before its fields: a message has messages
-			addFields(t, properties, schemas)
-		}
-		return ref
+// schemaName is the name of a type's schema. What the log has of a message is another thing than a
+// message in the queue.
+func schemaName(t reflect.Type) string {
+	if t.PkgPath() == reflect.TypeFor[track.Message]().PkgPath() {
+		return "Log" + t.Name()
 	}
-	return map[string]any{"type": "integer"}
-}
-
-func addFields(t reflect.Type, properties, schemas map[string]any) {
-	for f := range t.Fields() {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		switch {
-		case name == "-" || !f.IsExported():
-		case f.Anonymous && name == "":
-			addFields(f.Type, properties, schemas)
-		default:
-			s := schema(f.Type, schemas)
-			if doc := f.Tag.Get("doc"); doc != "" {
-				s["description"] = doc
-			}
-			properties[name] = s
-		}
-	}
+	return t.Name()
 }

@@ -22,6 +22,7 @@ import (
 	"posthaste/internal/queueclient"
 	"posthaste/internal/selection"
 	"posthaste/internal/track"
+	"posthaste/internal/webserver"
 )
 
 // apiPath is where the API is.
@@ -480,18 +481,15 @@ func (c *console) serveAPI(o *operation) http.HandlerFunc {
 		if err == nil {
 			result, err = c.call(o, q)
 		}
-		status := http.StatusOK
-		if err != nil {
-			if status = statusOf(err); status == http.StatusUnauthorized {
-				w.Header().Set("WWW-Authenticate", "Bearer")
-			}
-			w.Header().Set("Content-Type", "application/problem+json")
-			result = map[string]any{"status": status, "title": http.StatusText(status), "detail": err.Error()}
-		} else {
-			w.Header().Set("Content-Type", "application/json")
+		if err == nil {
+			webserver.Reply(w, http.StatusOK, result)
+			return
 		}
-		w.WriteHeader(status)
-		_ = json.NewEncoder(w).Encode(result) // who has gone does not read it
+		status := statusOf(err)
+		if status == http.StatusUnauthorized {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+		}
+		webserver.Problem(w, status, err.Error(), nil)
 	}
 }
 

@@ -1,0 +1,63 @@
+// Package webserver is what the services that speak HTTP have in common: TLS with the certificates of
+// the SMTP server, errors in one JSON form, and JSON schemas made of Go types, for descriptions of an
+// API (OpenAPI).
+//
+// # Standards
+//
+//	RFC 9457 (problem details)
+//	OpenAPI 3.1
+package webserver
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/servercert"
+)
+
+// TLS serves with the certificates of the SMTP server, and reads them again when they have changed. It
+// is nil where the parameter, a Bool, says no. An error names the parameter. protocols are what ALPN
+// offers, in order of preference.
+func TLS(cfg *config.Config, o servercert.Options, parameter string, protocols ...string) (*tls.Config, error) {
+	if !cfg.Bool(parameter) {
+		return nil, nil
+	}
+	keys := servercert.New(cfg, o)
+	if err := keys.Refresh(time.Now()); err != nil {
+		return nil, fmt.Errorf("%s = yes: the certificate of the SMTP server: %w", parameter, err)
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols,
+		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			_ = keys.Refresh(time.Now()) // what fails is in the log, and the old ones serve
+			certs := keys.Certificates()
+			for _, c := range certs {
+				if hello.SupportsCertificate(c) == nil {
+					return c, nil
+				}
+			}
+			return certs[0], nil
+		}}, nil
+}
+
+// Reply writes an answer of JSON. Who has gone does not read it, and is not waited for.
+func Reply(w http.ResponseWriter, status int, result any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(result)
+}
+
+// Problem writes an error (RFC 9457). more are further members, which may be nil; the names status,
+// title and detail are taken.
+func Problem(w http.ResponseWriter, status int, detail string, more map[string]any) {
+	members := map[string]any{}
+	maps.Copy(members, more)
+	members["status"], members["title"], members["detail"] = status, http.StatusText(status), detail
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(members)
+}
