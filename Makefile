@@ -109,7 +109,7 @@ man:
 licences:
 	$(GO) run ./internal/licences/gen
 
-# The foreign programs that tests use, from Debian's packages (needs root).
+# The foreign programs that tests use, from Debian's packages and npm's registry (needs root).
 peers:
 	./internal/e2e/peers.sh
 

@@ -3,6 +3,7 @@ package console
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -52,12 +54,16 @@ type world struct {
 	entries  []proto.OverrideEntry
 	refused  string
 	commands bool // of a message are carried out
+	changes  bool // what is done has an effect on what is answered
+	domain   string
+	// What is said of a destination; without it lines.
+	destination []string
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	site := faketest.New(t, "")
-	w := &world{t: t, now: time.Now(), commands: true, lines: []string{queueID + ": deferred queue since ...", "  waits for " + evil}}
+	w := &world{t: t, now: time.Now(), commands: true, domain: evil, lines: []string{queueID + ": deferred queue since ...", "  waits for " + evil}}
 	w.item = proto.Item{ID: queueID, Queue: "deferred", Arrival: w.now.Add(-time.Hour), Next: w.now.Add(time.Hour), Size: 1234, Attempts: 3, Sender: evil + "@from.test", Client: evil, ClientAddr: "192.0.2.1",
 		SASLUser: evil, Recipients: []proto.ItemRcpt{{Address: "x@" + evil, Orig: evil, Reason: "host said: 450 " + evil}}}
 	w.entries = []proto.OverrideEntry{{Of: "suspension", Target: "slow.test", By: evil, Reason: evil, Since: w.now}}
@@ -137,6 +143,10 @@ func (w *world) manager(r *ipc.Request) {
 		}
 		r.Reply(&proto.SelectReply{IDs: []mail.QueueID{w.item.ID}, Items: []proto.Item{w.item}, Refused: w.refused, Next: max(0, 2-2*q.Cursor)})
 	case proto.KindExplain:
+		if q := faketest.Decode[proto.Explain](w.t, r); q.Destination != "" && w.destination != nil {
+			r.Reply(&proto.ExplainReply{Lines: w.destination})
+			return
+		}
 		r.Reply(&proto.ExplainReply{Lines: w.lines})
 	case proto.KindCommand:
 		q := faketest.Decode[proto.Command](w.t, r)
@@ -145,15 +155,49 @@ func (w *world) manager(r *ipc.Request) {
 		if w.commands {
 			reply.IDs = []mail.QueueID{q.ID}
 		}
+		if w.changes {
+			w.item.Queue = cmp.Or(map[proto.Verb]string{proto.VerbHold: "hold", proto.VerbRelease: "deferred"}[q.Verb], w.item.Queue)
+		}
 		r.Reply(reply)
 	case proto.KindOverride:
 		q := faketest.Decode[proto.Override](w.t, r)
 		if q.Op != proto.OverrideList {
 			w.asked = append(w.asked, &q)
 		}
+		if w.changes && q.Op == proto.OverridePut {
+			w.entries = append(w.entries, q.Entry)
+		}
+		if w.changes && q.Op == proto.OverrideRemove {
+			w.entries = slices.DeleteFunc(w.entries, func(e proto.OverrideEntry) bool { return e.Target == q.Entry.Target })
+		}
 		r.Reply(&proto.OverrideReply{Entries: w.entries, Waiting: make([]int, len(w.entries)), Found: q.Entry.Target == "slow.test", Refused: w.refused})
 	case proto.KindShape:
-		r.Reply(&proto.ShapeReply{Rows: []proto.ShapeRow{{Domain: evil, Queue: "deferred", Counts: []int{1, 0, 4310}}, {Domain: evil, Queue: "deferred", Senders: true, Counts: []int{7}}}})
+		rows := []proto.ShapeRow{{Domain: w.domain, Queue: "deferred", Counts: []int{1, 0, 4310}}, {Domain: w.domain, Queue: "deferred", Senders: true, Counts: []int{7}}}
+		if w.changes { // numbers of every size
+			rows = append(rows, proto.ShapeRow{Domain: "all.test", Queue: "hold", Counts: []int{0, 1, 2, 8, 32, 128, 512, 2048, 8192, 32768}}, proto.ShapeRow{Domain: "all.test", Queue: "hold", Senders: true, Counts: []int{131072}})
+		}
+		r.Reply(&proto.ShapeReply{Rows: rows})
+	}
+}
+
+// sampled has samples of the last minutes kept, with more and more mail for a.test.
+func (w *world) sampled() {
+	w.t.Helper()
+	dir, err := statedir.Open(w.console.mta.history)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	store, err := history.OpenWriter(dir, history.Limits{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer store.Close()
+	for i := range 10 {
+		s := &history.Sample{At: w.now.Add(time.Duration(i-10) * time.Minute), Tables: []history.Table{{Queue: "deferred", Others: history.Counts{1000}, Names: 1,
+			Rows: []history.Row{{Domain: "a.test", Counts: history.Counts{int64(i)}}}}, {Queue: "hold", Rows: []history.Row{{Domain: "a.test", Counts: history.Counts{5}}}}}}
+		if err := store.Append(s); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 }
 
@@ -722,22 +766,7 @@ func TestLive(t *testing.T) {
 func TestChart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	dir, err := statedir.Open(w.console.mta.history)
-	if err != nil {
-		t.Fatal(err)
-	}
-	store, err := history.OpenWriter(dir, history.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close()
-	for i := range 10 {
-		s := &history.Sample{At: w.now.Add(time.Duration(i-10) * time.Minute), Tables: []history.Table{{Queue: "deferred", Others: history.Counts{1000}, Names: 1,
-			Rows: []history.Row{{Domain: "a.test", Counts: history.Counts{int64(i)}}}}, {Queue: "hold", Rows: []history.Row{{Domain: "a.test", Counts: history.Counts{5}}}}}}
-		if err := store.Append(s); err != nil {
-			t.Fatal(err)
-		}
-	}
+	w.sampled()
 	if list := w.console.waiting(24 * time.Hour); len(list) < 9 || list[len(list)-1].N != 1009 {
 		t.Errorf("%v", list)
 	}

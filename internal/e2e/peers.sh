@@ -1,15 +1,20 @@
 #!/bin/sh
-# Installs the foreign programs that tests use, from Debian's packages. Nothing
+# Installs the foreign programs that tests use, from Debian's packages and npm's registry. Nothing
 # of them is started: postfix is here for smtp-source, smtp-sink and for
 # comparing with the original; libnet-ssleay-perl is what swaks has TLS by. "peers.sh check"
 # only says which are missing.
 set -eu
-want="btrfs-progs curl dovecot-imapd dovecot-lmtpd dpkg-dev e2fsprogs gsasl iproute2 ldap-utils ldnsutils libdb5.3 libevent-2.1-7 libgnutls-dane0 libidn12 libnet-ssleay-perl libnsl2 libsisimai-perl maildrop mandoc mariadb-server memcached msmtp mutt nsd opendkim openssl pflogsumm postfix postfix-ldap postfix-lmdb postfix-mysql postfix-pcre postfix-pgsql postfix-sqlite postgresql-15 procmail prometheus python3 python3-aiosmtpd python3-dkim rspamd s-nail sasl2-bin slapd sqlite3 sslscan swaks systemd unbound vacation xfsprogs"
+want="btrfs-progs chromium curl dovecot-imapd dovecot-lmtpd dpkg-dev e2fsprogs gsasl iproute2 ldap-utils ldnsutils libdb5.3 libevent-2.1-7 libgnutls-dane0 libidn12 libnet-ssleay-perl libnsl2 libsisimai-perl maildrop mandoc mariadb-server memcached msmtp mutt nsd opendkim openssl pflogsumm postfix postfix-ldap postfix-lmdb postfix-mysql postfix-pcre postfix-pgsql postfix-sqlite postgresql-15 procmail prometheus python3 python3-aiosmtpd python3-dkim rspamd s-nail sasl2-bin slapd sqlite3 sslscan swaks systemd unbound vacation xfsprogs"
 # Mail servers that cannot be installed beside postfix are only unpacked, and
 # run from there in a root of their own; the libraries above are theirs. So are
 # those readers of logs that would become services of this machine.
 unpack="exim4-daemon-light fail2ban logwatch opensmtpd postsrsd prometheus-postfix-exporter"
 into=/var/cache/posthaste-peers
+# axe-core examines pages for barriers to people with disabilities. It is one script, which a
+# browser runs in the page, and comes from npm's registry; nothing of it is linked in.
+axe=4.14.1
+axesum=29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c
+command -v npm >/dev/null || want="$want npm"
 missing=
 for p in $want; do
 	dpkg -s "$p" 2>/dev/null | grep -q '^Status: install ok installed' || missing="$missing $p"
@@ -18,18 +23,20 @@ absent=
 for p in $unpack; do
 	[ -d $into/$p ] || absent="$absent $p"
 done
-if [ -z "$missing$absent" ]; then
-	echo "peers: all installed:" $want $unpack
+noaxe=
+echo "$axesum  $into/axe-core/axe.min.js" | sha256sum -c --status 2>/dev/null || noaxe=" axe-core"
+if [ -z "$missing$absent$noaxe" ]; then
+	echo "peers: all installed:" $want $unpack axe-core
 	exit 0
 fi
 if [ "${1:-}" = check ]; then
-	for p in $missing $absent; do
+	for p in $missing $absent $noaxe; do
 		echo "SKIPPED: the tests that need $p, which is not installed: \"make peers\" installs it" >&2
 	done
 	exit 0
 fi
 if [ "$(id -u)" != 0 ]; then
-	echo "peers: need root to install:$missing$absent" >&2
+	echo "peers: need root to install:$missing$absent$noaxe" >&2
 	exit 1
 fi
 export DEBIAN_FRONTEND=noninteractive
@@ -53,3 +60,13 @@ for p in $absent; do
 	mv "$work/content" $into/$p
 	rm -rf "$work"
 done
+if [ -n "$noaxe" ]; then
+	work=$(mktemp -d)
+	(cd "$work" && npm pack --silent "axe-core@$axe" >/dev/null && tar xzf "axe-core-$axe.tgz" &&
+		echo "$axesum  package/axe.min.js" | sha256sum -c --quiet)
+	chmod 755 "$work/package"
+	mkdir -p $into
+	rm -rf $into/axe-core
+	mv "$work/package" $into/axe-core
+	rm -rf "$work"
+fi
