@@ -48,9 +48,14 @@ func startBrowser(t *testing.T) context.Context {
 	t.Helper()
 	program := testpeers.Program(t, "chromium")
 	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.WindowSize(1200, 900))
+	dir, err := os.MkdirTemp("", "phb") // what it leaves behind; sockets in it want a short name
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
 	ctx, cancel := context.WithTimeout(context.Background(), browserTime)
 	t.Cleanup(cancel)
-	ctx, wait := chromedp.NewExecAllocator(ctx, options...)
+	ctx, wait := chromedp.NewExecAllocator(ctx, append(options, chromedp.Env("TMPDIR="+dir))...)
 	t.Cleanup(wait)
 	ctx, closed := chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {})) // events that this version of the protocol does not know
 	t.Cleanup(closed)
