@@ -237,7 +237,7 @@ const ownCommands = `  explain ID|DESTINATION ... say why a message is still in 
   classify [REPLY ...]       say what kind of failure a server's reply describes
   passwd [user]              make an entry for a table of users
   dkim genkey|record ...     make keys to sign mail with
-  cert list|renew            show the servers' certificates and their TLSA records; renew one
+  cert list|renew|rollover   show the servers' certificates and their TLSA records; renew one, or its key
   domain add|rotate|check|records ...
                              manage a mail domain: its settings, keys and DNS records
   dmarc report [FILE ...]    read DMARC and TLS reports: who sends in your domains' names

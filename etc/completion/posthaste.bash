@@ -547,10 +547,12 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -j"
         elif ((COMP_CWORD == first)); then
-            _posthaste_words "list renew"
+            _posthaste_words "list renew rollover"
         elif [[ ${COMP_WORDS[first]} == list ]]; then
             :
         elif [[ ${COMP_WORDS[first]} == renew ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == rollover ]]; then
             :
         fi
         ;;

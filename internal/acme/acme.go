@@ -22,6 +22,11 @@
 // at a time. "posthaste cert renew" asks for an attempt at once, and "posthaste cert list" shows the
 // state. The certificate in use stays until there is a new one, and mail is not affected.
 //
+// "posthaste cert rollover" makes the next key, and prints its TLSA record. The service uses the key,
+// with a new certificate, when each name server of the zone has shown the record for two times its
+// TTL (RFC 7671); at once if there are no TLSA records for port 25 of the names. Then the record of
+// the former key may be removed.
+//
 // All files are in the directory acme below data_directory, with the mode 0600. Back them up: a new
 // key needs a new TLSA record.
 //
@@ -38,7 +43,7 @@
 // # Standards
 //
 // RFC 8555 (ACME), RFC 8737 (tls-alpn-01), RFC 9773 (renewal information), RFC 2136 and RFC 8945
-// (DNS updates).
+// (DNS updates), RFC 7671 and RFC 7672 (DANE).
 //
 // # Parameters
 //
@@ -115,32 +120,31 @@ func run(ctx context.Context, env *service.Env) error {
 
 // newManager opens what the manager needs.
 func newManager(env *service.Env, set *settings, answers *responder) (*manager, func(), error) {
+	o, err := env.Resolver()
+	if err != nil {
+		return nil, nil, err
+	}
 	store, err := servercert.OpenStore(env.Config)
 	if err != nil {
 		return nil, nil, err
 	}
-	closing := func() { store.Close() }
+	o.CacheSize = -1 // what is new is to be seen
+	names := resolver.New(o)
+	seen := &view{dns: names, at: nameServer}
 	var solve solver = answers
 	if set.challenge == dns01 {
-		o, err := env.Resolver()
-		if err != nil {
-			store.Close()
-			return nil, nil, err
-		}
-		o.CacheSize = -1 // what is new is to be seen
-		names := resolver.New(o)
-		closing = func() { names.Close(); store.Close() }
-		d := &dnsSolver{publisher: set.update, dns: names, at: nameServer, warn: env.Log.Warning}
+		d := &dnsSolver{publisher: set.update, view: seen, warn: env.Log.Warning}
 		if set.update == nil {
 			d.publisher = commander(set.command)
 		}
 		solve = d
 	}
-	return &manager{set: set, store: store, ca: newClient(set, solve), log: env.Log, spread: rand.Float64, look: lookAgain}, closing, nil
+	closing := func() { names.Close(); store.Close() }
+	return &manager{set: set, store: store, ca: newClient(set, solve), log: env.Log, spread: rand.Float64, look: lookAgain, view: seen}, closing, nil
 }
 
 // nameServer asks one name server alone.
-func nameServer(addr netip.Addr) (texts, func()) {
+func nameServer(addr netip.Addr) (asker, func()) {
 	c := resolver.New(resolver.Options{Servers: []string{netip.AddrPortFrom(addr, 53).String()}, CacheSize: -1})
 	return c, c.Close
 }

@@ -5,16 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/mholt/acmez/v3/acme"
 	"github.com/miekg/dns"
-
-	"posthaste/internal/resolver"
 )
 
 const (
@@ -24,7 +22,6 @@ const (
 	visibleTime = 3 * time.Minute // until all name servers should have a record
 	visibleWait = 5 * time.Second // between two looks
 	recordTTL   = 60              // seconds
-	maxServers  = 16              // name servers of a zone
 	maxPrinted  = 400             // octets of what a command printed
 )
 
@@ -37,19 +34,8 @@ type publisher interface {
 // A dnsSolver answers dns-01: it publishes a record, and waits until all name servers have it.
 type dnsSolver struct {
 	publisher
-	dns  asker
-	at   func(netip.Addr) (texts, func()) // the name server at an address, and what ends asking it
+	*view
 	warn func(format string, args ...any)
-}
-
-// texts look up TXT records, and an asker what else it takes to find the servers that have them.
-type texts interface {
-	TXT(ctx context.Context, name string) (resolver.Answer[string], error)
-}
-type asker interface {
-	texts
-	NS(ctx context.Context, name string) (resolver.Answer[string], error)
-	Addrs(ctx context.Context, host string, f resolver.Family) (resolver.Answer[netip.Addr], error)
 }
 
 func (d *dnsSolver) present(ctx context.Context, c acme.Challenge) (func(context.Context), error) {
@@ -92,61 +78,13 @@ func (d *dnsSolver) wait(ctx context.Context, name, text string) error {
 
 // shown says whether all name servers of a name's zone show a text.
 func (d *dnsSolver) shown(ctx context.Context, name, text string) error {
-	hosts, err := d.servers(ctx, name)
-	if err != nil {
+	return d.everywhere(ctx, name, func(server asker) error {
+		a, err := server.TXT(ctx, name)
+		if err == nil && !slices.Contains(a.Records, text) {
+			err = fmt.Errorf("%s has other records", name)
+		}
 		return err
-	}
-	for _, host := range hosts {
-		addrs, err := d.dns.Addrs(ctx, host, resolver.IPv4|resolver.IPv6)
-		if err != nil {
-			return fmt.Errorf("name server %s: %w", host, err)
-		}
-		// One address that answers speaks for its server.
-		err = nil
-		for _, addr := range addrs.Records {
-			err = d.shownAt(ctx, addr, name, text)
-			var silent *resolver.Error
-			if !errors.As(err, &silent) || resolver.NotFound(err) {
-				break
-			}
-		}
-		if err != nil {
-			return fmt.Errorf("name server %s: %w", host, err)
-		}
-	}
-	return nil
-}
-
-// shownAt asks one name server.
-func (d *dnsSolver) shownAt(ctx context.Context, addr netip.Addr, name, text string) error {
-	server, closing := d.at(addr)
-	defer closing()
-	a, err := server.TXT(ctx, name)
-	if err != nil {
-		return err
-	}
-	for _, r := range a.Records {
-		if r == text {
-			return nil
-		}
-	}
-	return fmt.Errorf("%s has other records", name)
-}
-
-// servers are the name servers of the zone that a name is in.
-func (d *dnsSolver) servers(ctx context.Context, name string) ([]string, error) {
-	for zone := name; zone != ""; _, zone, _ = strings.Cut(zone, ".") {
-		a, err := d.dns.NS(ctx, zone)
-		switch {
-		case err == nil && len(a.Records) > maxServers:
-			return nil, fmt.Errorf("%s has %d name servers, expected at most %d", zone, len(a.Records), maxServers)
-		case err == nil:
-			return a.Records, nil
-		case !resolver.NotFound(err):
-			return nil, err
-		}
-	}
-	return nil, fmt.Errorf("%s is in no zone with name servers", name)
+	})
 }
 
 // An updater publishes by dynamic updates (RFC 2136), signed with TSIG (RFC 8945).

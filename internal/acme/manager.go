@@ -55,22 +55,25 @@ type manager struct {
 	log    logger
 	spread func() float64 // at random, from 0 to 1
 	look   time.Duration  // lookAgain
+	view   *view          // of the DNS
 
-	state   *servercert.State
-	unsaved string // the last complaint about the store
+	state    *servercert.State
+	unsaved  string    // the last complaint about the store
+	lookNext time.Time // when to look at the next key's TLSA records
+	waiting  string    // for what the next key waits, as it was said
 }
 
 // run keeps the certificate until ctx ends.
 func (m *manager) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		for next := time.Now().Add(min(m.turn(ctx), wholeLook)); ctx.Err() == nil && !m.asked(); {
-			wait := time.Until(next)
-			if wait <= 0 {
-				break
-			}
+		next := time.Now().Add(min(m.turn(ctx), wholeLook))
+		for wait := time.Until(next); wait > 0 && ctx.Err() == nil; wait = time.Until(next) {
 			select {
 			case <-ctx.Done():
 			case <-time.After(min(wait, m.look)):
+			}
+			if m.stirred() {
+				break
 			}
 		}
 	}
@@ -81,19 +84,28 @@ func (m *manager) asked() bool {
 	return m.store.Requested() && time.Since(m.state.Attempt) >= apart
 }
 
+// stirred says whether somebody asks for a renewal, or has made a next key.
+func (m *manager) stirred() bool { return m.asked() || m.lookNext.IsZero() && m.store.HasNext() }
+
 // turn does what is to be done now, and returns how long there is nothing to do, unless somebody
 // asks for something.
 func (m *manager) turn(ctx context.Context) time.Duration {
 	key, leaf, err := m.open()
 	m.complain(err)
 	if err != nil {
-		m.store.Answered()
 		return mendLook
 	}
 	now := time.Now()
 	m.plan(ctx, leaf, now)
+	if next := m.next(ctx, now); next != nil {
+		m.attempt(ctx, next, leaf, "the next key may be used")
+		return 0
+	}
 	at, why := due(now, leaf, key.Public(), m.set, m.state, m.asked())
 	if wait := at.Sub(now); wait > 0 {
+		if !m.lookNext.IsZero() {
+			wait = min(wait, max(m.lookNext.Sub(now), time.Second))
+		}
 		return wait
 	}
 	m.attempt(ctx, key, leaf, why)
@@ -125,7 +137,7 @@ func (m *manager) open() (key crypto.Signer, leaf *x509.Certificate, err error) 
 	}
 	chain, err := m.store.Chain()
 	if err == nil {
-		return key, chain[0], nil
+		return m.finish(key, chain[0])
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		m.log.Warning("the certificate is replaced: %v", err)
@@ -135,6 +147,21 @@ func (m *manager) open() (key crypto.Signer, leaf *x509.Certificate, err error) 
 		err = m.store.SaveSelfSigned(text)
 	}
 	return key, nil, err
+}
+
+// finish ends a change of the key that was interrupted: the servers have the next one already.
+func (m *manager) finish(key crypto.Signer, leaf *x509.Certificate) (crypto.Signer, *x509.Certificate, error) {
+	if servercert.SameKey(leaf.PublicKey, key.Public()) {
+		return key, leaf, nil
+	}
+	next, err := m.store.NextKey()
+	if errors.Is(err, fs.ErrNotExist) {
+		return key, leaf, nil
+	}
+	if err != nil || !servercert.SameKey(leaf.PublicKey, next.Public()) {
+		return key, leaf, err
+	}
+	return next, leaf, m.promote(key.Public())
 }
 
 // plan asks the authority when to renew, from time to time. Without an answer the last one counts.

@@ -211,8 +211,7 @@ func (s *site) open(t *testing.T, set *settings) *manager {
 	if set.challenge == dns01 {
 		names := resolver.New(resolver.Options{Servers: []string{s.dns.addr}, CacheSize: -1})
 		t.Cleanup(names.Close)
-		d := &dnsSolver{publisher: set.update, dns: names, warn: s.lines.Warning,
-			at: func(netip.Addr) (texts, func()) { return names, func() {} }}
+		d := &dnsSolver{publisher: set.update, warn: s.lines.Warning, view: &view{names, func(netip.Addr) (asker, func()) { return names, func() {} }}}
 		if set.update == nil {
 			d.publisher = commander(set.command)
 		}

@@ -26,7 +26,8 @@ import (
 )
 
 const usage = `usage: posthaste cert list [-j] [-c config_directory]
-       posthaste cert renew [-c config_directory]`
+       posthaste cert renew [-c config_directory]
+       posthaste cert rollover [-c config_directory]`
 
 const (
 	// takenTime is how long the service may take to notice a request: it looks every ten seconds.
@@ -49,7 +50,7 @@ func Run(name string, args []string, stdout, stderr io.Writer) int {
 	verbs := map[string]struct {
 		letters string
 		do      func() error
-	}{"list": {"c:j", c.list}, "renew": {"c:", c.renew}}
+	}{"list": {"c:j", c.list}, "renew": {"c:", c.renew}, "rollover": {"c:", c.rollover}}
 	if len(args) == 0 || verbs[args[0]].do == nil {
 		return c.Fatal(cli.ExitUsage, "%s", usage)
 	}
@@ -96,6 +97,8 @@ type Certificate struct {
 	Renewal   time.Time `json:"renewal,omitzero"`
 	Problem   string    `json:"problem,omitempty"`
 	Next      time.Time `json:"next_attempt,omitzero"`
+	NextTLSA  []string  `json:"next_tlsa,omitempty"` // of the key that is to follow
+	Usable    time.Time `json:"next_usable,omitzero"`
 }
 
 // describe says what is shown of a certificate.
@@ -187,7 +190,16 @@ func (c *command) own(now time.Time) ([]*Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	cert.Authority, cert.Account, cert.Problem, cert.Next = st.Authority, st.Account, st.Problem, st.Next
+	cert.Authority, cert.Account, cert.Problem, cert.Next, cert.Usable = st.Authority, st.Account, st.Problem, st.Next, st.Usable
+	if next, err := store.NextKey(); err == nil {
+		data, err := servercert.TLSA(next.Public())
+		if err != nil {
+			return nil, err
+		}
+		cert.NextTLSA = records(cert.Names, data)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
 	if !cert.SelfSigned {
 		if cert.Renewal = st.Renew; cert.Renewal.IsZero() {
 			cert.Renewal = cert.Begin.Add(cert.End.Sub(cert.Begin) / 3 * 2)
@@ -221,6 +233,12 @@ func (c *Certificate) print(w io.Writer) {
 	for _, r := range c.TLSA {
 		line("TLSA", "%s", r)
 	}
+	for _, r := range c.NextTLSA {
+		line("next TLSA", "%s", r)
+	}
+	if !c.Usable.IsZero() {
+		line("next key", "used from %s", date(c.Usable))
+	}
 }
 
 // date is a time as people read it.
@@ -228,10 +246,7 @@ func date(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
 
 // renew asks the service for a renewal, and waits for it.
 func (c *command) renew() error {
-	if !servercert.Serves(c.cfg) {
-		return cli.Errorf(cli.ExitConfig, "the servers do not use a certificate of tls_acme: set tls_acme = yes, and none of smtpd_tls_chain_files, smtpd_tls_cert_file and smtpd_tls_eccert_file")
-	}
-	store, err := servercert.OpenStore(c.cfg)
+	store, err := c.store()
 	if err != nil {
 		return err
 	}
@@ -252,6 +267,37 @@ func (c *command) renew() error {
 		return err
 	}
 	fmt.Fprintf(c.Stdout, "the certificate for %s is by %s, and valid until %s\n", strings.Join(slices.Clone(chain[0].DNSNames), " "), chain[0].Issuer, date(chain[0].NotAfter))
+	return nil
+}
+
+// store opens the store, if the servers use it.
+func (c *command) store() (*servercert.Store, error) {
+	if !servercert.Serves(c.cfg) {
+		return nil, cli.Errorf(cli.ExitConfig, "the servers do not use a certificate of tls_acme: set tls_acme = yes, and none of smtpd_tls_chain_files, smtpd_tls_cert_file and smtpd_tls_eccert_file")
+	}
+	return servercert.OpenStore(c.cfg)
+}
+
+// rollover makes the next key, unless there is one, and says what to publish.
+func (c *command) rollover() error {
+	store, err := c.store()
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	key, err := store.MakeNext(c.cfg.String("tls_acme_key_type"))
+	if err != nil {
+		return err
+	}
+	data, err := servercert.TLSA(key.Public())
+	if err != nil {
+		return err
+	}
+	fmt.Fprint(c.Stdout, "; where there are TLSA records for port 25, publish those of the next key beside them:\n")
+	for _, r := range records(c.cfg.List("tls_acme_domains"), data) {
+		fmt.Fprintln(c.Stdout, r)
+	}
+	fmt.Fprint(c.Stdout, "; the key is used when all name servers have shown them for two times their TTL, and at once where there are no TLSA records\n")
 	return nil
 }
 

@@ -78,6 +78,24 @@ func TestList(t *testing.T) {
 	if _, out, _ = run("list", "-jc", dir); json.Unmarshal([]byte(out), &c) != nil || !c.SelfSigned || c.Days != 3649 || len(c.TLSA) != 1 || !c.Next.Equal(next) {
 		t.Errorf("%s", out)
 	}
+	// The next key is made once.
+	status, out, stderr = run("rollover", "-c", dir)
+	nextKey, err := s.NextKey()
+	if err != nil {
+		t.Fatal(status, stderr, err)
+	}
+	if tlsa, err = servercert.TLSA(nextKey.Public()); err != nil || status != 0 || !strings.Contains(out, "\n_25._tcp.mail.example.org. IN TLSA "+tlsa+"\n") {
+		t.Errorf("%d, %s, %v", status, out, err)
+	}
+	if _, again, _ := run("rollover", "-c", dir); again != out {
+		t.Errorf("another key: %s", again)
+	}
+	if _, out, _ := run("list", "-c", dir); !strings.Contains(out, "next TLSA   _25._tcp.mail.example.org. IN TLSA "+tlsa+"\n") {
+		t.Errorf("%s", out)
+	}
+	if tlsa, err = servercert.TLSA(key.Public()); err != nil {
+		t.Fatal(err)
+	}
 	// The administrator's own files.
 	chain := filepath.Join(dir, "chain")
 	if err := os.WriteFile(chain, text, 0o600); err != nil {

@@ -9,6 +9,7 @@
 // owner of data_directory.
 //
 //	key.pem      the private key of the certificate, which stays over renewals
+//	next.pem     the private key that is to follow it, while there is one
 //	chain.pem    the key again and the certificate with its chain, for the servers
 //	account.pem  the key of the account with the authority
 //	state.json   what the service must remember: see State

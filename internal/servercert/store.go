@@ -26,6 +26,7 @@ import (
 
 const (
 	keyFile     = "key.pem"
+	nextFile    = "next.pem"
 	chainFile   = "chain.pem"
 	accountFile = "account.pem"
 	stateFile   = "state.json"
@@ -41,7 +42,7 @@ func Directory(cfg *config.Config) string {
 func ChainFile(cfg *config.Config) string { return filepath.Join(Directory(cfg), chainFile) }
 
 // A Store is the directory of the acme service. The service is the only one that writes to it,
-// but for the request.
+// but for the request and the making of the next key.
 type Store struct {
 	path string
 	dir  *statedir.Dir
@@ -62,6 +63,10 @@ type State struct {
 	End   time.Time `json:"end,omitzero"`
 	Renew time.Time `json:"renew,omitzero"`
 	Ask   time.Time `json:"ask,omitzero"` // when to ask for a suggestion again
+	// Seen is since when all name servers show the TLSA record of the next key, and Usable when the
+	// key may be used.
+	Seen   time.Time `json:"seen,omitzero"`
+	Usable time.Time `json:"usable,omitzero"`
 }
 
 // OpenStore opens the store of a configuration, and makes it if it does not exist.
@@ -90,8 +95,32 @@ func (s *Store) Key(kind string) (crypto.Signer, error) { return s.key(keyFile, 
 // Account is Key for the key of the account.
 func (s *Store) Account() (crypto.Signer, error) { return s.key(accountFile, "ecdsa") }
 
-// PresentKey reads the private key of the certificate. fs.ErrNotExist says that there is none.
-func (s *Store) PresentKey() (crypto.Signer, error) { return s.readKey(keyFile) }
+// NextKey reads the private key that is to follow. fs.ErrNotExist says that there is none.
+func (s *Store) NextKey() (crypto.Signer, error) { return s.readKey(nextFile) }
+
+// MakeNext is Key for the key that is to follow.
+func (s *Store) MakeNext(kind string) (crypto.Signer, error) { return s.key(nextFile, kind) }
+
+// HasNext says whether there is a key that is to follow.
+func (s *Store) HasNext() bool {
+	_, err := s.dir.Lstat(nextFile)
+	return err == nil
+}
+
+// Promote makes the key that is to follow that of the certificate.
+func (s *Store) Promote() error {
+	text, err := s.dir.ReadFile(nextFile)
+	if err == nil {
+		err = s.dir.ReplaceDurably(keyFile, text)
+	}
+	if err == nil {
+		err = s.dir.Remove(nextFile)
+	}
+	if err != nil {
+		return s.failed(nextFile, err)
+	}
+	return nil
+}
 
 func (s *Store) readKey(name string) (crypto.Signer, error) {
 	text, err := s.dir.ReadFile(name)
