@@ -225,11 +225,16 @@ func (s *site) reload() {
 		}
 	}
 	s.mu.Unlock()
-	time.AfterFunc(100*time.Millisecond, func() {
-		for _, p := range old {
-			p.sim.Leave()
-		}
-	})
+	for _, p := range old {
+		time.AfterFunc(100*time.Millisecond+p.signalTime(), p.sim.Leave)
+	}
+}
+
+// signalTime is how long a signal of master's takes to reach a process. No two processes hear of a
+// reload at one instant: what they then did to each other would be in an order that Go's scheduler chooses.
+func (p *process) signalTime() time.Duration {
+	r := p.site.seed.stream("signal " + p.name())
+	return time.Duration(r.next() % uint64(signalDelay))
 }
 
 // stop stops all, in order, and waits for the end of each rank. A process that does not end in time is killed.
@@ -252,6 +257,7 @@ func (s *site) stop() {
 		}
 		s.mu.Unlock()
 		for _, p := range list {
+			time.Sleep(p.signalTime())
 			p.sim.Stop()
 		}
 		for range 60 {

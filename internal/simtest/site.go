@@ -23,6 +23,8 @@ import (
 const (
 	localDelay = 40 * time.Microsecond // of what goes from one process to another
 	farDelay   = 20 * time.Millisecond // of what goes over the network
+	// signalDelay is that of a signal. It has so many nanoseconds that no two processes hear one at a time.
+	signalDelay = time.Millisecond
 )
 
 var (

@@ -2,6 +2,7 @@ package simtest
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -18,21 +19,23 @@ type segment struct {
 }
 
 // A pipe is one direction of a connection. What is written arrives in order, each piece after a
-// time that is drawn; what is written at one time is one piece, however many writes it takes, since that
-// is for Go's scheduler to say and not for the seed. So all that happens between two processes happens at a time of its own, and it
-// is the seed that says in what order.
+// time that is drawn. What is written at one time is one piece, however many writes it takes, since that
+// is for Go's scheduler to say and not for the seed; but each frame of package ipc is a piece of its own,
+// since a server begins to work on each in a goroutine of its own. So all that happens between two
+// processes happens at a time of its own, and it is the seed that says in what order.
 type pipe struct {
-	mu    sync.Mutex
-	queue []segment
-	last  time.Time // when the latest arrives
-	said  time.Time // when it was written
-	ended bool      // nothing comes after what is in queue
-	reset bool      // nothing can be read any more
-	shut  bool      // nobody reads
-	until time.Time // the reader's deadline; zero: none
-	wake  chan struct{}
-	delay stream
-	slow  time.Duration // the longest delay
+	mu     sync.Mutex
+	queue  []segment
+	last   time.Time // when the latest arrives
+	said   time.Time // when it was written
+	frames frames
+	ended  bool      // nothing comes after what is in queue
+	reset  bool      // nothing can be read any more
+	shut   bool      // nobody reads
+	until  time.Time // the reader's deadline; zero: none
+	wake   chan struct{}
+	delay  stream
+	slow   time.Duration // the longest delay
 }
 
 func newPipe(delay stream, slow time.Duration) *pipe {
@@ -63,25 +66,63 @@ func (p *pipe) put(data []byte, end bool) error {
 	if p.ended {
 		return net.ErrClosed
 	}
-	now := time.Now()
-	at := p.last
-	if !p.said.Equal(now) {
-		at = now.Add(1000 + time.Duration(p.delay.next()%uint64(p.slow)))
-		if !at.After(p.last) {
-			at = p.last.Add(1)
-		}
-	}
-	p.last, p.said = at, now
-	if n := len(p.queue); n > 0 && p.queue[n-1].at.Equal(at) && !end {
-		p.queue[n-1].data = append(p.queue[n-1].data, data...)
-	} else {
-		p.queue = append(p.queue, segment{at, append([]byte(nil), data...)})
-	}
 	if end {
+		p.queue = append(p.queue, segment{at: p.arrival(false)})
 		p.ended = true
+	}
+	for len(data) > 0 {
+		n, begins := p.frames.next(data)
+		at := p.arrival(begins)
+		if k := len(p.queue); k > 0 && p.queue[k-1].at.Equal(at) {
+			p.queue[k-1].data = append(p.queue[k-1].data, data[:n]...)
+		} else {
+			p.queue = append(p.queue, segment{at, append([]byte(nil), data[:n]...)})
+		}
+		data = data[n:]
 	}
 	p.ring()
 	return nil
+}
+
+// arrival is when what is written now arrives: with what was written at this time already, unless it is apart.
+func (p *pipe) arrival(apart bool) time.Time {
+	if now := time.Now(); apart || !p.said.Equal(now) {
+		at := now.Add(1000 + time.Duration(p.delay.next()%uint64(p.slow)))
+		if !at.After(p.last) {
+			at = p.last.Add(1)
+		}
+		p.last, p.said = at, now
+	}
+	return p.last
+}
+
+// frames knows where the frames of package ipc begin in what a pipe carries: each has a header of 12
+// octets, of which the first four are its payload's length. A preface of 8 octets is before them;
+// where there is none, all is one. What is written holds whole frames.
+type frames struct {
+	begun, framed bool
+	rest          int // octets of the present frame that have not been written
+}
+
+// next is how many octets of data go together, and whether a frame begins with them.
+func (f *frames) next(data []byte) (n int, begins bool) {
+	const preface, header = 8, 12
+	switch {
+	case !f.begun:
+		f.begun = true
+		if f.framed = len(data) >= preface && string(data[:3]) == "\x00PH"; f.framed {
+			return preface, false
+		}
+	case f.rest > 0:
+	case f.framed && len(data) >= header:
+		f.rest, begins = header+int(binary.LittleEndian.Uint32(data)), true
+	}
+	if f.rest == 0 {
+		return len(data), false
+	}
+	n = min(f.rest, len(data))
+	f.rest -= n
+	return n, begins
 }
 
 // over says that who writes has ended it.
