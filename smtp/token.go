@@ -8,13 +8,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
+
+	"posthaste/internal/subprocess"
+	"posthaste/internal/smallfile"
 )
 
 // tokens gives out the tokens of OAUTHBEARER and XOAUTH2, which are good for
@@ -118,30 +118,25 @@ func (k *tokens) forget(user, refused string) {
 func (k *tokens) run(ctx context.Context, user, host string) (text string, life time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, tokenTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, k.command[0], k.command[1:]...)
+	cmd := subprocess.New(ctx, k.command...)
 	cmd.Env = append(os.Environ(), "SASL_USER="+user, "SMTP_HOST="+host)
-	// A child of the command that holds its output open must not keep us waiting.
-	cmd.WaitDelay = time.Second
-	// What the command has started ends with it.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	out, complaint := bounded{refuse: true}, bounded{}
+	out, complaint := subprocess.Output{Most: maxToken, Refuse: true}, subprocess.Output{Most: maxToken}
 	cmd.Stdout, cmd.Stderr = &out, &complaint
 	switch err := cmd.Run(); {
-	case out.over:
+	case out.Over:
 		return "", 0, fmt.Errorf("smtp_sasl_token_command: %s: %w", k.command[0], errLongToken)
 	case ctx.Err() != nil:
 		return "", 0, fmt.Errorf("smtp_sasl_token_command: %s has not ended: %w", k.command[0], ctx.Err())
 	case err != nil:
-		line, _, _ := bytes.Cut(complaint.b, []byte("\n"))
+		line, _, _ := bytes.Cut(complaint.Text, []byte("\n"))
 		return "", 0, fmt.Errorf("smtp_sasl_token_command: %w: %s", err, printable(clip(line, 200)))
 	}
-	if text = strings.TrimSpace(string(out.b)); strings.HasPrefix(text, "{") {
+	if text = strings.TrimSpace(string(out.Text)); strings.HasPrefix(text, "{") {
 		var reply struct {
 			Token string `json:"access_token"`
 			Life  int64  `json:"expires_in"`
 		}
-		if err := json.Unmarshal(out.b, &reply); err != nil {
+		if err := json.Unmarshal(out.Text, &reply); err != nil {
 			return "", 0, fmt.Errorf("smtp_sasl_token_command: %w", err)
 		}
 		text, life = reply.Token, time.Duration(min(max(reply.Life, 0), 1<<31))*time.Second
@@ -155,23 +150,10 @@ func (k *tokens) run(ctx context.Context, user, host string) (text string, life 
 }
 
 // readToken reads the token in a file. It is read for each login, as another
-// program renews it. O_NONBLOCK keeps a named pipe from holding up the delivery.
+// program renews it.
 func readToken(path string) (string, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return "", err
-	}
-	// A device or a pipe could be read without end, or not at all.
-	if !info.Mode().IsRegular() {
-		return "", fmt.Errorf("%s: it is not a regular file", path)
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxToken+1))
-	if err == nil && len(b) > maxToken {
+	b, err := smallfile.Read(path, maxToken)
+	if long := new(smallfile.LongError); errors.As(err, &long) {
 		err = fmt.Errorf("%s: %w", path, errLongToken)
 	}
 	return strings.TrimSpace(string(b)), err
@@ -179,22 +161,3 @@ func readToken(path string) (string, error) {
 
 // errLongToken is an answer that cannot be a token.
 var errLongToken = errors.New("the answer is over 64 KB: it is no token")
-
-// bounded keeps the start of what a command says, up to maxToken octets. It is its
-// standard output or its standard error.
-type bounded struct {
-	b      []byte
-	refuse bool // to take more than is kept: the command is told
-	over   bool
-}
-
-// Write implements io.Writer. It claims to have taken what it drops, unless it
-// refuses.
-func (w *bounded) Write(p []byte) (int, error) {
-	n := min(len(p), maxToken-len(w.b))
-	w.b = append(w.b, p[:n]...)
-	if w.over = w.over || n < len(p); w.over && w.refuse {
-		return n, errLongToken
-	}
-	return len(p), nil
-}

@@ -71,6 +71,7 @@ import (
 	"sync"
 
 	"posthaste/internal/config"
+	"posthaste/internal/nameserver"
 	"posthaste/internal/resolver"
 	"posthaste/internal/servercert"
 	"posthaste/internal/service"
@@ -99,21 +100,20 @@ func run(ctx context.Context, env *service.Env) error {
 	answers := newResponder()
 	handle := answers.http
 	ctx, stop := context.WithCancel(ctx)
-	defer stop()
 	var wg sync.WaitGroup
-	defer wg.Wait()
 	if set != nil {
 		if set.challenge == alpn01 {
 			handle = answers.alpn
 		}
 		m, closing, err := newManager(env, set, answers)
 		if err != nil {
+			stop()
 			return err
 		}
 		defer closing()
-		defer wg.Wait() // before that
 		wg.Go(func() { m.run(ctx) })
 	}
+	defer wg.Wait()
 	defer stop()
 	return env.ServeConns(ctx, func(ctx context.Context, c net.Conn) { handle(ctx, c) })
 }
@@ -130,7 +130,7 @@ func newManager(env *service.Env, set *settings, answers *responder) (*manager, 
 	}
 	o.CacheSize = -1 // what is new is to be seen
 	names := resolver.New(o)
-	seen := &view{dns: names, at: nameServer}
+	seen := &view{nameserver.View[asker]{DNS: names, At: nameServer}}
 	var solve solver = answers
 	if set.challenge == dns01 {
 		d := &dnsSolver{publisher: set.update, view: seen, warn: env.Log.Warning}
@@ -142,6 +142,15 @@ func newManager(env *service.Env, set *settings, answers *responder) (*manager, 
 	closing := func() { names.Close(); store.Close() }
 	return &manager{set: set, store: store, ca: newClient(set, solve), log: env.Log, spread: rand.Float64, look: lookAgain, view: seen}, closing, nil
 }
+
+// An asker answers questions.
+type asker interface {
+	TXT(ctx context.Context, name string) (resolver.Answer[string], error)
+	TLSA(ctx context.Context, name string) (resolver.Answer[resolver.TLSA], error)
+}
+
+// A view is the DNS as its name servers have it.
+type view struct{ nameserver.View[asker] }
 
 // nameServer asks one name server alone.
 func nameServer(addr netip.Addr) (asker, func()) {

@@ -1,18 +1,17 @@
 package acme
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/mholt/acmez/v3/acme"
 	"github.com/miekg/dns"
+
+	"posthaste/internal/subprocess"
 )
 
 const (
@@ -78,7 +77,7 @@ func (d *dnsSolver) wait(ctx context.Context, name, text string) error {
 
 // shown says whether all name servers of a name's zone show a text.
 func (d *dnsSolver) shown(ctx context.Context, name, text string) error {
-	return d.everywhere(ctx, name, func(server asker) error {
+	return d.Everywhere(ctx, name, func(server asker) error {
 		a, err := server.TXT(ctx, name)
 		if err == nil && !slices.Contains(a.Records, text) {
 			err = fmt.Errorf("%s has other records", name)
@@ -181,16 +180,12 @@ func (c commander) remove(ctx context.Context, name, text string) error {
 	return c.run(ctx, "cleanup", name, text)
 }
 
-// run runs the command with all that it starts in a process group, which ends with it.
 func (c commander) run(ctx context.Context, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, commandTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, c[0], append(append([]string{}, c[1:]...), args...)...)
-	out := &head{most: maxPrinted}
+	cmd := subprocess.New(ctx, slices.Concat(c, args)...)
+	out := &subprocess.Output{Most: maxPrinted}
 	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second // for one that it started and that keeps its output open
 	err := cmd.Run()
 	if ctx.Err() == context.DeadlineExceeded {
 		err = fmt.Errorf("it took longer than %v", commandTime)
@@ -198,19 +193,8 @@ func (c commander) run(ctx context.Context, args ...string) error {
 	if err == nil {
 		return nil
 	}
-	if said := strings.Join(strings.Fields(out.b.String()), " "); said != "" {
+	if said := strings.Join(strings.Fields(string(out.Text)), " "); said != "" {
 		return fmt.Errorf("tls_acme_command: %s %s: %w: %s", c[0], args[0], err, said)
 	}
 	return fmt.Errorf("tls_acme_command: %s %s: %w", c[0], args[0], err)
-}
-
-// A head keeps the first octets of what is written to it.
-type head struct {
-	b    bytes.Buffer
-	most int
-}
-
-func (h *head) Write(p []byte) (int, error) {
-	h.b.Write(p[:min(len(p), max(h.most-h.b.Len(), 0))])
-	return len(p), nil
 }

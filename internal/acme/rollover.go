@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"posthaste/internal/nameserver"
 	"posthaste/internal/resolver"
 	"posthaste/internal/servercert"
 )
@@ -30,12 +31,12 @@ func (v *view) tlsa(ctx context.Context, names []string, data string) (d dane, e
 		if strings.HasPrefix(name, "*.") {
 			continue // no host has the name
 		}
-		owner, err := v.real(ctx, "_25._tcp."+name)
+		owner, err := nameserver.Canonical(ctx, v.DNS, "_25._tcp."+name)
 		if err != nil {
 			return d, err
 		}
 		some, lacks := false, false
-		err = v.everywhere(ctx, owner, func(server asker) error {
+		err = v.Everywhere(ctx, owner, func(server asker) error {
 			a, err := server.TLSA(ctx, owner)
 			if err != nil {
 				if !resolver.NotFound(err) && resolver.KindOf(err) != resolver.Invalid {

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"posthaste/internal/nameserver"
 	"posthaste/internal/resolver"
 	"posthaste/internal/resolver/fakezone"
 	"posthaste/internal/servercert"
@@ -47,7 +48,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{dir: servercert.Directory(cfg), p: &pretender{life: 9 * 24 * time.Hour}, l: new(lines), t: t}
 	names := fakezone.Must(zone).Resolver()
 	t.Cleanup(func() { names.Close(); store.Close() })
-	w.manager = &manager{set: set, store: store, ca: w.p, log: w.l, spread: func() float64 { return 0.5 }, look: lookAgain, view: &view{names, w.at}}
+	w.manager = &manager{set: set, store: store, ca: w.p, log: w.l, spread: func() float64 { return 0.5 }, look: lookAgain, view: &view{nameserver.View[asker]{DNS: names, At: w.at}}}
 	w.turn(t.Context())
 	return w
 }

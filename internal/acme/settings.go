@@ -4,10 +4,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/url"
-	"os"
 	"regexp"
 	"strings"
 
@@ -15,6 +13,7 @@ import (
 	"golang.org/x/net/idna"
 
 	"posthaste/internal/config"
+	"posthaste/internal/smallfile"
 )
 
 // The challenges, as RFC 8555 and RFC 8737 call them.
@@ -67,7 +66,7 @@ func read(cfg *config.Config) (*settings, error) {
 		return nil, errors.New("tls_acme_domains has no name")
 	}
 	if file := cfg.String("tls_acme_CAfile"); file != "" {
-		text, err := readSmall(file)
+		text, err := smallfile.Read(file, maxFile)
 		if err != nil {
 			return nil, fmt.Errorf("tls_acme_CAfile: %w", err)
 		}
@@ -94,7 +93,7 @@ func (s *settings) readUpdate(cfg *config.Config) error {
 	if file == "" {
 		return nil
 	}
-	text, err := readSmall(file)
+	text, err := smallfile.Read(file, maxFile)
 	if err == nil {
 		s.update.key, err = parseKey(string(text))
 	}
@@ -106,19 +105,6 @@ func (s *settings) readUpdate(cfg *config.Config) error {
 
 // maxFile bounds the files that main.cf names, in octets.
 const maxFile = 4 << 20
-
-func readSmall(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(text) > maxFile {
-		err = fmt.Errorf("%s has more than %d octets", path, maxFile)
-	}
-	return text, err
-}
 
 // certificateName is a name as certificates have it.
 func certificateName(name string) (string, error) {

@@ -22,6 +22,7 @@ import (
 	"github.com/miekg/dns"
 
 	"posthaste/internal/config"
+	"posthaste/internal/nameserver"
 	"posthaste/internal/resolver"
 	"posthaste/internal/servercert"
 )
@@ -55,9 +56,9 @@ func (l *lines) text() string {
 // tsig is the key of the test's name server.
 const tsig = `key "posthaste" { algorithm hmac-sha256; secret "c2VjcmV0IG9mIDMyIG9jdGV0cywgYmFzZTY0Lg=="; };`
 
-// A nameserver has the zone example.org, all of whose names have the address 127.0.0.1, and takes
+// A zoneServer has the zone example.org, all of whose names have the address 127.0.0.1, and takes
 // updates of TXT records.
-type nameserver struct {
+type zoneServer struct {
 	addr string
 
 	mu   sync.Mutex
@@ -65,9 +66,9 @@ type nameserver struct {
 	seen int // updates that were signed and carried out
 }
 
-func newNameserver(t *testing.T) *nameserver {
+func newZoneServer(t *testing.T) *zoneServer {
 	t.Helper()
-	n := &nameserver{txt: make(map[string][]string)}
+	n := &zoneServer{txt: make(map[string][]string)}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +92,7 @@ func newNameserver(t *testing.T) *nameserver {
 	return n
 }
 
-func (n *nameserver) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
+func (n *zoneServer) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	r := new(dns.Msg)
 	r.SetReply(q)
 	r.Authoritative = true
@@ -108,7 +109,7 @@ func (n *nameserver) ServeDNS(w dns.ResponseWriter, q *dns.Msg) {
 	w.WriteMsg(r)
 }
 
-func (n *nameserver) update(w dns.ResponseWriter, q, r *dns.Msg) {
+func (n *zoneServer) update(w dns.ResponseWriter, q, r *dns.Msg) {
 	if q.IsTsig() == nil || w.TsigStatus() != nil || q.Question[0].Name != "example.org." {
 		r.Rcode = dns.RcodeRefused
 		return
@@ -126,7 +127,7 @@ func (n *nameserver) update(w dns.ResponseWriter, q, r *dns.Msg) {
 	}
 }
 
-func (n *nameserver) answer(q dns.Question, r *dns.Msg) {
+func (n *zoneServer) answer(q dns.Question, r *dns.Msg) {
 	name := strings.ToLower(q.Name)
 	apex := name == "example.org."
 	h := dns.RR_Header{Name: q.Name, Rrtype: q.Qtype, Class: dns.ClassINET, Ttl: 1}
@@ -149,7 +150,7 @@ func (n *nameserver) answer(q dns.Question, r *dns.Msg) {
 }
 
 // texts are the records that are there now.
-func (n *nameserver) texts() int {
+func (n *zoneServer) texts() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.txt)
@@ -158,7 +159,7 @@ func (n *nameserver) texts() int {
 // A site is a mail system with tls_acme, an authority (pebble), and the DNS.
 type site struct {
 	*manager
-	dns     *nameserver
+	dns     *zoneServer
 	pebble  *db.MemoryStore
 	lines   *lines
 	cfg     *config.Config
@@ -174,7 +175,7 @@ func newSite(t *testing.T, main string, closed bool) *site {
 	if err := os.WriteFile(key, []byte(tsig), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := &site{dns: newNameserver(t), lines: new(lines), answers: newResponder()}
+	s := &site{dns: newZoneServer(t), lines: new(lines), answers: newResponder()}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -211,7 +212,7 @@ func (s *site) open(t *testing.T, set *settings) *manager {
 	if set.challenge == dns01 {
 		names := resolver.New(resolver.Options{Servers: []string{s.dns.addr}, CacheSize: -1})
 		t.Cleanup(names.Close)
-		d := &dnsSolver{publisher: set.update, warn: s.lines.Warning, view: &view{names, func(netip.Addr) (asker, func()) { return names, func() {} }}}
+		d := &dnsSolver{publisher: set.update, warn: s.lines.Warning, view: &view{nameserver.View[asker]{DNS: names, At: func(netip.Addr) (asker, func()) { return names, func() {} }}}}
 		if set.update == nil {
 			d.publisher = commander(set.command)
 		}

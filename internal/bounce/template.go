@@ -3,12 +3,12 @@ package bounce
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
 	"posthaste/internal/config"
 	"posthaste/internal/rfc5322"
+	"posthaste/internal/smallfile"
 )
 
 // templateNames are the blocks of a template file, by the kind of notice.
@@ -118,15 +118,7 @@ func readTemplates(file string) ([numTemplates]template, error) {
 		return defaults, nil
 	}
 	const limit = 1 << 20
-	f, err := os.Open(file)
-	if err != nil {
-		return defaults, fmt.Errorf("bounce_template_file: %w", err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, limit))
-	if err == nil && len(b) == limit {
-		err = fmt.Errorf("%s: longer than a megabyte", file)
-	}
+	b, err := smallfile.Read(file, limit)
 	if err != nil {
 		return defaults, fmt.Errorf("bounce_template_file: %w", err)
 	}

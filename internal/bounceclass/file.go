@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"io/fs"
 	"regexp"
 	"regexp/syntax"
 	"strings"
+
+	"posthaste/internal/smallfile"
 
 	"github.com/BurntSushi/toml"
 )
@@ -51,14 +53,9 @@ func read(name string) ([]byte, error) {
 	if name == Builtin {
 		return builtin, nil
 	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, errors.Unwrap(err)
-	}
-	defer f.Close() //nolint:errcheck // read only
-	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(text) > maxFile {
-		err = fmt.Errorf("larger than %d octets", maxFile)
+	text, err := smallfile.Read(name, maxFile)
+	if path := new(fs.PathError); errors.As(err, &path) {
+		err = path.Err // the caller says which file it is
 	}
 	return text, err
 }

@@ -126,7 +126,7 @@ func TestBroken(t *testing.T) {
 		{"x.toml", "[rules]\n" + manyClasses(), "more than 200 classes"},
 		{"x.toml", "[rules]\n'' = ['x']\n", "no name for a class"},
 		{"x.toml", "[rules]\n'a b' = ['x']\n", "no name for a class"},
-		{"x.toml", "#" + strings.Repeat("x", maxFile), "larger than"},
+		{"x.toml", "#" + strings.Repeat("x", maxFile), "more than"},
 		{"x.json", "{", "EOF"},
 		{"x.json", "[]", "where an object is expected"},
 		{"x.json", "{}", "there is no table rules"},

@@ -19,6 +19,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"posthaste/internal/smallfile"
 )
 
 // The algorithms, as the command line names them.
@@ -157,12 +159,7 @@ const maxFile = 1 << 20
 
 // blocks are the PEM blocks of a file.
 func blocks(name string) (list []*pem.Block, err error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, maxFile))
+	b, err := smallfile.Read(name, maxFile)
 	if err != nil {
 		return nil, err
 	}

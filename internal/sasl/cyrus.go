@@ -9,13 +9,13 @@ import (
 	"io"
 	"io/fs"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"posthaste/internal/lockstep"
+	"posthaste/internal/smallfile"
 )
 
 const (
@@ -118,16 +118,9 @@ func readCyrusFile(o CyrusOptions) (file, text string, err error) {
 			continue
 		}
 		file = filepath.Join(dir, o.Application+".conf")
-		f, err := os.Open(file)
+		b, err := smallfile.Read(file, maxCyrusFile)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
-		} else if err != nil {
-			return "", "", err
-		}
-		b, err := io.ReadAll(io.LimitReader(f, maxCyrusFile+1))
-		f.Close()
-		if err == nil && len(b) > maxCyrusFile {
-			err = fmt.Errorf("%s: over %d octets", file, maxCyrusFile)
 		}
 		return file, string(b), err
 	}

@@ -38,7 +38,7 @@ func TestCyrusFile(t *testing.T) {
 		{"", "", "", "smtpd.conf: pwcheck_method is missing, which stands for auxprop"},
 		{"pwcheck_method\n", "", "", "smtpd.conf:1: expected name: value"},
 		{"saslauthd_path: mux\n", "", "", "smtpd.conf:1: saslauthd_path: mux: expected the path"},
-		{strings.Repeat("#", maxCyrusFile+1), "", "", "over 65536 octets"},
+		{strings.Repeat("#", maxCyrusFile+1), "", "", "more than 65536 octets"},
 	} {
 		c, warnings, err := cyrusFile(t, test.text)
 		if test.err != "" {

@@ -3,13 +3,12 @@ package srsconf
 
 import (
 	"fmt"
-	"io"
-	"os"
 	"strings"
 	"time"
 
 	"posthaste/internal/config"
 	"posthaste/internal/resolver"
+	"posthaste/internal/smallfile"
 	"posthaste/internal/srs"
 )
 
@@ -46,17 +45,9 @@ func Load(cfg *config.Config) (*srs.Rewriter, error) {
 
 // secrets reads a file as postsrsd has it: each line that is not empty is a secret.
 func secrets(path string) ([]string, error) {
-	f, err := os.Open(path)
+	text, err := smallfile.Read(path, maxFile)
 	if err != nil {
 		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(text) > maxFile {
-		return nil, fmt.Errorf("%s: over %d octets", path, maxFile)
 	}
 	var list []string
 	for n, line := range strings.Split(string(text), "\n") {
