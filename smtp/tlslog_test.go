@@ -3,13 +3,9 @@ package smtp
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
-	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -23,6 +19,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/testcert"
 	"posthaste/internal/testpostfix"
 )
 
@@ -90,18 +87,7 @@ func (c *tlsCase) config(t *testing.T, rsaCert tls.Certificate) *tls.Config {
 }
 
 func newRSACert(t *testing.T) tls.Certificate {
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "rsa.test"}, DNSNames: []string{"rsa.test"},
-		NotBefore: time.Date(1990, 1, 1, 0, 0, 0, 0, time.UTC), NotAfter: time.Date(2090, 1, 1, 0, 0, 0, 0, time.UTC),
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment}
-	der, err := x509.CreateCertificate(rand.Reader, cert, cert, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	return testcert.RSA(t, x509.Certificate{DNSNames: []string{"rsa.test"}, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment}, nil).TLS()
 }
 
 // serveTLS serves sessions with STARTTLS until the test ends, and returns the port. All mail is

@@ -2,9 +2,7 @@ package smtpd
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
+	"crypto"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -15,44 +13,29 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"posthaste/internal/config"
 	"posthaste/internal/table"
+	"posthaste/internal/testcert"
 )
 
 // issued is a chain: a certificate for the use, by as many authorities between
 // it and the root as asked for, then these, and at last the root. The key is that
 // of the first.
-func issued(t *testing.T, between int, use x509.ExtKeyUsage) (chain []*x509.Certificate, key *ecdsa.PrivateKey) {
+func issued(t *testing.T, between int, use x509.ExtKeyUsage) (chain []*x509.Certificate, key crypto.Signer) {
 	t.Helper()
-	var issuer *x509.Certificate
-	var issuerKey *ecdsa.PrivateKey
+	var pair *testcert.Pair
 	for i := range between + 2 {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
 		ca := i <= between
-		c := &x509.Certificate{SerialNumber: big.NewInt(int64(i + 1)), NotAfter: time.Now().Add(time.Hour), BasicConstraintsValid: true, IsCA: ca}
+		c := x509.Certificate{SerialNumber: big.NewInt(int64(i + 1)), BasicConstraintsValid: true, IsCA: ca}
 		c.Subject.CommonName = string(rune('a' + i))
 		if !ca {
 			c.ExtKeyUsage = []x509.ExtKeyUsage{use}
 		}
-		if issuer == nil {
-			issuer, issuerKey = c, key
-		}
-		raw, err := x509.CreateCertificate(rand.Reader, c, issuer, &key.PublicKey, issuerKey)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if issuer, err = x509.ParseCertificate(raw); err != nil {
-			t.Fatal(err)
-		}
-		issuerKey = key
-		chain = append([]*x509.Certificate{issuer}, chain...)
+		pair = testcert.Make(t, c, pair)
+		chain = append([]*x509.Certificate{pair.Cert}, chain...)
 	}
-	return chain, issuerKey
+	return chain, pair.Key
 }
 
 // A client's chain may be about as long as smtpd_tls_ccert_verifydepth says, and

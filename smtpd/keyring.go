@@ -53,13 +53,7 @@ func (k *keyring) choose(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 			t.sni = hello.ServerName
 		}
 	}
-	best := certs[0]
-	for _, c := range certs {
-		if hello.SupportsCertificate(c) == nil {
-			best = c
-			break
-		}
-	}
+	best := servercert.For(hello, certs)
 	if t, ok := hello.Conn.(*transport); ok {
 		t.cert, t.schemes = best, hello.SignatureSchemes
 	}

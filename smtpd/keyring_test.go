@@ -1,15 +1,9 @@
 package smtpd
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"os"
 	"path/filepath"
 	"testing"
@@ -17,36 +11,18 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/table"
+	"posthaste/internal/testcert"
 )
 
 // keyPair makes a key and a certificate that signs itself, as PEM.
 func keyPair(t *testing.T, name string, useRSA bool) (key, cert []byte) {
 	t.Helper()
-	var private, public any
+	about := x509.Certificate{DNSNames: []string{name}, Subject: pkix.Name{CommonName: name}, NotBefore: time.Unix(0, 0), NotAfter: time.Now().AddDate(20, 0, 0), KeyUsage: x509.KeyUsageDigitalSignature}
+	pair := testcert.Make(t, about, nil)
 	if useRSA {
-		k, err := rsa.GenerateKey(rand.Reader, 2048)
-		if err != nil {
-			t.Fatal(err)
-		}
-		private, public = k, &k.PublicKey
-	} else {
-		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		private, public = k, &k.PublicKey
+		pair = testcert.RSA(t, about, nil)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-		NotBefore: time.Unix(0, 0), NotAfter: time.Now().AddDate(20, 0, 0), KeyUsage: x509.KeyUsageDigitalSignature}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, public, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return pair.KeyPEM(), pair.CertPEM()
 }
 
 func write(t *testing.T, dir, name string, text ...[]byte) string {

@@ -19,9 +19,9 @@ func due(now time.Time, leaf *x509.Certificate, key crypto.PublicKey, s *setting
 	if why = lacks(leaf, key, s, st); why != "" {
 		return later(now, st.Next), why
 	}
-	at, why = leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore)/3*2), "two thirds of its lifetime have passed"
+	at, why = st.Renewal(leaf), "two thirds of its lifetime have passed"
 	if !st.Renew.IsZero() {
-		at, why = st.Renew, "the authority suggests this time for the renewal"
+		why = "the authority suggests this time for the renewal"
 	}
 	// An authority that suggests a time in the past for each new certificate does not get us to
 	// request one after the other.

@@ -1,12 +1,7 @@
 package advice
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
-	"encoding/pem"
-	"math/big"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"posthaste/internal/testcert"
 )
 
 // certificateDay is when the tests of this package take place.
@@ -22,17 +19,8 @@ var certificateDay = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 // A certificate that nobody believes any more is found before the clients find it.
 func TestCertificates(t *testing.T) {
 	t.Parallel()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
 	cert := func(begin, end time.Time) string {
-		c := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: begin, NotAfter: end}
-		der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+		return string(testcert.Make(t, x509.Certificate{NotBefore: begin, NotAfter: end}, nil).CertPEM())
 	}
 	day := certificateDay
 	good, old := cert(day.AddDate(0, -1, 0), day.AddDate(0, 1, 0)), cert(day.AddDate(0, -2, 0), day.AddDate(0, -1, 0))

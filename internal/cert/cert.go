@@ -201,9 +201,7 @@ func (c *command) own(now time.Time) ([]*Certificate, error) {
 		return nil, err
 	}
 	if !cert.SelfSigned {
-		if cert.Renewal = st.Renew; cert.Renewal.IsZero() {
-			cert.Renewal = cert.Begin.Add(cert.End.Sub(cert.Begin) / 3 * 2)
-		}
+		cert.Renewal = st.Renewal(chain[0])
 	}
 	return []*Certificate{cert}, nil
 }

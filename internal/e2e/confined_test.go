@@ -1,23 +1,18 @@
 package e2e
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net/smtp"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
+	"posthaste/internal/testcert"
 	"posthaste/internal/testusers"
 )
 
@@ -178,22 +173,8 @@ home_mailbox = Maildir/
 // the process alone, in place of what was there.
 func (s *system) writeKeyPair(name string) {
 	s.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "mta.test"},
-		DNSNames: []string{"mta.test"}, NotAfter: time.Now().Add(24 * time.Hour)}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	text := append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}),
-		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})...)
+	pair := testcert.Make(s.t, x509.Certificate{Subject: pkix.Name{CommonName: "mta.test"}, DNSNames: []string{"mta.test"}}, nil)
+	text := append(pair.KeyPEM(), pair.CertPEM()...)
 	path := filepath.Join(s.dir, name)
 	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
 		s.t.Fatal(err)

@@ -3,12 +3,15 @@ package e2e
 import (
 	"bytes"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"math/big"
 	"net"
 	"regexp"
 	"strings"
 	"testing"
+
+	"posthaste/internal/testcert"
 )
 
 // TestDANE sends mail to hosts in zones that are signed, or not, or wrongly,
@@ -35,8 +38,8 @@ func TestDANE(t *testing.T) {
 		"ee":     "3 1 1 " + digest(certs["ee"].Leaf.RawSubjectPublicKeyInfo),
 		"cert":   "3 0 1 " + digest(certs["cert"].Leaf.Raw),
 		"wrong":  "3 1 1 " + digest([]byte("another key")),
-		"ta":     "2 0 1 " + digest(ca.cert.Raw),
-		"taname": "2 0 1 " + digest(ca.cert.Raw),
+		"ta":     "2 0 1 " + digest(ca.Cert.Raw),
+		"taname": "2 0 1 " + digest(ca.Cert.Raw),
 		"notls":  "3 1 1 " + digest(certs["notls"].Leaf.RawSubjectPublicKeyInfo),
 		"half":   "3 1 1 " + digest(certs["half"].Leaf.RawSubjectPublicKeyInfo),
 		"usage1": "1 1 1 " + digest(certs["usage1"].Leaf.RawSubjectPublicKeyInfo),
@@ -160,19 +163,16 @@ func howSent(s *system, sinks map[string]*sink, rcpt, line string) string {
 // crypto/tls by itself refuses to read.
 func TestNegativeSerial(t *testing.T) {
 	t.Parallel()
-	a := newAuthority(t)
-	about := a.about("old.test")
-	about.SerialNumber = big.NewInt(0x5a) // one octet: 02 01 5a
-	cert, key := a.sign(about, nil, nil)
-	der := bytes.Replace(cert.Raw, []byte{2, 1, 0x5a}, []byte{2, 1, 0xfa}, 1)
-	if bytes.Equal(der, cert.Raw) {
+	pair := testcert.Make(t, x509.Certificate{SerialNumber: big.NewInt(0x5a)}, nil) // one octet: 02 01 5a
+	der := bytes.Replace(pair.Cert.Raw, []byte{2, 1, 0x5a}, []byte{2, 1, 0xfa}, 1)
+	if bytes.Equal(der, pair.Cert.Raw) {
 		t.Fatal("no serial number in the certificate")
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := startSink(t, &sink{l: l, tls: &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}})
+	k := startSink(t, &sink{l: l, tls: &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: pair.Key}}}})
 	s := newSystem(t, options{main: k.relayhost() + "smtp_tls_security_level = encrypt\n"})
 	s.mustSend("from@here.test", []string{"to@there.test"}, "Subject: x\n\nx\n")
 	s.waitLog(`to=<to@there\.test>,.*status=sent`)

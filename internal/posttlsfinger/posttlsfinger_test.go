@@ -3,14 +3,10 @@ package posttlsfinger
 import (
 	"bufio"
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
 	"math/big"
 	"net"
@@ -23,6 +19,7 @@ import (
 	"time"
 
 	"posthaste/internal/resolver/fakezone"
+	"posthaste/internal/testcert"
 	"posthaste/internal/testpeers"
 )
 
@@ -37,23 +34,10 @@ type peer struct {
 // newPeer starts a server. Its greeting is the first line that it says; plain has it offer no TLS.
 func newPeer(t *testing.T, greeting string, plain bool) *peer {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"mx.test"}, IsCA: true, BasicConstraintsValid: true,
-		Subject:   pkix.Name{CommonName: "mx.test", Organization: []string{"Test"}, Country: []string{"DE"}},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &peer{leaf: leaf, cert: filepath.Join(t.TempDir(), "cert.pem"), conf: &tls.Config{CurvePreferences: []tls.CurveID{tls.X25519}, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}}
-	if err := os.WriteFile(p.cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644); err != nil {
+	pair := testcert.Make(t, x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"mx.test"}, IsCA: true, BasicConstraintsValid: true,
+		Subject: pkix.Name{CommonName: "mx.test", Organization: []string{"Test"}, Country: []string{"DE"}}}, nil)
+	p := &peer{leaf: pair.Cert, cert: filepath.Join(t.TempDir(), "cert.pem"), conf: &tls.Config{CurvePreferences: []tls.CurveID{tls.X25519}, Certificates: []tls.Certificate{pair.TLS()}}}
+	if err := os.WriteFile(p.cert, pair.CertPEM(), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -1,38 +1,23 @@
 package sasl
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"math/big"
 	"net"
 	"slices"
 	"testing"
-	"time"
+
+	"posthaste/internal/testcert"
 )
 
 // session is a TLS session, as its two ends see it.
 func session(t *testing.T, version uint16) (client tls.ConnectionState, server Client) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	raw, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pair := testcert.Make(t, x509.Certificate{}, nil)
 	near, far := net.Pipe()
 	defer near.Close()
 	defer far.Close()
-	srv := tls.Server(far, &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{raw}, PrivateKey: key}},
+	srv := tls.Server(far, &tls.Config{Certificates: []tls.Certificate{pair.TLS()},
 		MaxVersion: version, SessionTicketsDisabled: true})
 	result := make(chan error, 1)
 	go func() { result <- srv.Handshake() }()
@@ -44,7 +29,7 @@ func session(t *testing.T, version uint16) (client tls.ConnectionState, server C
 		t.Fatal(err)
 	}
 	state := srv.ConnectionState()
-	return c.ConnectionState(), Client{TLS: &state, Certificate: leaf}
+	return c.ConnectionState(), Client{TLS: &state, Certificate: pair.Cert}
 }
 
 // What both ends see of the session has to be in the proof: who relays an

@@ -103,6 +103,17 @@ func (k *Keyring) Certificates() []*tls.Certificate {
 	return k.certs
 }
 
+// For is the certificate for a client: the first of certs that it can use, and else the first of all, about which
+// the client has the last word. certs must not be empty.
+func For(hello *tls.ClientHelloInfo, certs []*tls.Certificate) *tls.Certificate {
+	for _, c := range certs {
+		if hello.SupportsCertificate(c) == nil {
+			return c
+		}
+	}
+	return certs[0]
+}
+
 // Refresh reads the files if they have changed, and if Recheck has passed. The
 // error is that of the first time; later ones are warnings, and the certificates in
 // use stay.

@@ -69,6 +69,15 @@ type State struct {
 	Usable time.Time `json:"usable,omitzero"`
 }
 
+// Renewal is when the certificate that is in use should be renewed: at the time that its authority suggests,
+// or else when two thirds of its lifetime have passed.
+func (st *State) Renewal(leaf *x509.Certificate) time.Time {
+	if !st.Renew.IsZero() {
+		return st.Renew
+	}
+	return leaf.NotBefore.Add(leaf.NotAfter.Sub(leaf.NotBefore) / 3 * 2)
+}
+
 // OpenStore opens the store of a configuration, and makes it if it does not exist.
 func OpenStore(cfg *config.Config) (*Store, error) { return openStore(Directory(cfg)) }
 
@@ -154,10 +163,7 @@ func (s *Store) key(name, kind string) (crypto.Signer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.dir.ReplaceDurably(name, text); err != nil {
-		return nil, s.failed(name, err)
-	}
-	return key, nil
+	return key, s.save(name, text)
 }
 
 // Chain reads the certificate with its chain, the server's first. fs.ErrNotExist says that
@@ -199,8 +205,16 @@ func (s *Store) SaveChain(key crypto.Signer, chain []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := s.dir.ReplaceDurably(chainFile, append(text, chain...)); err != nil {
-		return s.failed(chainFile, err)
+	return s.save(chainFile, append(text, chain...))
+}
+
+// SaveSelfSigned gives the servers what SelfSigned has made.
+func (s *Store) SaveSelfSigned(text []byte) error { return s.save(chainFile, text) }
+
+// save keeps a file. On return it is on stable storage.
+func (s *Store) save(name string, text []byte) error {
+	if err := s.dir.ReplaceDurably(name, text); err != nil {
+		return s.failed(name, err)
 	}
 	return nil
 }
@@ -227,10 +241,7 @@ func (s *Store) SaveState(st *State) error {
 	if err != nil {
 		return err
 	}
-	if err := s.dir.ReplaceDurably(stateFile, append(text, '\n')); err != nil {
-		return s.failed(stateFile, err)
-	}
-	return nil
+	return s.save(stateFile, append(text, '\n'))
 }
 
 // Request asks the service for a renewal.
@@ -311,12 +322,4 @@ func TLSA(key crypto.PublicKey) (string, error) {
 func SameKey(a, b crypto.PublicKey) bool {
 	k, ok := a.(interface{ Equal(crypto.PublicKey) bool })
 	return ok && k.Equal(b)
-}
-
-// SaveSelfSigned gives the servers what SelfSigned has made.
-func (s *Store) SaveSelfSigned(text []byte) error {
-	if err := s.dir.ReplaceDurably(chainFile, text); err != nil {
-		return s.failed(chainFile, err)
-	}
-	return nil
 }

@@ -34,21 +34,13 @@ func TLS(cfg *config.Config, o servercert.Options, parameter string, protocols .
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols,
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 			_ = keys.Refresh(time.Now()) // what fails is in the log, and the old ones serve
-			certs := keys.Certificates()
-			for _, c := range certs {
-				if hello.SupportsCertificate(c) == nil {
-					return c, nil
-				}
-			}
-			return certs[0], nil
+			return servercert.For(hello, keys.Certificates()), nil
 		}}, nil
 }
 
-// Reply writes an answer of JSON. Who has gone does not read it, and is not waited for.
+// Reply writes an answer of JSON. A client that is gone does not get it, which is no error.
 func Reply(w http.ResponseWriter, status int, result any) {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(result)
+	write(w, "application/json", status, result)
 }
 
 // Problem writes an error (RFC 9457). more are further members, which may be nil; the names status,
@@ -57,7 +49,11 @@ func Problem(w http.ResponseWriter, status int, detail string, more map[string]a
 	members := map[string]any{}
 	maps.Copy(members, more)
 	members["status"], members["title"], members["detail"] = status, http.StatusText(status), detail
-	w.Header().Set("Content-Type", "application/problem+json")
+	write(w, "application/problem+json", status, members)
+}
+
+func write(w http.ResponseWriter, contentType string, status int, body any) {
+	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(members)
+	_ = json.NewEncoder(w).Encode(body)
 }
