@@ -7,9 +7,7 @@ package qmgr
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -381,7 +379,7 @@ func (a *agentConn) answered(d *delivery, reply *proto.DeliverReply, err error) 
 		a.s.opt.Log.Warning("transport %s: the delivery agent ended in the middle of a delivery: %v", a.transport, err)
 		if m := a.s.messages[d.num]; m != nil && len(d.index) > 0 {
 			a.s.opt.Log.Warning("%s: in doubt: it was being delivered to %s when the delivery agent ended: recipients number %s may have it, and may get it again",
-				m.id, d.nexthop, strings.Trim(fmt.Sprint(d.index[:min(len(d.index), maxNamed)]), "[]"))
+				m.id, d.nexthop, recipientNumbers(d.index))
 		}
 		a.s.lose(d)
 	}

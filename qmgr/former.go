@@ -6,6 +6,8 @@ package qmgr
 
 import (
 	"cmp"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -185,11 +187,13 @@ func (s *Server) silent(conn *ipc.Conn) {
 		return // it will be told to our successor
 	}
 	var lost []*delivery
-	for num, list := range s.formers {
+	for _, num := range slices.Sorted(maps.Keys(s.formers)) {
+		list := s.formers[num]
 		for i := len(list) - 1; i >= 0; i-- {
-			if list[i].conn == conn {
-				lost = append(lost, list[i].waiting...)
+			if f := list[i]; f.conn == conn {
+				lost = append(lost, f.waiting...)
 				s.over(num, i)
+				s.summon([]sched.MsgID{num}, func() { s.inDoubt(num, f) })
 			}
 		}
 	}
@@ -202,6 +206,31 @@ func (s *Server) silent(conn *ipc.Conn) {
 			s.lose(d)
 		}
 	}
+}
+
+// inDoubt names a former delivery of which nobody will say any more what came of it: in the
+// log, and in the list of what may have arrived twice. Its message is in memory now if there
+// is one.
+func (s *Server) inDoubt(num sched.MsgID, f *former) {
+	m := s.message(num)
+	if m == nil || m.id != f.id || !m.has(f.rcpts) {
+		return // an agent has made it up, or it is over
+	}
+	d := &delivery{num: num, index: slices.DeleteFunc(slices.Clone(f.rcpts), m.isDone)}
+	if len(d.index) == 0 {
+		return
+	}
+	if len(f.waiting) > 0 {
+		d.nexthop = f.waiting[0].nexthop
+	}
+	s.opt.Log.Warning("%s: in doubt: the delivery agent has not said what came of a delivery that the previous queue manager ordered: recipients number %s may have it, and may get it again",
+		m.id, recipientNumbers(d.index))
+	s.log.lost(d)
+}
+
+// recipientNumbers names recipients in the log. A line must not grow with a mailing list.
+func recipientNumbers(rcpts []int) string {
+	return strings.Trim(fmt.Sprint(rcpts[:min(len(rcpts), maxNamed)]), "[]")
 }
 
 // about says whether r has an outcome of recipient i.

@@ -209,17 +209,28 @@ func TestFormerHoldsItsPlace(t *testing.T) {
 	st.quiet()
 }
 
-// A former delivery of which nobody will tell any more does not keep a message.
+// A former delivery of which nobody will tell any more does not keep a message. It may have been made: the log
+// names it, and so does the list of what may have arrived twice, whoever of its recipients is known to have it.
 func TestFormerLost(t *testing.T) {
 	t.Parallel()
 	st := newStage(t, "")
-	id := st.fill(many(2, "to.test"))[0]
-	smtp := st.agent("smtp", proto.Inventory{Running: []proto.Delivery{{ID: id, Index: []int{0}}}})
+	m := many(3, "to.test")
+	m.Done = []int{1}
+	id := st.fill(m)[0]
+	none := proto.Delivery{ID: mail.MakeQueueID(time.Now(), 9), Index: []int{0}}
+	smtp := st.agent("smtp", proto.Inventory{Running: []proto.Delivery{{ID: id, Index: []int{0, 1}}, none}})
 	st.run()
 	st.waitExplain(id, "being delivered")
 	smtp.push(&proto.Inventory{})
 	smtp.stop()
+	op := st.waitOp(id, "that it is lost", lostOp)
+	if !slices.Equal(op.Handed, []int{0}) || op.Nexthop != "to.test" {
+		t.Errorf("recorded: %+v", op)
+	}
 	st.waitOp(id, "its deferral", inQueue(queue.Deferred))
+	if log := st.log.String(); !strings.Contains(log, string(id)+": in doubt: the delivery agent has not said") || strings.Contains(log, string(none.ID)) {
+		t.Error(log)
+	}
 	st.quiet()
 }
 
