@@ -252,7 +252,8 @@ func (s *Server) finished(f *proto.Finished) {
 		return
 	}
 	// A failure is not taken over: the recipient is tried again, which finds out whether
-	// it still fails.
+	// it still fails. Not so that of a recipient that was expanded: some of its members have
+	// the message.
 	arrived, later := false, false
 	for _, o := range f.Reply.Outcomes {
 		switch {
@@ -269,6 +270,9 @@ func (s *Server) finished(f *proto.Finished) {
 			if m.active != nil {
 				m.active.success = append(m.active.success, o)
 			}
+		case o.Action == dsn.Failed && len(o.Parts) > 0:
+			s.verdicts[m.num] = append(s.verdicts[m.num], o)
+			arrived = true
 		default:
 			later = true
 		}
@@ -282,6 +286,23 @@ func (s *Server) finished(f *proto.Finished) {
 			// It has waited for this: what is left of it is to be tried, or nothing is.
 			s.then(sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeMessage, ID: m.num})
 		}
+	}
+}
+
+// judge gives an order the verdicts on its recipients that a former delivery has come to.
+// From here on they are treated as if an agent had just answered with them.
+func (s *Server) judge(d *delivery) {
+	list := slices.DeleteFunc(s.verdicts[d.num], func(o mail.Outcome) bool {
+		mine := slices.Contains(d.rcpts, o.Rcpt)
+		if mine && !about(&d.reply, o.Rcpt) {
+			d.reply.Outcomes = append(d.reply.Outcomes, o)
+		}
+		return mine
+	})
+	if len(list) > 0 {
+		s.verdicts[d.num] = list
+	} else {
+		delete(s.verdicts, d.num)
 	}
 }
 

@@ -220,8 +220,14 @@ func TestFormerLost(t *testing.T) {
 	none := proto.Delivery{ID: mail.MakeQueueID(time.Now(), 9), Index: []int{0}}
 	smtp := st.agent("smtp", proto.Inventory{Running: []proto.Delivery{{ID: id, Index: []int{0, 1}}, none}})
 	st.run()
-	st.waitExplain(id, "being delivered")
-	smtp.push(&proto.Inventory{})
+	st.until("an order waits for it", func() bool {
+		waits := make(chan bool)
+		st.srv.post(func() {
+			f := st.srv.formers[msgID(id)]
+			waits <- len(f) == 1 && len(f[0].waiting) == 1
+		}, sched.Event{})
+		return <-waits
+	})
 	smtp.stop()
 	op := st.waitOp(id, "that it is lost", lostOp)
 	if !slices.Equal(op.Handed, []int{0}) || op.Nexthop != "to.test" {

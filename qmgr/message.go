@@ -182,6 +182,7 @@ func (s *Server) rest(m *message) {
 func (s *Server) forget(m *message) {
 	s.dropInline(m)
 	delete(s.messages, m.num)
+	delete(s.verdicts, m.num)
 	s.book.drop(m.num)
 }
 

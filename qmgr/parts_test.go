@@ -157,6 +157,49 @@ func TestPartsFailedAreRecorded(t *testing.T) {
 	}
 }
 
+// The verdict on a list that a queue manager did not live to record is taken over by the next one, to which the
+// agent tells it again: the list is not delivered to once more, and the sender hears of the failed member. So it is
+// whether the message waits for its turn or for another day.
+func TestPartsFailedAreTakenOver(t *testing.T) {
+	t.Parallel()
+	for _, attempts := range []int{0, 1} {
+		st := newStage(t, "")
+		m := many(2, "to.test")
+		if m.Attempts = attempts; attempts > 0 {
+			m.Queue, m.Next = queue.Deferred, time.Now().Add(time.Hour)
+			m.Outcomes = []mail.Outcome{parted(dsn.Deferred, "a!", "b?")}
+			m.Outcomes[0].Tell(false)
+		}
+		id := st.fill(m)[0]
+		verdict := proto.Inventory{Finished: []proto.Finished{{ID: id, Reply: proto.DeliverReply{Outcomes: []mail.Outcome{parted(dsn.Failed, "a!", "b!")}}}}}
+		first := verdict
+		if attempts > 0 {
+			first = proto.Inventory{}
+		}
+		smtp := st.agent("smtp", first)
+		st.run()
+		if attempts > 0 { // an agent that retires
+			if err := st.tool.Call(t.Context(), &verdict, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		o := smtp.next()
+		if !slices.Equal(o.Index, []int{1}) {
+			t.Errorf("after %d attempts: ordered for %v", attempts, o.Index)
+		}
+		o.answer("ok")
+		st.waitOp(id, "its removal", removed)
+		st.mu.Lock()
+		if len(st.notices) != 1 || st.notices[0].Notice != proto.NoticeFailure || len(st.notices[0].Outcomes) != 1 {
+			t.Errorf("after %d attempts: told %+v", attempts, st.notices)
+		} else if w := words(&st.notices[0].Outcomes[0]); !slices.Equal(w, map[int][]string{0: {"a!", "b!"}, 1: {"a!.", "b!"}}[attempts]) {
+			t.Errorf("after %d attempts: told of %q", attempts, w)
+		}
+		st.mu.Unlock()
+		st.quiet()
+	}
+}
+
 // What has failed and could not be told is told with the rest when the message's
 // time is over, and what was told is not.
 func TestPartsExpire(t *testing.T) {

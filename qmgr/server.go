@@ -187,6 +187,10 @@ type Server struct {
 	// Outcomes of such deliveries that came before cleanup had told of the message: at a reload
 	// all services start together. arrive takes them in.
 	early map[sched.MsgID][]*proto.Finished
+	// Failures that a former delivery has come to, of recipients that were expanded and are
+	// not to be tried again. They are kept until the recipient's turn comes, or the message is
+	// forgotten. Usually empty.
+	verdicts map[sched.MsgID][]mail.Outcome
 
 	// Every decision becomes durable by way of log; its comment says in which order.
 	log      *recorder
@@ -261,7 +265,8 @@ func New(o Options) *Server {
 	s := &Server{opt: o, bell: make(chan struct{}, 1), judging: make(chan struct{}, 1), deaf: make(chan struct{}),
 		messages: make(map[sched.MsgID]*message), book: newBook(),
 		room: make(chan struct{}, maxBatches), entries: make(map[sched.EntryID]*delivery),
-		agents: make(map[mail.Transport]*agentConn), formers: make(map[sched.MsgID][]*former), early: make(map[sched.MsgID][]*proto.Finished)}
+		agents: make(map[mail.Transport]*agentConn), formers: make(map[sched.MsgID][]*former), early: make(map[sched.MsgID][]*proto.Finished),
+		verdicts: make(map[sched.MsgID][]mail.Outcome)}
 	if s.opt.Patience == 0 {
 		s.opt.Patience = askPatience
 	}
