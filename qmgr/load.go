@@ -63,6 +63,8 @@ type loading struct {
 	success   []mail.Outcome // of recipients who have it, and whose senders are to be told
 	failed    []loadedRcpt   // recipients who have failed for good, which their sender is still to be told
 	discarded []int          // recipients whose mail is thrown away on purpose
+	// Recipients that are done, as the record says and this process did not know.
+	told []int
 	// next, foreseen and unread say how far the task has come. One that gives up in between
 	// leaves the rest for the next load.
 	next     int // index of the first recipient not looked at
@@ -333,10 +335,20 @@ func (s *Server) open(l *loading) error {
 	if l.outcomes, err = st.Outcomes(); err != nil {
 		return err
 	}
+	// The bounce service may have recorded that a sender was told, and died before it
+	// said so here.
+	m := message{done: l.done}
+	for i := range l.nrcpt {
+		if !m.isDone(i) && !st.Pending(i) {
+			m.setDone(i)
+			l.told = append(l.told, i)
+		}
+	}
+	l.done = m.done
 	// Recipients that are done take no place: look further until there are
 	// enough that are not.
 	to, pending := l.from, 0
-	isDone := (&message{done: l.done}).isDone
+	isDone := m.isDone
 	for to < l.nrcpt && pending < l.limit {
 		if !isDone(to) {
 			pending++
@@ -504,7 +516,7 @@ func (s *Server) learn(l *loading) (ev sched.Event) {
 			a.noted(o)
 		}
 	}
-	for _, i := range l.discarded {
+	for _, i := range slices.Concat(l.discarded, l.told) {
 		m.setDone(i)
 	}
 	s.log.done(m, l.discarded)

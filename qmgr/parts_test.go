@@ -157,6 +157,26 @@ func TestPartsFailedAreRecorded(t *testing.T) {
 	}
 }
 
+// The bounce service has told the sender of a list's failed member, recorded that, and died before it said so: the
+// list is not delivered to once more.
+func TestPartsToldUnheard(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	m := many(3, "to.test")
+	m.Done, m.Queue, m.Attempts, m.Next = []int{0, 2}, queue.Deferred, 1, time.Now()
+	id := st.fill(m)[0]
+	st.entries[0].Done, st.entries[0].NPending = []byte{1 << 2}, 2 // of recipient 0 nothing was heard here
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	o := smtp.next()
+	if !slices.Equal(o.Index, []int{1}) {
+		t.Errorf("ordered for %v", o.Index)
+	}
+	o.answer("ok")
+	st.waitOp(id, "its removal", removed)
+	st.quiet()
+}
+
 // The verdict on a list that a queue manager did not live to record is taken over by the next one, to which the
 // agent tells it again: the list is not delivered to once more, and the sender hears of the failed member. So it is
 // whether the message waits for its turn or for another day.
