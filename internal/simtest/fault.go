@@ -69,6 +69,7 @@ func (s *site) afterwards(f *Fault) {
 		s.reload()
 	case restart:
 		s.stop()
+		s.closeSockets()
 		time.Sleep(f.For)
 		s.boot()
 	case badSyncs:
@@ -88,6 +89,13 @@ func (s *site) afterwards(f *Fault) {
 		s.suspend(proto.OverrideRemove, f.On)
 	default:
 		s.order(f.Kind, f.On)
+	}
+}
+
+// closeSockets is what clients see who wait for services when master ends.
+func (s *site) closeSockets() {
+	for _, e := range s.services {
+		e.sock.clear()
 	}
 }
 

@@ -240,6 +240,7 @@ func (s *site) run() {
 	s.heal()
 	s.settle()
 	s.stop()
+	s.closeSockets()
 	s.all.Wait()
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -69,6 +70,14 @@ func (s *site) powered() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.off
+}
+
+// listening says whether master has the sockets open: until the last process has ended at a stop,
+// and not while there is no power.
+func (s *site) listening() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.off || slices.ContainsFunc(s.services, func(e *entry) bool { return e.now != nil || e.next != nil || len(e.old) > 0 })
 }
 
 func (s *site) syncsFail() bool {

@@ -396,7 +396,7 @@ func (s *site) dial(ctx context.Context, from *process, path string, client net.
 	if from != nil && !from.own(near) {
 		return nil, errKilled
 	}
-	if !s.powered() {
+	if !s.listening() {
 		return nil, syscall.ECONNREFUSED
 	}
 	sock.push(far)
