@@ -64,6 +64,9 @@
 //
 // # Bugs
 //
+// When a message is deferred at a reload, because nothing of it is left to be tried, its deliveries that go
+// on have no place in the concurrency window of the next queue manager. So there may be more than the limit.
+//
 // A message that local has forwarded is never queued again by an operator: its original recipient is the alias,
 // whose Delivered-To it has, so that it is returned as a loop.
 //

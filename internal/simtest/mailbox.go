@@ -22,6 +22,9 @@ var lists = map[string][]string{
 	"all@local.test":   {"dora@local.test", "never@two.test", "friend@three.test"},
 }
 
+// maildir is what the books have as the next hop of what is in one.
+const maildir = "maildir"
+
 // members are those who are to get the mail for a recipient.
 func members(rcpt string) []string {
 	if m := lists[rcpt]; m != nil {
@@ -231,5 +234,5 @@ func (m *mailroom) file(user string, at time.Time, text string) {
 	if !strings.HasPrefix(rest, want) || strings.Count(rest, "Delivered-To: ") != 1 {
 		m.site.books.fail("in the maildir of %s something does not begin with\n%s:\n%s", user, want, text)
 	}
-	m.site.books.arrived(&delivery{at: at, hop: "maildir", from: from, rcpts: []string{user}, content: strings.ReplaceAll(rest, "\n", "\r\n")})
+	m.site.books.arrived(&delivery{at: at, hop: maildir, from: from, rcpts: []string{user}, content: strings.ReplaceAll(rest, "\n", "\r\n")})
 }
