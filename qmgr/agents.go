@@ -69,7 +69,9 @@ type former struct {
 	// Recipients of which nothing has been heard. When all have been, the former delivery
 	// is over and release is called.
 	rcpts []int
-	conn  *ipc.Conn // where its outcome will be told; nil: the agent has not called yet
+	// Which attempt it is: when the former queue manager took the message up. Zero: not known.
+	active time.Time
+	conn   *ipc.Conn // where its outcome will be told; nil: the agent has not called yet
 	// Ends the hold on conn that keeps it from being closed for idleness.
 	release func()
 	waiting []*delivery // orders for some of the same recipients

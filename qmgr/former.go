@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/ipc"
@@ -57,9 +58,9 @@ func (s *Server) goesOn(conn *ipc.Conn, r *proto.Delivery) {
 	list := s.formers[num]
 	if i := slices.IndexFunc(list, func(f *former) bool { return slices.Equal(f.rcpts, r.Index) }); i >= 0 {
 		list[i].release()
-		list[i].conn, list[i].release = conn, conn.Keep()
+		list[i].conn, list[i].release, list[i].active = conn, conn.Keep(), r.Active
 	} else {
-		s.formers[num] = append(list, &former{id: r.ID, rcpts: r.Index, conn: conn, release: conn.Keep()})
+		s.formers[num] = append(list, &former{id: r.ID, rcpts: r.Index, active: r.Active, conn: conn, release: conn.Keep()})
 	}
 	// The message may be one that need not be in memory, or be gone, or have no number at all:
 	// then this is called at once, and the former delivery must be there already.
@@ -131,7 +132,7 @@ func (s *Server) endFormer(fin *proto.Finished) bool {
 	num := msgID(fin.ID)
 	list := s.formers[num]
 	i := slices.IndexFunc(list, func(f *former) bool {
-		return f.id == fin.ID && len(fin.Reply.Outcomes) > 0 && slices.Contains(f.rcpts, fin.Reply.Outcomes[0].Rcpt)
+		return f.id == fin.ID && f.is(fin.Active) && len(fin.Reply.Outcomes) > 0 && slices.Contains(f.rcpts, fin.Reply.Outcomes[0].Rcpt)
 	})
 	if i < 0 {
 		return false
@@ -156,6 +157,12 @@ func (s *Server) endFormer(fin *proto.Finished) bool {
 		return slices.ContainsFunc(f.waiting, func(d *delivery) bool { return slices.Contains(d.rcpts, o.Rcpt) })
 	})
 	return true
+}
+
+// is says whether f is the attempt that was begun when the message was taken up at that time. An
+// outcome of an earlier one must not end it: the agent still delivers.
+func (f *former) is(active time.Time) bool {
+	return f.active.IsZero() || active.IsZero() || f.active.Equal(active)
 }
 
 // over drops former delivery i of a message.

@@ -240,6 +240,39 @@ func TestFormerLost(t *testing.T) {
 	st.quiet()
 }
 
+// What came of an earlier attempt does not end the one that goes on, whoever tells of it: nothing is ordered beside it.
+func TestFormerOfTwoAttempts(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	id := st.fill(many(1, "to.test"))[0]
+	now := time.Now()
+	earlier := proto.Finished{ID: id, Active: now.Add(-time.Minute), Reply: proto.DeliverReply{Outcomes: said("defer", 0)}}
+	smtp := st.agent("smtp", proto.Inventory{Running: []proto.Delivery{{ID: id, Index: []int{0}, Active: now}}, Finished: []proto.Finished{earlier}})
+	st.run()
+	st.waitExplain(id, "being delivered")
+	if err := st.tool.Call(t.Context(), &proto.Inventory{Finished: []proto.Finished{earlier}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	smtp.push(&proto.Inventory{Finished: []proto.Finished{{ID: id, Active: now, Reply: proto.DeliverReply{Outcomes: said("ok", 0)}}}})
+	st.waitOp(id, "its removal", removed)
+	select {
+	case o := <-smtp.orders:
+		t.Errorf("ordered: %+v", o.Deliver)
+	default:
+	}
+	st.quiet()
+}
+
+// The handover says which attempt goes on.
+func TestHandoverNamesAttempts(t *testing.T) {
+	t.Parallel()
+	at := time.UnixMicro(1795251386000001)
+	h, got := handover{running: []proto.Delivery{{ID: "x", Index: []int{3}, Active: at}}}, handover{}
+	if err := got.decode(h.encode()); err != nil || len(got.running) != 1 || !got.running[0].Active.Equal(at) {
+		t.Errorf("%+v, %v", got.running, err)
+	}
+}
+
 // An agent that nobody would ask calls by itself: what it does is not ordered
 // from another, although mail goes another way now, and what came of it is
 // recorded before it is answered, also for mail that is not known yet.

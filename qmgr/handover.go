@@ -270,7 +270,7 @@ func (s *Server) takeOver(now time.Time) {
 		num := msgID(r.ID)
 		// conn is nil until the agent calls; after agentPatience without a call, silent
 		// gives the delivery up.
-		s.formers[num] = append(s.formers[num], &former{id: r.ID, rcpts: r.Index, release: func() {}})
+		s.formers[num] = append(s.formers[num], &former{id: r.ID, rcpts: r.Index, active: r.Active, release: func() {}})
 		s.expectAt = now.Add(agentPatience)
 	}
 	s.warm(h.agents)
@@ -325,13 +325,13 @@ func (s *Server) part() {
 // on.
 func (s *Server) goingOn() (list []proto.Delivery) {
 	for _, d := range s.entries {
-		if m := s.messages[d.num]; m != nil && d.sent && s.parted[d.conn] {
-			list = append(list, proto.Delivery{ID: m.id, Index: d.index})
+		if m := s.messages[d.num]; m != nil && m.active != nil && d.sent && s.parted[d.conn] {
+			list = append(list, proto.Delivery{ID: m.id, Index: d.index, Active: m.active.since})
 		}
 	}
 	for _, formers := range s.formers {
 		for _, f := range formers {
-			list = append(list, proto.Delivery{ID: f.id, Index: f.rcpts})
+			list = append(list, proto.Delivery{ID: f.id, Index: f.rcpts, Active: f.active})
 		}
 	}
 	return list

@@ -112,7 +112,7 @@ func newRunning(conn *ipc.Conn) *running {
 
 // told is how an Inventory has it.
 func (run *running) told() proto.Delivery {
-	return proto.Delivery{ID: run.order.Envelope.ID, Index: run.order.Index}
+	return proto.Delivery{ID: run.order.Envelope.ID, Index: run.order.Index, Active: run.order.Active}
 }
 
 // NewServer makes a server.
@@ -254,7 +254,7 @@ func (s *Server) dismiss(r *ipc.Request) {
 // report sends the outcome to whoever is the queue manager now.
 func (s *Server) report(run *running, asked *ipc.Conn, r *ipc.Request, reply *proto.DeliverReply) {
 	now := time.Now()
-	fin := proto.Finished{ID: run.order.Envelope.ID, Reply: *reply}
+	fin := proto.Finished{ID: run.order.Envelope.ID, Reply: *reply, Active: run.order.Active}
 	keep := fin
 	s.telling.RLock()
 	defer s.telling.RUnlock()

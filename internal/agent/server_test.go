@@ -119,8 +119,13 @@ type answer struct {
 
 // order orders a delivery of message number n.
 func (m *manager) order(n uint64, rcpts ...string) <-chan answer {
+	return m.attempt(0, n, rcpts...)
+}
+
+// attempt is order, so long after the first attempt.
+func (m *manager) attempt(after time.Duration, n uint64, rcpts ...string) <-chan answer {
 	at := time.Unix(1700000000, 0)
-	d := &proto.Deliver{Nexthop: "next", Envelope: mail.Envelope{ID: mail.MakeQueueID(at, n), Sender: "s@from.test", Arrival: at}, Active: at}
+	d := &proto.Deliver{Nexthop: "next", Envelope: mail.Envelope{ID: mail.MakeQueueID(at, n), Sender: "s@from.test", Arrival: at}, Active: at.Add(after)}
 	for i, r := range rcpts {
 		d.Envelope.Recipients = append(d.Envelope.Recipients, mail.Recipient{Address: r})
 		d.Index = append(d.Index, 10+i)
@@ -284,6 +289,41 @@ func TestInventory(t *testing.T) {
 		if told[id(n)] != 1 {
 			t.Errorf("delivery %d was told %d times", n, told[id(n)])
 		}
+	}
+}
+
+// A queue manager that has given an order is gone when the second attempt is under way. Its successor is told of the
+// end of the first one as such.
+func TestInventoryOfTwoAttempts(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	begun, goOn := make(chan bool, 1), make(chan bool)
+	first := true
+	serve(t, dir, "smtp", Options{Deliverer: deliverer(func(_ context.Context, r *Request) {
+		if first {
+			first = false
+			r.Defer(0, dsn.S(4, 2, 0), "450 later", Detail{})
+			return
+		}
+		begun <- true
+		<-goOn
+		r.Sent(0, dsn.S(2, 0, 0), "250 ok", Detail{})
+	})})
+	old := dial(t, dir, "smtp")
+	old.attach()
+	await(t, "the first answer", old.order(1, "a@to.test"))
+	old.attempt(time.Minute, 1, "a@to.test")
+	await(t, "the second attempt", begun)
+	old.conn.Close()
+	next := dial(t, dir, "smtp")
+	inv := next.attach()
+	begin := time.Unix(1700000000, 0)
+	if len(inv.Running) != 1 || !inv.Running[0].Active.Equal(begin.Add(time.Minute)) || len(inv.Finished) != 1 || !inv.Finished[0].Active.Equal(begin) {
+		t.Errorf("inventory: %+v", inv)
+	}
+	goOn <- true
+	if inv = next.inventory(); len(inv.Finished) != 1 || !inv.Finished[0].Active.Equal(begin.Add(time.Minute)) {
+		t.Errorf("at the end: %+v", inv)
 	}
 }
 

@@ -205,16 +205,21 @@ type Detach struct{ empty }
 
 func (*Detach) Kind() uint16 { return KindDetach }
 
-// Delivery names a batch of recipients of a message.
+// Delivery names a batch of recipients of a message, and one attempt to deliver to them.
 type Delivery struct {
 	ID    mail.QueueID
 	Index []int
+	// Deliver.Active of the order: it tells the attempts to deliver a message apart. Zero: it
+	// is not known.
+	Active time.Time
 }
 
-// Finished is the outcome of a delivery that nobody waited for.
+// Finished is the outcome of a delivery that nobody waited for. Active is as in Delivery: an
+// agent may tell of an earlier attempt while it makes another.
 type Finished struct {
-	ID    mail.QueueID
-	Reply DeliverReply
+	ID     mail.QueueID
+	Reply  DeliverReply
+	Active time.Time
 }
 
 func (*Inventory) Kind() uint16 { return KindInventory }
@@ -226,13 +231,14 @@ func (m *Inventory) Append(b []byte) []byte {
 			for _, i := range d.Index {
 				b = pack.Uint(b, 'i', uint64(i)+1)
 			}
-			return b
+			return mail.AppendTime(b, 'a', d.Active)
 		})
 	}
 	for i := range m.Finished {
 		f := &m.Finished[i]
 		b = pack.Nested(b, 'f', func(b []byte) []byte {
 			b = pack.String(b, 'q', f.ID)
+			b = mail.AppendTime(b, 'a', f.Active)
 			return pack.Nested(b, 'r', f.Reply.Append)
 		})
 	}
@@ -252,6 +258,8 @@ func (m *Inventory) Decode(b []byte) error {
 					d.ID = mail.QueueID(f.String())
 				case 'i':
 					d.Index = append(d.Index, int(f.Uint())-1)
+				case 'a':
+					d.Active = mail.ReadTime(&f)
 				}
 			}
 			m.Running = append(m.Running, d)
@@ -261,6 +269,8 @@ func (m *Inventory) Decode(b []byte) error {
 				switch f.Tag() {
 				case 'q':
 					fin.ID = mail.QueueID(f.String())
+				case 'a':
+					fin.Active = mail.ReadTime(&f)
 				case 'r':
 					if err := fin.Reply.Decode(f.Bytes()); err != nil {
 						return err
