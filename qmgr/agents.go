@@ -75,6 +75,8 @@ type former struct {
 	// Ends the hold on conn that keeps it from being closed for idleness.
 	release func()
 	waiting []*delivery // orders for some of the same recipients
+	// Commands that the message is to be queued again, which wait for the end.
+	after []sched.Event
 }
 
 // An agentConn is the way to one transport's process. It belongs to the loop.

@@ -167,12 +167,27 @@ func (f *former) is(active time.Time) bool {
 
 // over drops former delivery i of a message.
 func (s *Server) over(num sched.MsgID, i int) {
-	s.formers[num][i].release()
+	f := s.formers[num][i]
+	f.release()
 	if list := slices.Delete(s.formers[num], i, i+1); len(list) > 0 {
 		s.formers[num] = list
 	} else {
 		delete(s.formers, num)
 	}
+	for _, ev := range f.after {
+		s.operate(ev)
+	}
+}
+
+// operate passes an operator's command on to the scheduler. A message that is to be queued
+// again waits for deliveries that a former queue manager ordered, as it does for ours:
+// nobody can call them back, and the new message would be delivered beside them.
+func (s *Server) operate(ev sched.Event) {
+	if list := s.formers[ev.ID]; ev.Kind == sched.EventRequeue && len(list) > 0 {
+		list[0].after = append(list[0].after, ev)
+		return
+	}
+	s.then(ev)
 }
 
 // goOn sends d when nothing is left that it waits for.

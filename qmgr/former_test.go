@@ -263,6 +263,51 @@ func TestFormerOfTwoAttempts(t *testing.T) {
 	st.quiet()
 }
 
+// A message that is to be queued again waits for the end of each delivery that a former queue manager ordered, and takes
+// along who has not got it.
+func TestFormerBeforeRequeue(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	m := many(3, "to.test")
+	m.Queue, m.Attempts, m.Next = queue.Deferred, 1, time.Now().Add(time.Hour)
+	id := st.fill(m)[0]
+	st.located[id] = true
+	st.run()
+	conn, err := st.tool.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	call := func(inv *proto.Inventory) {
+		t.Helper()
+		if err := conn.Call(t.Context(), inv, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	call(&proto.Inventory{Running: []proto.Delivery{{ID: id, Index: []int{0}}, {ID: id, Index: []int{1}}}})
+	st.command(proto.Command{Verb: proto.VerbRequeue, ID: id})
+	taken := func() int {
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		return len(st.taken)
+	}
+	for i, word := range []string{"ok", "defer"} {
+		call(&proto.Inventory{}) // is answered when all that has come before is done
+		if n := taken(); n != 0 {
+			t.Errorf("queued again while %d deliveries go on", 2-i)
+		}
+		call(&proto.Inventory{Finished: []proto.Finished{{ID: id, Reply: proto.DeliverReply{Outcomes: said(word, i)}}}})
+	}
+	st.until("it is queued again", func() bool { return len(st.taken) == 1 })
+	var to []string
+	for _, r := range st.taken[0].Envelope.Recipients {
+		to = append(to, r.Address)
+	}
+	if !slices.Equal(to, []string{"r001@to.test", "r002@to.test"}) {
+		t.Errorf("queued again for %q", to)
+	}
+	st.quiet()
+}
+
 // The handover says which attempt goes on.
 func TestHandoverNamesAttempts(t *testing.T) {
 	t.Parallel()

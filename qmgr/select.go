@@ -333,7 +333,7 @@ func (s *Server) carryOut(c *selecting) {
 			continue
 		}
 		if c.q.Verb != 0 {
-			s.then(sched.Event{Kind: eventKinds[c.q.Verb], ID: info.ID, Scope: sched.ScopeMessage,
+			s.operate(sched.Event{Kind: eventKinds[c.q.Verb], ID: info.ID, Scope: sched.ScopeMessage,
 				Now: c.q.Now && info.Queue != sched.QueueHold})
 		}
 		c.reply.IDs = append(c.reply.IDs, id)

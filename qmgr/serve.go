@@ -355,7 +355,7 @@ func (s *Server) commandOne(r *ipc.Request, q *proto.Command, kind sched.EventKi
 	info, ok := s.sched.Lookup(num)
 	if ok && applies(q.Verb, info) && (q.Queue == "" || info.Queue.String() == q.Queue) {
 		reply.IDs = append(reply.IDs, q.ID)
-		s.then(sched.Event{Kind: kind, ID: num, Scope: sched.ScopeMessage, Now: q.Now})
+		s.operate(sched.Event{Kind: kind, ID: num, Scope: sched.ScopeMessage, Now: q.Now})
 	}
 	// What the operator is told has happened must have been recorded: the
 	// answer goes out behind the changes.

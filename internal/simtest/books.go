@@ -199,11 +199,11 @@ func (b *books) check(text string) []string {
 	return b.errors
 }
 
-// crowded: no destination has more transactions at a time than its limit. At a reload these may be
-// twice as many: see the package comment.
+// crowded: no destination has more transactions at a time than its limit. When a queue manager takes
+// over from another these may be twice as many: see the package comment.
 func (b *books) crowded() {
 	limit := concurrency
-	if slices.ContainsFunc(b.faults, func(f blow) bool { return f.Kind == reload }) {
+	if slices.ContainsFunc(b.faults, func(f blow) bool { return f.Kind == reload || f.Kind == kill && f.On == "qmgr" }) {
 		limit *= 2
 	}
 	for _, a := range hopAddrs {

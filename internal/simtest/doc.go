@@ -64,8 +64,8 @@
 //
 // # Bugs
 //
-// When a message is deferred at a reload, because nothing of it is left to be tried, its deliveries that go
-// on have no place in the concurrency window of the next queue manager. So there may be more than the limit.
+// When one queue manager takes over from another, the deliveries that go on of a message that is not active there
+// have no place in its concurrency windows. So there may be more than the limit.
 //
 // A message that local has forwarded is never queued again by an operator: its original recipient is the alias,
 // whose Delivered-To it has, so that it is returned as a loop.
