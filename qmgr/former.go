@@ -179,17 +179,6 @@ func (s *Server) over(num sched.MsgID, i int) {
 	}
 }
 
-// operate passes an operator's command on to the scheduler. A message that is to be queued
-// again waits for deliveries that a former queue manager ordered, as it does for ours:
-// nobody can call them back, and the new message would be delivered beside them.
-func (s *Server) operate(ev sched.Event) {
-	if list := s.formers[ev.ID]; ev.Kind == sched.EventRequeue && len(list) > 0 {
-		list[0].after = append(list[0].after, ev)
-		return
-	}
-	s.then(ev)
-}
-
 // goOn sends d when nothing is left that it waits for.
 func (s *Server) goOn(d *delivery) {
 	if d.awaits--; d.awaits > 0 || s.entries[d.entry] != d {

@@ -109,3 +109,33 @@ func TestWaitsForEarlier(t *testing.T) {
 		}
 	}
 }
+
+// A message that is held or deleted while it is being delivered is on hold on record before the operator is told, and not
+// only when the delivery ends: a restart in between must not have it delivered to anybody.
+func TestCommandsDuringDelivery(t *testing.T) {
+	t.Parallel()
+	for verb, end := range map[proto.Verb]func(*proto.Op) bool{proto.VerbHold: inQueue(queue.Hold), proto.VerbDelete: removed} {
+		st := newStage(t, "")
+		id := st.fill(many(1, "to.test"))[0]
+		smtp := st.agent("smtp", proto.Inventory{})
+		st.run()
+		o := smtp.next()
+		if got := st.command(proto.Command{Verb: verb, ID: id}); len(got) != 1 {
+			t.Errorf("%d: %q", verb, got)
+		}
+		st.mu.Lock()
+		if n := len(st.ops); n == 0 || !inQueue(queue.Hold)(&st.ops[n-1]) || st.ops[n-1].Remove {
+			t.Errorf("%d: recorded when the operator is told: %+v", verb, st.ops)
+		}
+		st.ops = nil
+		st.mu.Unlock()
+		o.answer("defer")
+		st.waitOp(id, "the end", end)
+		select {
+		case o := <-smtp.orders:
+			t.Errorf("%d: ordered: %+v", verb, o.Deliver)
+		default:
+		}
+		st.quiet()
+	}
+}

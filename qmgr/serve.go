@@ -368,6 +368,27 @@ func (s *Server) commandOne(r *ipc.Request, q *proto.Command, kind sched.EventKi
 	})
 }
 
+// operate passes an operator's command on to the scheduler. A message that is to be queued
+// again waits for deliveries that a former queue manager ordered, as it does for ours:
+// nobody can call them back, and the new message would be delivered beside them.
+//
+// A hold and a removal take effect when the deliveries under way end, which may be hours. On
+// record the message is on hold from now on: a restart must not undo what the operator was
+// told, and it cannot be removed while agents read it.
+func (s *Server) operate(ev sched.Event) {
+	switch list, m := s.formers[ev.ID], s.messages[ev.ID]; {
+	case ev.Kind == sched.EventRequeue && len(list) > 0:
+		list[0].after = append(list[0].after, ev)
+		return
+	case m == nil || m.active == nil:
+	case ev.Kind == sched.EventHold, ev.Kind == sched.EventRemove:
+		s.log.update(m, proto.Op{Change: queue.Change{Set: queue.SetQueue, Queue: queue.Hold}})
+	case ev.Kind == sched.EventRelease:
+		s.log.update(m, proto.Op{Change: queue.Change{Set: queue.SetQueue | queue.SetNextAttempt, Queue: queue.Deferred, NextAttempt: s.now}})
+	}
+	s.then(ev)
+}
+
 // applies says whether a command has something to do with a message, counted as postsuper
 // counts: a message on hold is not put on hold again.
 func applies(v proto.Verb, info sched.Info) bool {

@@ -346,6 +346,7 @@ func TestCommands(t *testing.T) {
 				st.mu.Unlock()
 			}
 			if x.verb == proto.VerbHold {
+				st.waitExplain(id, "hold queue")
 				if ids := st.command(proto.Command{Verb: proto.VerbHold, ID: id}); ids != nil {
 					t.Errorf("held again: %v", ids)
 				}

@@ -124,6 +124,12 @@ func (b *books) mayBeDeleted(token string) {
 	b.deleted[token] = true
 }
 
+func (b *books) isDeleted(token string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.deleted[token]
+}
+
 // A line is one of the log.
 type line struct {
 	Time, Process, Text, Simtest string

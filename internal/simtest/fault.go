@@ -166,13 +166,16 @@ func (s *site) order(kind, token string) {
 		if kind == requeue && s.books.forwarded(it.id) {
 			continue
 		}
+		verb := kind
 		if kind == remove {
 			s.books.mayBeDeleted(token)
+		} else if kind == release && s.books.isDeleted(s.books.tokenOf(it.id)) {
+			verb = remove // the mail system ended while it was being delivered
 		}
 		_ = s.manager(func(ctx context.Context, c *ipc.Conn) error {
 			var reply proto.CommandReply
-			err := c.Call(ctx, &proto.Command{Verb: verbs[kind], ID: mailID(it.id)}, &reply)
-			if kind == remove && len(reply.IDs) > 0 {
+			err := c.Call(ctx, &proto.Command{Verb: verbs[verb], ID: mailID(it.id)}, &reply)
+			if verb == remove && len(reply.IDs) > 0 {
 				s.postsuper().Log(maillog.QueueAction{ID: it.id, Action: "removed"})
 			}
 			return err

@@ -45,8 +45,9 @@
 //   - EffectDefer, EffectFinish, EffectHold, EffectRelease, EffectRemove,
 //     EffectCorrupt, EffectExpire: recorded in the given order, after the
 //     outcomes. They may be recorded lazily: all that a crash can lose is that
-//     a message is tried again. An EffectRemove that an operator asked for
-//     should be durable before the operator is told.
+//     a message is tried again. What an operator has asked for
+//     must be durable before the operator is told; the shell sees to that where
+//     the effect comes later, when deliveries end.
 //   - EffectRequeue: the new message is durable before the old one is removed.
 //   - EffectDeliver requires only that the message itself is durable.
 //
