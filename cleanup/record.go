@@ -97,6 +97,8 @@ func (rec *recording) done(err error) {
 		// A state may be written at another place, and the queue manager must know where.
 		if e, ok := b.Entry(i); ok {
 			reply.Entries = append(reply.Entries, e)
+		} else if b.Refused(i) == nil {
+			reply.Gone = append(reply.Gone, rec.q.Ops[i].ID)
 		}
 	}
 	rec.r.Reply(reply)

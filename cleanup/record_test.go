@@ -55,6 +55,8 @@ func TestRecordRefused(t *testing.T) {
 	bad := record.Ops[7].ID
 	record.Ops[7] = proto.Op{ID: bad, Change: queue.Change{Done: []int{5}}}
 	record.Ops[8] = proto.Op{ID: record.Ops[8].ID, Remove: true}
+	gone := mail.MakeQueueID(time.Unix(1800000000, 0), first+100)
+	record.Ops = append(record.Ops, proto.Op{ID: gone, Change: record.Ops[0].Change}, proto.Op{ID: gone, Change: queue.Change{Done: []int{0}}})
 	var reply proto.RecordReply
 	if err := client.Call(t.Context(), &record, &reply); err != nil {
 		t.Fatal(err)
@@ -65,7 +67,10 @@ func TestRecordRefused(t *testing.T) {
 	if len(reply.Entries) != 18 {
 		t.Errorf("%d entries in the answer, want 18", len(reply.Entries))
 	}
-	for i, op := range record.Ops {
+	if !slices.Equal(reply.Gone, []mail.QueueID{gone}) {
+		t.Errorf("gone: %v", reply.Gone)
+	}
+	for i, op := range record.Ops[:20] {
 		en, ok := sp.Locate(op.ID)
 		if want := i != 7; ok != (i != 8) || ok && (en.Queue == queue.Deferred) != want {
 			t.Errorf("message %d: there %v, %+v", i, ok, en)

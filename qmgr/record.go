@@ -412,11 +412,24 @@ func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 	for i := range reply.Entries {
 		r.s.located(msgID(reply.Entries[i].ID), reply.Entries[i].Ref)
 	}
+	for _, id := range reply.Gone {
+		r.vanished(id)
+	}
 	r.release(q.ops)
 	q.ops = nil
 	// A message that waited for this may be free to be forgotten.
 	r.s.away.look = true
 	r.takeOff()
+}
+
+// vanished drops a message that cleanup does not have any more, unless that has been decided
+// here: the bounce service has recorded that it is done, and died before it said so. What is
+// left of it in the log must not be delivered.
+func (r *recorder) vanished(id mail.QueueID) {
+	if m := r.s.message(msgID(id)); m != nil && m.id == id && !r.removing(id) {
+		r.s.opt.Log.Log(maillog.Removed{ID: string(id)})
+		r.s.then(sched.Event{Kind: sched.EventRemove, Scope: sched.ScopeMessage, ID: m.num})
+	}
 }
 
 // takeOff ends the requests that have been answered, in order: whoever waits does so for

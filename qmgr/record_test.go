@@ -139,3 +139,26 @@ func TestCommandsDuringDelivery(t *testing.T) {
 		st.quiet()
 	}
 }
+
+// A message that cleanup does not have any more when it is deferred is dropped, and not tried again.
+func TestVanished(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	ids := st.fill(many(1, "to.test"), many(1, "to.test"))
+	st.vanished = ids[0]
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	for range ids {
+		o := smtp.next()
+		o.answer("defer")
+	}
+	for _, id := range ids {
+		st.waitOp(id, "its deferral", inQueue(queue.Deferred))
+	}
+	st.waitOp(ids[0], "its removal", removed)
+	st.waitExplain(ids[1], "deferred queue")
+	if log := st.log.String(); !strings.Contains(log, string(ids[0])+": removed") || strings.Contains(log, string(ids[1])+": removed") {
+		t.Error(log)
+	}
+	st.quiet()
+}

@@ -51,6 +51,7 @@ type stage struct {
 	exact    bool          // of entries only what is in the incoming queue is pushed, as cleanup does
 	ops      []proto.Op    // recorded, in order
 	contra   mail.QueueID  // cleanup refuses changes of this message, but for its removal
+	vanished mail.QueueID  // cleanup does not have this message any more
 	deaf     bool          // cleanup does not answer Record
 	unheard  int           // Records that were not answered
 	located  map[mail.QueueID]bool
@@ -342,6 +343,9 @@ func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {
 			} else {
 				st.ops = append(st.ops, op)
 				st.queue.change(&op)
+			}
+			if op.ID == st.vanished && !op.Remove {
+				reply.Gone = append(reply.Gone, op.ID)
 			}
 		}
 		r.Reply(reply)

@@ -582,6 +582,9 @@ func (o *Op) decode(field []byte) error {
 type RecordReply struct {
 	Entries []queue.Entry
 	Refused []Refusal // changes that were left out, whatever the reason
+	// Gone are messages that were to stay, and that are not in the queue any more: all of
+	// their recipients were settled by another way.
+	Gone []mail.QueueID
 }
 
 // A Refusal says why a change of a message was not recorded.
@@ -598,6 +601,9 @@ func (m *RecordReply) Append(b []byte) []byte {
 	for _, f := range m.Refused {
 		b = pack.String(b, 'q', f.ID)
 		b = pack.String(b, 'r', f.Reason)
+	}
+	for _, id := range m.Gone {
+		b = pack.String(b, 'g', id)
 	}
 	return b
 }
@@ -617,6 +623,8 @@ func (m *RecordReply) Decode(b []byte) error {
 			if n := len(m.Refused); n > 0 {
 				m.Refused[n-1].Reason = r.String()
 			}
+		case 'g':
+			m.Gone = append(m.Gone, mail.QueueID(r.String()))
 		}
 	}
 	return r.Err()
