@@ -103,11 +103,20 @@ func (b *books) struck(f *Fault) {
 const unsettled = 5 * time.Second
 
 // unnamed says whether a delivery may have been made again without a word: its record was lost
-// when the power failed or cleanup died, and spool_exact_doubt is not set.
+// when the power failed or cleanup died, and spool_exact_doubt is not set. Or both who knew of it died: the
+// queue manager and the agent.
 func (b *books) unnamed(d *delivery) bool {
 	known := d.at
 	if d.mood == slowly {
 		known = known.Add(pause)
+	}
+	within := func(on ...string) bool {
+		return slices.ContainsFunc(b.faults, func(f blow) bool {
+			return f.Kind == kill && slices.Contains(on, f.On) && !f.at.Before(d.at) && f.at.Sub(known) < unsettled
+		})
+	}
+	if within("qmgr") && within("smtp", "local") {
+		return true
 	}
 	return slices.ContainsFunc(b.faults, func(f blow) bool {
 		loses := f.Kind == powerCut || f.Kind == kill && f.On == "cleanup" || f.Kind == badSyncs
