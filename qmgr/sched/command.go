@@ -264,11 +264,7 @@ func (s *Scheduler) reconfigure(cfg *Config) {
 		t.rcptUnused += c.RecipientLimit - t.cfg.RecipientLimit
 		s.changeMode(t, c)
 		for q := t.firstQueue; q != nil; q = q.nxt {
-			q.limit = t.windowLimit()
-			if q.state == DestReady && q.limit > 0 {
-				q.window = min(q.window, q.limit)
-			}
-			s.updateQueue(q)
+			s.limitWindow(q)
 		}
 	}
 }

@@ -112,6 +112,9 @@ const (
 	// EventPauses: Pauses are those that are in force from now on.
 	EventPauses
 
+	// EventLimits: Limits are what operators have set of destinations' windows from now on.
+	EventLimits
+
 	// EventPause: a pause that has just begun is for some recipients of an active
 	// message. ID, Rcpts: Index and Pause. Those that wait for their delivery
 	// are parked.
@@ -185,6 +188,7 @@ type Event struct {
 	Config *Config // EventReconfigured
 
 	Pauses []Pause // EventPauses
+	Limits Limits  // EventLimits; nil: nothing is set
 }
 
 // An Arrival describes a message that has come to exist: newly arrived, or

@@ -98,19 +98,6 @@ func (q *queue) initial() int {
 	return n
 }
 
-// windowLimit is the most deliveries at once to one destination of t; 0: no limit. A
-// destination rate delay means one at a time, as in Postfix.
-func (t *transport) windowLimit() int {
-	limit := t.cfg.ConcurrencyLimit
-	if t.cfg.DestinationRateDelay > 0 {
-		limit = 1
-	}
-	if n := t.cfg.AgentsPerThread; t.cfg.Mode == Thread && n > 0 && (limit == 0 || n < limit) {
-		limit = n
-	}
-	return limit
-}
-
 // queueFor finds or makes a destination. A new one takes over what is known of it: mail
 // that waits on its account, agents that still have a session with it, and what a
 // predecessor learnt.
@@ -121,7 +108,7 @@ func (s *Scheduler) queueFor(t *transport, name string, nexthop mail.Nexthop) *q
 	q := s.queuePool.Get()
 	q.tport, q.name, q.nexthop = t, name, nexthop
 	q.timer.kind, q.timer.queue = timerQueue, q
-	q.limit = t.windowLimit()
+	q.limit = s.windowLimit(q)
 	q.window = q.initial()
 	q.prv = t.lastQueue
 	if q.prv != nil {

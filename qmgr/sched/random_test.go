@@ -114,6 +114,10 @@ func playIn(t *testing.T, seed uint64, steps int, begin func(*rand.Rand, *world)
 			w.down(w.order[r.IntN(len(w.order))])
 		case x < 96 && r.IntN(2) == 0:
 			w.reconfigure(r)
+			if r.IntN(2) == 0 {
+				w.limits[destinations[r.IntN(len(destinations))]] = testLimit{r.IntN(4), r.IntN(2) == 0}
+				w.setLimits()
+			}
 		case x < 96:
 			cfg := w.s.cfg
 			if r.IntN(2) == 0 {

@@ -78,6 +78,7 @@ type Scheduler struct {
 	parkedFor map[PauseID]int // the same, by pause
 	pauseEnd  int64           // when the first of the pauses ends by itself, by the wall clock
 	ended     []MsgID         // that wait for pauses that have ended, to be made due; nil when there are none
+	limits    Limits          // what operators have set of windows; nil: nothing
 	// Domains of fast_flush_domains, with the messages that may wait for each.
 	flushSites map[string]*flushSite
 	// The part of the deferred queue that is in memory.
@@ -183,6 +184,8 @@ func (s *Scheduler) Step(now time.Time, ev Event, out []Effect) []Effect {
 		s.reconfigure(ev.Config)
 	case EventPauses:
 		s.setPauses(ev.Pauses)
+	case EventLimits:
+		s.setLimits(ev.Limits)
 	case EventPause:
 		s.pauseActive(ev.ID, ev.Rcpts)
 	case EventAttached:

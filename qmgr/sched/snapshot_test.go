@@ -33,6 +33,7 @@ func (w *world) succeed(cfg Config) {
 	w.far.fetch, w.far.leaving, w.far.passing = nil, nil, false
 	check := w.check
 	w.check = false // until all are known
+	w.setLimits()
 	for _, id := range ids {
 		if w.far.away[id] = cfg.DeferredLimit > 0; !w.far.away[id] || w.mail[id].queue == QueueIncoming {
 			w.step(w.mail[id].queuedAgain())

@@ -252,6 +252,12 @@ func (st *story) command(verb string, args []string) {
 		st.reply(verb, args)
 	case "pause":
 		st.pause(args)
+	case "limit":
+		w.limits[args[0]] = testLimit{num(t, args[1]), len(args) > 2 && args[2] == "raise"}
+		w.setLimits()
+	case "unlimit":
+		delete(w.limits, args[0])
+		w.setLimits()
 	case "resume":
 		delete(w.pauses, PauseID(num(t, args[0])))
 		w.setPauses()

@@ -42,6 +42,7 @@ type world struct {
 	on      func(e Effect)
 	steps   int
 	pauses  map[PauseID]testPause
+	limits  map[string]testLimit // by next hop
 	check   bool
 	far     far
 }
@@ -64,7 +65,7 @@ type letter struct {
 }
 
 func newWorld(t tester, cfg Config) *world {
-	w := &world{t: t, s: New(cfg), now: epoch, mail: map[MsgID]*letter{}, busy: map[EntryID]Effect{}, pauses: map[PauseID]testPause{}, check: true}
+	w := &world{t: t, s: New(cfg), now: epoch, mail: map[MsgID]*letter{}, busy: map[EntryID]Effect{}, pauses: map[PauseID]testPause{}, limits: map[string]testLimit{}, check: true}
 	w.far.away = map[MsgID]bool{}
 	if cfg.DeferredLimit > 0 {
 		w.step(Event{Kind: EventAttached})
@@ -92,6 +93,22 @@ func (w *world) marked(r Rcpt) Rcpt {
 		}
 	}
 	return r
+}
+
+// A testLimit is what an operator has set of a destination's window.
+type testLimit struct {
+	most   int
+	raises bool
+}
+
+// setLimits tells of the limits, by next hop.
+func (w *world) setLimits() {
+	w.t.Helper()
+	limits := maps.Clone(w.limits)
+	w.step(Event{Kind: EventLimits, Limits: func(_ mail.Transport, nexthop mail.Nexthop) (int, bool) {
+		l := limits[string(nexthop)]
+		return l.most, l.raises
+	}})
 }
 
 // setPauses tells of the pauses, and has what is affected in the active queue parked.
