@@ -81,7 +81,7 @@ func (s *Server) explainDestination(r *ipc.Request, text string) {
 }
 
 // portrayRules says which suspensions and queue-only destinations keep mail for it from
-// being tried.
+// being tried, and which limits have been set for it.
 func (s *Server) portrayRules(p *portrait) {
 	text := p.dest.String()
 	// "smtp:example.com" names a transport; a host with a port, or in brackets, does not.
@@ -98,6 +98,11 @@ func (s *Server) portrayRules(p *portrait) {
 		_, value := r.target.Condition()
 		if strings.EqualFold(value, text) || r.target.Match(m) || p.dest.Match("", value, "") {
 			p.lines = append(p.lines, "  "+r.text())
+		}
+	}
+	for _, r := range s.rules.limits.all() {
+		if _, value := r.target.Condition(); !r.over(s.now) && (strings.EqualFold(value, text) || r.target.Match(m) || p.dest.Match(transport, value, "")) {
+			p.lines = append(p.lines, "  "+r.limitText())
 		}
 	}
 }
@@ -120,7 +125,7 @@ func (s *Server) portrayActive(p *portrait) {
 		n := waits[name]
 		// What is left in waits has no destination in core.
 		delete(waits, name)
-		p.row(destText(&d, n))
+		p.row(destText(&d, n, limitOf(s.rules.limits, d.Transport, d.Nexthop) != nil))
 		return true
 	})
 	names := make([]string, 0, len(waits))
@@ -149,11 +154,14 @@ func (p *portrait) row(text string) {
 }
 
 // destText is one line about a destination. waiting is how many deferred messages its
-// next answer releases.
-func destText(d *sched.Dest, waiting int) string {
+// next answer releases, and set says that an operator has set its limit.
+func destText(d *sched.Dest, waiting int, set bool) string {
 	limit := "no limit"
 	if d.Limit > 0 {
 		limit = fmt.Sprintf("at most %d", d.Limit)
+	}
+	if set {
+		limit += ", by \"posthaste limit\""
 	}
 	text := fmt.Sprintf("%s to %s: %d deliveries under way, %d wait; ", d.Transport, d.Queue, d.Busy, d.Todo)
 	switch d.State {

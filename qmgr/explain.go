@@ -219,7 +219,7 @@ func (s *Server) reasonText(why *sched.Reason) string {
 	case sched.WaitDelivery:
 		return "being delivered" + since
 	case sched.WaitWindow:
-		return fmt.Sprintf("waits%s for one of the %d deliveries to this destination to end%s", since, why.Limit, s.holder(why.By, ": that of "))
+		return fmt.Sprintf("waits%s for one of the %d deliveries to this destination to end%s", since, why.Limit, s.holder(why.By, ": that of ")) + s.limitedText(why)
 	case sched.WaitProcess:
 		return fmt.Sprintf("waits%s for one of the transport's %d deliveries to end", since, why.Limit)
 	case sched.WaitJob:
@@ -258,6 +258,15 @@ func (s *Server) reasonText(why *sched.Reason) string {
 		return "an operator's command waits for the deliveries under way to end"
 	}
 	return "about to be taken up"
+}
+
+// limitedText names the limit that an operator has set of the window that is waited for;
+// "" when there is none.
+func (s *Server) limitedText(why *sched.Reason) string {
+	if r := limitOf(s.rules.limits, why.Transport, why.Nexthop); r != nil {
+		return "; " + r.limitText()
+	}
+	return ""
 }
 
 // siteText is reasonText for mail that waits on account of a destination that failed.

@@ -91,6 +91,7 @@ type measurement struct {
 	oldest [sched.QueueHold + 1]time.Time
 	// suspensions are how many there are, and suspended how many messages wait for them.
 	suspensions, suspended int
+	limits                 int // that operators have set
 }
 
 // totals copies what is counted anyhow, and looks at the destinations in core. It runs in
@@ -106,6 +107,12 @@ func (m *measurement) totals(s *Server) {
 		if !r.queueOnly && !r.over(s.now) {
 			m.suspensions++
 			m.suspended += s.sched.Parked(r.id)
+		}
+	}
+	// endRules drops those whose time is over a moment later.
+	for _, r := range s.rules.limits.all() {
+		if !r.over(s.now) {
+			m.limits++
 		}
 	}
 	s.sched.Dests(func(d sched.Dest) bool {
@@ -203,6 +210,7 @@ func (m *measurement) offer(o *metrics.Offer) {
 	o.Gauge(metrics.DeliveriesBusy, float64(st.Busy))
 	o.Gauge(metrics.Suspensions, float64(m.suspensions))
 	o.Gauge(metrics.SuspendedMessages, float64(m.suspended))
+	o.Gauge(metrics.Limits, float64(m.limits))
 	o.Total(metrics.Decisions, float64(st.Decisions))
 	o.Total(metrics.Preemptions, float64(st.Preemptions))
 	for k, n := range m.states {

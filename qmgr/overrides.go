@@ -1,5 +1,5 @@
-// Overrides: suspensions that operators order ("posthaste suspend") and that outlive a
-// restart. The store on disk is the truth; the rules in force are made of it anew after
+// Overrides: what operators order for now ("posthaste suspend", "posthaste limit") and what
+// outlives a restart. The store on disk is the truth; the rules in force are made of it anew after
 // each change.
 
 package qmgr
@@ -73,17 +73,27 @@ func (s *Server) fromOperator(r *ipc.Request) {
 		s.ask(r, func() { r.Reply(s.listOverrides(store)) })
 		return
 	}
-	// The disk is written to beside the loop.
-	s.ask(r, func() { s.tasks.Go(func() { s.override(r, q, store) }) })
+	// Whether a limit changes anything depends on the destinations that there are: the loop
+	// judges.
+	s.ask(r, func() {
+		e := override.Entry{Kind: override.Kind(q.Entry.Of), Target: q.Entry.Target, By: q.Entry.By, Reason: q.Entry.Reason,
+			Since: s.now.Truncate(time.Second), Until: q.Entry.Until, Most: q.Entry.Most, Raises: q.Entry.Raises}
+		reply := new(proto.OverrideReply)
+		target, err := s.judge(q.Op, &e, reply)
+		if err != nil {
+			reply.Refused = err.Error()
+		}
+		if err != nil || q.Dry {
+			r.Reply(reply)
+			return
+		}
+		// The disk is written to beside the loop.
+		s.tasks.Go(func() { s.override(r, q.Op, e, target, store, reply) })
+	})
 }
 
-// override carries out a change of the store, in a task, since it writes and syncs. Then
-// the loop puts it in force and answers.
-func (s *Server) override(r *ipc.Request, q *proto.Override, store *override.Store) {
-	var reply proto.OverrideReply
-	now := time.Now()
-	e := override.Entry{Kind: override.Kind(q.Entry.Of), Target: q.Entry.Target, By: q.Entry.By, Reason: q.Entry.Reason,
-		Since: now.Truncate(time.Second), Until: q.Entry.Until}
+// judge says whether an order can be carried out, and adds to the reply what it is for now.
+func (s *Server) judge(op proto.OverrideOp, e *override.Entry, reply *proto.OverrideReply) (selection.Target, error) {
 	target, err := selection.ParseTarget(e.Target)
 	switch {
 	case err != nil:
@@ -91,41 +101,63 @@ func (s *Server) override(r *ipc.Request, q *proto.Override, store *override.Sto
 	case target.String() != e.Target:
 		err = fmt.Errorf("it must be written as %s", target)
 	// A newer tool may know kinds that this process does not.
-	case e.Kind != override.Suspension:
+	case e.Kind != override.Suspension && e.Kind != override.Limit:
 		err = fmt.Errorf("there is no kind of override %q", e.Kind)
-	case q.Op == proto.OverridePut:
-		if e.Over(now) {
-			err = errors.New("its end lies in the past")
-		} else {
-			err = store.Put(e, now)
-		}
-	case q.Op == proto.OverrideRemove:
-		reply.Found, err = store.Remove(e.Kind, e.Target, now)
-	default:
-		err = fmt.Errorf("unknown operation %d", q.Op)
+	case op == proto.OverridePut && e.Over(s.now):
+		err = errors.New("its end lies in the past")
+	// What is told of it is as of now, before it holds.
+	case op == proto.OverridePut && e.Kind == override.Limit:
+		reply.Uses = []proto.OverrideUse{s.limitUse(target)}
+		err = s.judgeLimit(target, e)
+	case op != proto.OverridePut && op != proto.OverrideRemove:
+		err = fmt.Errorf("unknown operation %d", op)
+	}
+	return target, err
+}
+
+// override carries out a change of the store, in a task, since it writes and syncs. Then
+// the loop puts it in force and answers.
+func (s *Server) override(r *ipc.Request, op proto.OverrideOp, e override.Entry, target selection.Target, store *override.Store, reply *proto.OverrideReply) {
+	var err error
+	if op == proto.OverridePut {
+		err = store.Put(e, e.Since)
+	} else {
+		reply.Found, err = store.Remove(e.Kind, e.Target, e.Since)
 	}
 	if err != nil {
 		reply.Refused = err.Error()
-		r.Reply(&reply)
+		r.Reply(reply)
 		return
 	}
 	// The store has it now. The log line is for the postmaster who wonders later why mail
 	// waits; it names who did it.
 	s.post(func() {
-		switch {
-		case q.Op == proto.OverridePut:
-			s.opt.Log.Log(maillog.Suspended{Target: e.Target, Subject: target.Subject(), By: e.By, Reason: e.Reason, Until: e.Until})
-		case reply.Found:
-			s.opt.Log.Log(maillog.Resumed{Target: e.Target, Subject: target.Subject(), By: q.Entry.By})
+		if op == proto.OverridePut || reply.Found {
+			s.opt.Log.Log(overrideEvent(op, &e, target))
 		}
 		s.setRules(store.Entries(s.now)) // another operator's order may have overtaken this one
 		// The answer goes out behind what that leads to: nothing is begun any more that is not to be.
-		s.queue = append(s.queue, input{learn: func() { r.Reply(&reply) }})
+		s.queue = append(s.queue, input{learn: func() { r.Reply(reply) }})
 	}, sched.Event{})
 }
 
-// listOverrides says what is on record, and how many messages wait for each. The count
-// has only messages that have been looked at since the suspension began.
+// overrideEvent is the line of the log about an order that was carried out.
+func overrideEvent(op proto.OverrideOp, e *override.Entry, target selection.Target) maillog.Event {
+	put, subject := op == proto.OverridePut, target.Subject()
+	switch {
+	case e.Kind == override.Limit && put:
+		return maillog.Limited{Target: e.Target, Subject: subject, Most: e.Most, Raises: e.Raises, By: e.By, Reason: e.Reason, Until: e.Until}
+	case e.Kind == override.Limit:
+		return maillog.Unlimited{Target: e.Target, Subject: subject, By: e.By}
+	case put:
+		return maillog.Suspended{Target: e.Target, Subject: subject, By: e.By, Reason: e.Reason, Until: e.Until}
+	}
+	return maillog.Resumed{Target: e.Target, Subject: subject, By: e.By}
+}
+
+// listOverrides says what is on record, how many messages wait for each suspension, and what
+// each limit is for. The count has only messages that have been looked at since the
+// suspension began.
 func (s *Server) listOverrides(store *override.Store) *proto.OverrideReply {
 	waiting := make(map[string]int)
 	for _, r := range s.rules.set.all() {
@@ -133,14 +165,19 @@ func (s *Server) listOverrides(store *override.Store) *proto.OverrideReply {
 			waiting[r.target.String()] = s.sched.Parked(r.id)
 		}
 	}
+	uses := s.limitUses()
 	reply := new(proto.OverrideReply)
 	for _, e := range store.Entries(s.now) {
-		n := 0
-		if e.Kind == override.Suspension {
+		n, use := 0, proto.OverrideUse{}
+		switch e.Kind {
+		case override.Suspension:
 			n = waiting[e.Target]
+		case override.Limit:
+			use = uses[e.Target]
 		}
-		reply.Entries = append(reply.Entries, proto.OverrideEntry{Of: string(e.Kind), Target: e.Target, By: e.By, Reason: e.Reason, Since: e.Since, Until: e.Until})
-		reply.Waiting = append(reply.Waiting, n)
+		reply.Entries = append(reply.Entries, proto.OverrideEntry{Of: string(e.Kind), Target: e.Target, By: e.By, Reason: e.Reason, Since: e.Since,
+			Until: e.Until, Most: e.Most, Raises: e.Raises})
+		reply.Waiting, reply.Uses = append(reply.Waiting, n), append(reply.Uses, use)
 	}
 	return reply
 }

@@ -21,20 +21,22 @@ import (
 // statusPaused is that of mail that waits by somebody's choice.
 var statusPaused = dsn.S(4, 3, 2)
 
-// A rule says which mail is not tried. It is never changed once it is made, so it may be
+// A rule says which mail is not tried, or of a set of limits (setlimit.go) which
+// destinations have one. It is never changed once it is made, so it may be
 // read anywhere.
 type rule struct {
 	// The number by which the scheduler knows it.
 	id     sched.PauseID
 	target selection.Target
-	// Who ordered it, why and until when; zero for a queue-only destination.
-	suspended override.Entry
+	// Who ordered it, why and until when, and of a limit the number; zero for a queue-only
+	// destination.
+	order override.Entry
 	// From queue_only_destinations: a flush overrides it, and it never ends by itself.
 	queueOnly bool
 }
 
 // over says whether the rule has ended by itself.
-func (r *rule) over(now time.Time) bool { return r.suspended.Over(now) }
+func (r *rule) over(now time.Time) bool { return r.order.Over(now) }
 
 // A ruleset is all rules, in the order in which they count: suspensions come first. It is
 // never changed once it is made, and may be read outside the loop. nil is the empty set.
@@ -103,9 +105,11 @@ func (rs *ruleset) all() []*rule {
 // loop.
 type rules struct {
 	set *ruleset // nil: there are none
+	// Limits that operators have set of destinations' windows; nil: there are none.
+	limits *ruleset
 	// The last number given; numbers are never used again.
 	last  sched.PauseID
-	endAt time.Time // when the first suspension ends by itself; zero: none does
+	endAt time.Time // when the first suspension or limit ends by itself; zero: none does
 }
 
 // pauseFor is the pause that applies to a recipient; 0: there is none. Mail that is
@@ -146,7 +150,7 @@ type ruleName struct {
 
 // name is r's ruleName.
 func (r *rule) name() ruleName {
-	return ruleName{r.target.String(), r.suspended.Until.UnixMicro(), r.queueOnly}
+	return ruleName{r.target.String(), r.order.Until.UnixMicro(), r.queueOnly}
 }
 
 // setRules replaces the rules by those of the overrides and of queue_only_destinations,
@@ -156,24 +160,9 @@ func (s *Server) setRules(entries []override.Entry) {
 	for _, r := range s.rules.set.all() {
 		old[r.name()] = r.id
 	}
-	var list []*rule
 	s.rules.endAt = time.Time{}
-	for _, e := range entries {
-		if e.Kind != override.Suspension {
-			continue
-		}
-		target, err := selection.ParseTarget(e.Target)
-		if err != nil {
-			// It cannot be kept without knowing what it is about; the operator must
-			// suspend again.
-			s.opt.Log.Warning("a suspension is not understood, and does not hold: %v", err)
-			continue
-		}
-		list = append(list, &rule{target: target, suspended: e})
-		if !e.Until.IsZero() && (s.rules.endAt.IsZero() || e.Until.Before(s.rules.endAt)) {
-			s.rules.endAt = e.Until
-		}
-	}
+	list := s.rulesOf(entries, override.Suspension)
+	s.setLimits(s.rulesOf(entries, override.Limit))
 	for _, t := range s.opt.Settings.queueOnly {
 		list = append(list, &rule{target: t, queueOnly: true})
 	}
@@ -187,19 +176,45 @@ func (s *Server) setRules(entries []override.Entry) {
 			s.rules.last++
 			r.id = s.rules.last
 		}
-		pauses[i] = sched.Pause{ID: r.id, Until: r.suspended.Until, Flush: r.queueOnly, Status: statusPaused, Reason: r.reason()}
+		pauses[i] = sched.Pause{ID: r.id, Until: r.order.Until, Flush: r.queueOnly, Status: statusPaused, Reason: r.reason()}
 	}
 	s.rules.set = newRuleset(list)
 	s.then(sched.Event{Kind: sched.EventPauses, Pauses: pauses})
 	s.pauseActive()
 }
 
-// endRules drops the suspensions whose time is over, and logs that. The scheduler
+// rulesOf makes rules of the overrides of a kind, and notes when the first of them ends.
+func (s *Server) rulesOf(entries []override.Entry, kind override.Kind) (list []*rule) {
+	for _, e := range entries {
+		if e.Kind != kind {
+			continue
+		}
+		target, err := selection.ParseTarget(e.Target)
+		if err != nil {
+			// It cannot be kept without knowing what it is about; the operator must
+			// order it again.
+			s.opt.Log.Warning("a %s is not understood, and does not hold: %v", kind, err)
+			continue
+		}
+		list = append(list, &rule{target: target, order: e})
+		if !e.Until.IsZero() && (s.rules.endAt.IsZero() || e.Until.Before(s.rules.endAt)) {
+			s.rules.endAt = e.Until
+		}
+	}
+	return list
+}
+
+// endRules drops the suspensions and limits whose time is over, and logs that. The scheduler
 // releases the mail that waited for them by itself.
 func (s *Server) endRules() {
 	for _, r := range s.rules.set.all() {
 		if r.over(s.now) {
 			s.opt.Log.Log(maillog.Resumed{Target: r.target.String(), Subject: r.target.Subject()})
+		}
+	}
+	for _, r := range s.rules.limits.all() {
+		if r.over(s.now) {
+			s.opt.Log.Log(maillog.Unlimited{Target: r.target.String(), Subject: r.target.Subject()})
 		}
 	}
 	s.setRules(s.opt.Overrides.Entries(s.now))
@@ -236,8 +251,8 @@ func (r *rule) reason() string {
 		return "destination is queue-only: waiting for ETRN"
 	}
 	text := r.target.Subject() + " is suspended"
-	if r.suspended.Reason != "" {
-		text += ": " + r.suspended.Reason
+	if r.order.Reason != "" {
+		text += ": " + r.order.Reason
 	}
 	return string(maillog.AppendClean(nil, []byte(text)))
 }
@@ -247,7 +262,7 @@ func (r *rule) text() string {
 	if r.queueOnly {
 		return fmt.Sprintf("%s is queue-only (queue_only_destinations): ETRN, postqueue -s or a flush starts it", r.target)
 	}
-	e := &r.suspended
+	e := &r.order
 	text := fmt.Sprintf("%s is suspended by %s since %s", r.target.Name(), e.By, e.Since.Local().Format(time.DateTime))
 	if e.Until.IsZero() {
 		text += ", until \"posthaste resume " + r.target.Option() + "\""

@@ -30,7 +30,7 @@ func TestRuleset(t *testing.T) {
 			}
 			r := &rule{id: sched.PauseID(i + 1), target: target}
 			if rapid.Bool().Draw(t, "ends") {
-				r.suspended.Until = now.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "end")) * time.Second)
+				r.order.Until = now.Add(time.Duration(rapid.IntRange(-1, 1).Draw(t, "end")) * time.Second)
 			}
 			list = append(list, r)
 		}

@@ -183,6 +183,7 @@ type listed struct {
 	next    int                  // cursor behind it
 	pending int                  // recipients without a final outcome
 	rules   *ruleset             // by which mail is not tried; nil: there are none, or the message is on hold
+	limits  *ruleset             // of destinations; nil likewise
 	at      time.Time            // when this was so
 }
 
@@ -260,7 +261,7 @@ func (s *Server) listed(m *message, info sched.Info, brief bool) listed {
 		l.now = maps.Clone(m.active.outcomes)
 	}
 	if info.Queue != sched.QueueHold {
-		l.rules, l.at = s.rules.set, s.now
+		l.rules, l.limits, l.at = s.rules.set, s.rules.limits, s.now
 	}
 	return l
 }
@@ -287,7 +288,7 @@ func (s *Server) fill(l *listed) bool {
 	return s.complete(l, &env, rcpts, outcomes)
 }
 
-// complete adds to a listed message what was read of it, and what suspends its
+// complete adds to a listed message what was read of it, and what suspends or limits its
 // recipients. It returns false when no recipient is left. It runs outside the loop.
 func (s *Server) complete(l *listed, env *mail.Envelope, rcpts []mail.Recipient, outcomes []mail.Outcome) bool {
 	l.item.Describe(env)
@@ -307,6 +308,12 @@ func (s *Server) complete(l *listed, env *mail.Envelope, rcpts []mail.Recipient,
 				to.Suspended = r.target.String()
 				if text := r.reason(); text != to.Reason {
 					to.Waits = text
+				}
+			}
+			if r := s.limitFor(l.limits, env, rc.Address); r != nil {
+				to.Limited = r.target.String()
+				if to.Suspended == "" && to.Reason == "" {
+					to.Waits = r.limitReason()
 				}
 			}
 			size += to.Size()

@@ -20,7 +20,7 @@
 //
 // # Restarts
 //
-// The queue manager keeps what operators have suspended on disk (package override), in
+// The queue manager keeps what operators have suspended or limited on disk (package override), in
 // data_directory. When it starts, cleanup pushes the incoming queue and is asked for what is
 // due. Before an agent is given anything, it says what it is still delivering for a
 // predecessor, and what came of deliveries that nobody was there to hear of

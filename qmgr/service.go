@@ -133,7 +133,7 @@ func run(ctx context.Context, env *service.Env) error {
 	return err
 }
 
-// openOverrides opens the store of suspensions; nil without an error when none can be
+// openOverrides opens the store of suspensions and limits; nil without an error when none can be
 // kept. Mail goes on in that case, as nothing has been suspended. A store that exists and
 // cannot be opened is an error: what was suspended must not be tried by mistake. Only a
 // damaged file is given up, since waiting would not mend it, and that is logged as an
@@ -141,7 +141,7 @@ func run(ctx context.Context, env *service.Env) error {
 func openOverrides(data string, log *maillog.Logger) (*override.Store, error) {
 	dir, err := statedir.Open(filepath.Join(data, "overrides"))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
-		log.Warning("overrides cannot be kept: %v; no destination can be suspended", err)
+		log.Warning("overrides cannot be kept: %v; no destination can be suspended or limited", err)
 		return nil, nil
 	}
 	if err != nil {
@@ -154,7 +154,7 @@ func openOverrides(data string, log *maillog.Logger) (*override.Store, error) {
 		return store, nil
 	}
 	if errors.Is(err, override.ErrDamaged) {
-		log.Error("in %s: %v: what was suspended is not known any more, and is tried; the file is kept beside the new one", filepath.Join(data, "overrides"), err)
+		log.Error("in %s: %v: what was suspended or limited is not known any more, and is tried; the file is kept beside the new one", filepath.Join(data, "overrides"), err)
 		return store, nil
 	}
 	return store, err

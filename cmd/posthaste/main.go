@@ -226,6 +226,9 @@ const ownCommands = `  explain ID|DESTINATION ... say why a message is still in 
   suspend TARGET ...         stop the delivery of some mail
   resume TARGET              end a suspension
   suspended ...              list suspensions: by whom, why and until when
+  limit DESTINATION N ...    limit simultaneous deliveries to a destination for now
+  unlimit DESTINATION        end a limit
+  limited ...                list limits: by whom, why and until when
   top                        show the queues, the worst destinations and the suspensions
   spool check|doubtful|stats|dump|export|import|salvage ...
                              examine, copy or rescue the spool

@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended tls audit classify trace top collate watch passwd dkim dmarc cert domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended limit unlimit limited tls audit classify trace top collate watch passwd dkim dmarc cert domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -278,6 +278,80 @@ _posthaste() {
             _posthaste_words "-a -A -C -c -d -F -f -g -H -h -K -k -L -l -M -m -o -P -p -r -S -s -T -t -v -w -X"
         fi
         ;;
+    posthaste-suspend)
+        case $prev in
+        --destination) :; return ;;
+        --domain) :; return ;;
+        --nexthop) :; return ;;
+        --transport) :; return ;;
+        --sender) :; return ;;
+        --sender-domain) :; return ;;
+        --reason) :; return ;;
+        --until) :; return ;;
+        --for) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-j -n --destination --domain --nexthop --transport --sender --sender-domain --reason --until --for"
+        else
+            :
+        fi
+        ;;
+    posthaste-resume)
+        case $prev in
+        --destination) :; return ;;
+        --domain) :; return ;;
+        --nexthop) :; return ;;
+        --transport) :; return ;;
+        --sender) :; return ;;
+        --sender-domain) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-j --destination --domain --nexthop --transport --sender --sender-domain"
+        else
+            :
+        fi
+        ;;
+    posthaste-suspended)
+        case $prev in
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-j"
+        fi
+        ;;
+    posthaste-limit)
+        case $prev in
+        --destination) :; return ;;
+        --nexthop) :; return ;;
+        --transport) :; return ;;
+        --reason) :; return ;;
+        --until) :; return ;;
+        --for) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-j -n --destination --nexthop --transport --reason --until --for --raise"
+        else
+            :
+        fi
+        ;;
+    posthaste-unlimit)
+        case $prev in
+        --destination) :; return ;;
+        --nexthop) :; return ;;
+        --transport) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-j --destination --nexthop --transport"
+        else
+            :
+        fi
+        ;;
+    posthaste-limited)
+        case $prev in
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-j"
+        fi
+        ;;
     posthaste-start)
         case $prev in
         esac
@@ -340,7 +414,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-j -v --sender --recipient --domain --nexthop --transport --destination --reply --older --younger --larger --smaller --queue --all-recipients --dry-run --reason --until --for"
         elif ((COMP_CWORD == first)); then
-            _posthaste_words "list hold release delete requeue expire flush suspend resume suspended"
+            _posthaste_words "list hold release delete requeue expire flush suspend resume suspended limit unlimit limited"
         elif [[ ${COMP_WORDS[first]} == list ]]; then
             :
         elif [[ ${COMP_WORDS[first]} == hold ]]; then
@@ -360,6 +434,12 @@ _posthaste() {
         elif [[ ${COMP_WORDS[first]} == resume ]]; then
             :
         elif [[ ${COMP_WORDS[first]} == suspended ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == limit ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == unlimit ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == limited ]]; then
             :
         fi
         ;;
@@ -408,46 +488,6 @@ _posthaste() {
             _posthaste_words "-c -s -u -n -j -l -f --from --to --client --relay --id --message-id --user --reply --since --until --limit --json --lines --follow --log --no-index --build"
         else
             _posthaste_words "$(_posthaste_ids)"
-        fi
-        ;;
-    posthaste-suspend)
-        case $prev in
-        --destination) :; return ;;
-        --domain) :; return ;;
-        --nexthop) :; return ;;
-        --transport) :; return ;;
-        --sender) :; return ;;
-        --sender-domain) :; return ;;
-        --reason) :; return ;;
-        --until) :; return ;;
-        --for) :; return ;;
-        esac
-        if [[ $cur == -* ]]; then
-            _posthaste_words "-j -n --destination --domain --nexthop --transport --sender --sender-domain --reason --until --for"
-        else
-            :
-        fi
-        ;;
-    posthaste-resume)
-        case $prev in
-        --destination) :; return ;;
-        --domain) :; return ;;
-        --nexthop) :; return ;;
-        --transport) :; return ;;
-        --sender) :; return ;;
-        --sender-domain) :; return ;;
-        esac
-        if [[ $cur == -* ]]; then
-            _posthaste_words "-j --destination --domain --nexthop --transport --sender --sender-domain"
-        else
-            :
-        fi
-        ;;
-    posthaste-suspended)
-        case $prev in
-        esac
-        if [[ $cur == -* ]]; then
-            _posthaste_words "-j"
         fi
         ;;
     posthaste-collate)

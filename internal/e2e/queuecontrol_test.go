@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -53,6 +55,77 @@ func TestSuspendedDestination(t *testing.T) {
 	s.eventually("what has waited arrives", func() bool { return len(next.received()) == 2 })
 	s.waitLog(`qmgr\[\d+\]: delivery to slow\.test resumed by `)
 	if out, status := s.tool(nil, "queue", "resume", "slow.test"); status != 66 {
+		t.Errorf("exit status %d: %s", status, out)
+	}
+}
+
+// No more deliveries than a limit allows are under way at once, after a reload and after a kill, too. Whoever
+// looks is told, and without the limit there are more.
+func TestLimitedDestination(t *testing.T) {
+	t.Parallel()
+	var busy, most atomic.Int64
+	gate := make(chan struct{})
+	next := newSink(t, func(line string) string {
+		if line != "." {
+			return ""
+		}
+		n := busy.Add(1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		<-gate
+		busy.Add(-1)
+		return ""
+	})
+	t.Cleanup(func() { close(gate) })
+	s := newSystem(t, options{main: next.relayhost()})
+	hop := strings.TrimSpace(strings.TrimPrefix(next.relayhost(), "relayhost = "))
+	if out, status := s.tool(nil, "limit", hop, "2", "--reason", "they are slow"); status != 0 || !strings.Contains(out, hop+" is limited to 2 at a time; no mail goes there now\n") {
+		t.Fatalf("exit status %d: %s", status, out)
+	}
+	done := 0
+	bounded := func(when string) {
+		t.Helper()
+		for range 5 {
+			s.mustSend("a@from.test", []string{"x@slow.test"}, "Subject: one\n\none\n")
+		}
+		s.eventually("all are taken up "+when, func() bool {
+			out := s.mustTool("limited")
+			return strings.HasPrefix(out, hop+": limited to 2 at a time by ") && strings.HasSuffix(out, "; 2 deliveries are under way, 3 wait: they are slow\n")
+		})
+		s.eventually("two are under way "+when, func() bool { return busy.Load() == 2 })
+		if out := s.mustTool("postqueue", "-j"); strings.Count(out, `"limited": "`+hop+`"`) != 5 {
+			t.Errorf("%s postqueue -j prints\n%s", when, out)
+		}
+		if out := s.mustTool("postqueue", "-p"); !strings.Contains(out, "(delivery to "+hop+" is limited to 2 at a time: they are slow)") {
+			t.Errorf("%s mailq prints\n%s", when, out)
+		}
+		for range 5 {
+			gate <- struct{}{}
+		}
+		done += 5
+		s.eventually("they arrive "+when, func() bool { return len(next.received()) == done && s.mustTool("postqueue", "-j") == "" })
+		if n := most.Load(); n != 2 {
+			t.Errorf("%s: %d at once", when, n)
+		}
+	}
+	bounded("at once")
+	s.mustTool("reload")
+	bounded("after a reload")
+	s.kill("qmgr")
+	bounded("after the queue manager was killed")
+	s.stop()
+	s.start()
+	bounded("after a restart")
+	s.mustTool("unlimit", hop)
+	s.waitLog(`qmgr\[\d+\]: limit of delivery to ` + regexp.QuoteMeta(hop) + ` lifted by `)
+	for range 5 {
+		s.mustSend("a@from.test", []string{"x@slow.test"}, "Subject: one\n\none\n")
+	}
+	s.eventually("more are under way", func() bool { return busy.Load() > 2 })
+	for range 5 {
+		gate <- struct{}{}
+	}
+	if out, status := s.tool(nil, "unlimit", hop); status != 66 {
 		t.Errorf("exit status %d: %s", status, out)
 	}
 }

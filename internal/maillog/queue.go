@@ -204,11 +204,71 @@ func (e Resumed) AppendFields(b []byte) []byte {
 	return appendString(b, "by", e.By)
 }
 
+// Limited says that deliveries to a destination have a limit for now.
+type Limited struct {
+	Target  string    // which: a destination of package selection
+	Subject string    // the same in words: "delivery to example.com"
+	Most    int       // deliveries at once
+	Raises  bool      // also where main.cf allows less
+	By      string    // who has ordered it
+	Reason  string    // in words; may be empty
+	Until   time.Time // zero: until it is taken back
+}
+
+// Append implements Event.
+func (e Limited) Append(b []byte) []byte {
+	b = strconv.AppendInt(append(append(b, e.Subject...), " limited to "...), int64(e.Most), 10)
+	b = append(b, " at a time"...)
+	if e.Raises {
+		b = append(b, ", whatever main.cf allows,"...)
+	}
+	b = append(append(b, " by "...), e.By...)
+	if !e.Until.IsZero() {
+		b = e.Until.AppendFormat(append(b, " until "...), time.DateTime)
+	}
+	return appendAttr(b, ": ", e.Reason)
+}
+
+// AppendFields implements Fielder.
+func (e Limited) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "limited"), "target", e.Target)
+	b = appendNumber(b, "concurrency_limit", int64(e.Most))
+	if e.Raises {
+		b = append(b, `,"raises":true`...)
+	}
+	b = appendString(b, "by", e.By)
+	if !e.Until.IsZero() {
+		b = appendString(b, "until", e.Until.Format(time.RFC3339))
+	}
+	return appendString(b, "reason", e.Reason)
+}
+
+// Unlimited says that a limit was taken back, or that its time is over.
+type Unlimited struct {
+	Target, Subject string // as in Limited
+	By              string // empty: its time is over
+}
+
+// Append implements Event.
+func (e Unlimited) Append(b []byte) []byte {
+	b = append(append(append(b, "limit of "...), e.Subject...), " lifted"...)
+	if e.By == "" {
+		return append(b, ": its time is over"...)
+	}
+	return append(append(b, " by "...), e.By...)
+}
+
+// AppendFields implements Fielder.
+func (e Unlimited) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "limit lifted"), "target", e.Target)
+	return appendString(b, "by", e.By)
+}
+
 // ConsoleAct is what a user of the console does, logged before it is done, and what has failed. Logging in is one.
 type ConsoleAct struct {
 	User   string
 	Client string // an address, or "local"
-	Act    string // login, suspend, resume, flush, hold, release, retry, requeue, return, delete
+	Act    string // login, suspend, resume, limit, unlimit, flush, hold, release, retry, requeue, return, delete
 	What   string // queue ID, destination or target of a suspension; empty for a login
 	Reason string // in words: of the user, or why it failed; may be empty
 	Failed bool

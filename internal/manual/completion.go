@@ -174,7 +174,7 @@ type longOption struct {
 	text string
 }
 
-// targetOptions say what is suspended, and suspendOptions how; traceOptions are those of trace.
+// targetOptions say what is suspended, limitOptions what is limited, and suspendOptions how; traceOptions are those of trace.
 var (
 	targetOptions = []longOption{{"destination", "destination", site, "domain or next hop"}, {"domain", "domain", site, "recipients in this domain"},
 		{"nexthop", "nexthop", none, "by this next hop"}, {"transport", "name", none, "by this transport"}, {"sender", "address", none, "from this sender"},
@@ -184,31 +184,45 @@ var (
 		{"reply", "text", none, "part of a reply"}, {"since", "time", none, "begin"}, {"until", "time", none, "end"}, {"limit", "number", none, "so many blocks"},
 		{"json", "", none, "as JSON"}, {"lines", "", none, "with the lines of the log"}, {"follow", "", none, "as it is logged"}, {"log", "file", file, "log"},
 		{"no-index", "", none, "read all of the log"}, {"build", "", none, "make the index"}}
-	suspendOptions = []longOption{{"reason", "text", none, "why"}, {"until", "time", none, "end of a suspension"}, {"for", "time", none, "how long a suspension lasts"}}
+	limitOptions = []longOption{{"destination", "destination", site, "domain or next hop"}, {"nexthop", "nexthop", none, "this next hop"},
+		{"transport", "name", none, "each next hop of this transport"}}
+	raiseOption    = longOption{"raise", "", none, "also beyond main.cf"}
+	jsonOption     = []option{{'j', "", none, "as JSON"}}
+	suspendOptions = []longOption{{"reason", "text", none, "why"}, {"until", "time", none, "when it ends"}, {"for", "time", none, "how long it lasts"}}
 )
 
-func subcommands() []subcommand {
+// overrideCommands give orders for now.
+func overrideCommands() []subcommand {
 	return []subcommand{
+		{name: "suspend", rest: site, options: []option{{'j', "", none, "as JSON"}, {'n', "", none, "only count"}}, long: append(slices.Clone(targetOptions), suspendOptions...)},
+		{name: "resume", rest: site, options: jsonOption, long: targetOptions},
+		{name: "suspended", options: jsonOption},
+		{name: "limit", rest: site, options: []option{{'j', "", none, "as JSON"}, {'n', "", none, "change nothing"}},
+			long: append(append(slices.Clone(limitOptions), suspendOptions...), raiseOption)},
+		{name: "unlimit", rest: site, options: jsonOption, long: limitOptions},
+		{name: "limited", options: jsonOption},
+	}
+}
+
+func subcommands() []subcommand {
+	return append(overrideCommands(), []subcommand{
 		{name: "start", options: []option{{'w', "", none, "wait"}}},
 		{name: "check", options: []option{{'v', "", none, "compare with Postfix"}}},
 		{name: "try", options: []option{{'d', "dir", directory, "directory"}, {'p', "port", none, "port"}}},
 		{name: "migrate", long: []longOption{{"from", "dir", directory, "the configuration of Postfix"}, {"to", "dir", directory, "that of Posthaste"},
 			{"dry-run", "", none, "only say what would be done"}, {"queue", "", none, "move the queue here"}, {"back", "", none, "move the queue back"}}},
 		{name: "explain", rest: queueID},
-		{name: "queue", words: []string{"list", "hold", "release", "delete", "requeue", "expire", "flush", "suspend", "resume", "suspended"},
+		{name: "queue", words: []string{"list", "hold", "release", "delete", "requeue", "expire", "flush", "suspend", "resume", "suspended", "limit", "unlimit", "limited"},
 			options: []option{{'j', "", none, "as JSON"}, {'v', "", none, "name each"}},
 			long:    append(selectionOptions(), suspendOptions...),
 			values: map[string]kind{"list": none, "hold": queueID, "release": queueID, "delete": queueID, "requeue": queueID, "expire": queueID,
-				"flush": queueID, "suspend": site, "resume": site, "suspended": none}},
+				"flush": queueID, "suspend": site, "resume": site, "suspended": none, "limit": site, "unlimit": site, "limited": none}},
 		{name: "audit", rest: file, options: []option{{'c', "config_dir", directory, "configuration"}, {'j', "", none, "as JSON"}, {'q', "file|none", file, "listing of the queue"},
 			{'s', "time", none, "begin"}, {'u', "time", none, "end"}}},
 		{name: "top", options: []option{{'1', "", none, "once"}, {'c', "config_dir", directory, "configuration"}, {'i', "seconds", none, "how often"}, {'j', "", none, "as JSON"}}},
 		{name: "trace", rest: queueID, options: []option{{'c', "config_dir", directory, "configuration"}, {'s', "time", none, "begin"}, {'u', "time", none, "end"},
 			{'n', "number", none, "so many blocks"}, {'j', "", none, "as JSON"}, {'l', "", none, "with the lines of the log"}, {'f', "", none, "as it is logged"}},
 			long: traceOptions},
-		{name: "suspend", rest: site, options: []option{{'j', "", none, "as JSON"}, {'n', "", none, "only count"}}, long: append(slices.Clone(targetOptions), suspendOptions...)},
-		{name: "resume", rest: site, options: []option{{'j', "", none, "as JSON"}}, long: targetOptions},
-		{name: "suspended", options: []option{{'j', "", none, "as JSON"}}},
 		{name: "collate", rest: file},
 		{name: "classify", options: []option{{'j', "", none, "as JSON"}, {'f', "file", file, "rules"}}},
 		{name: "tls", words: []string{"all-default-client", "all-default-server", "deploy-server-cert", "enable-client", "enable-server",
@@ -244,7 +258,7 @@ func subcommands() []subcommand {
 			options: []option{{'a', "dir", directory, "all"}, {'d', "dir", directory, "directory"}, {'j', "", none, "JSON"}, {'m', "", none, "messages"},
 				{'n', "", none, "only read"}, {'r', "", none, "remove"}, {'s', "", none, "mark as seen"}, {'v', "", none, "name each"}},
 			values: map[string]kind{"export": queueID, "import": file, "salvage": directory}},
-	}
+	}...)
 }
 
 func (s *subcommand) bash(b *bytes.Buffer) {

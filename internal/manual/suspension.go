@@ -22,3 +22,24 @@ func suspensionSection() section {
 			"posthaste suspend --sender=news@example.org --reason 'wrong campaign'\nposthaste suspended\nposthaste queue delete --sender=news@example.org\nposthaste resume --sender=news@example.org",
 	}
 }
+
+// limitSection describes limit, unlimit and limited in posthaste(1).
+func limitSection() section {
+	return section{
+		title: "Limits",
+		about: []string{
+			"Like suspend, the commands limit, unlimit and limited are for root and the mail owner, and the mail system must be running.",
+			"A limit bounds the concurrency window of a destination, as destination_concurrency_limit does, without a reload and only for now. It takes effect when the command returns: no delivery begins while as many as the limit are in progress. Deliveries in progress are not interrupted. It survives reload, stop and crash, and ends as a suspension does, by unlimit or at its time. A second limit for the same destination replaces the first. To stop deliveries altogether, use suspend: 0 is not accepted.",
+			"A limit below that of main.cf applies at once. One that is not below it would have no effect and is refused, unless --raise is given. The window then still starts at its present size and grows as deliveries succeed. A destination rate delay means one delivery at a time, whatever limit is set, and the process limit in master.cf and thread_agents still apply.",
+			"The destination is a next hop: a domain means mail that is delivered by that next hop, not mail for the domain through a relay host. If several limits cover a next hop, the narrowest one applies: transport:nexthop comes before nexthop, then .domain, transport: and *. A limit that covers several next hops applies to each separately. If a transport delivers to one recipient at a time (a recipient limit of 1), it has a window for each mailbox, and so has the limit.",
+			"mailq shows the limit as the reason why mail waits that was not tried yet, postqueue -j has its destination in the field limited, explain says who has limited what and until when, qshape marks the rows, and the log has who, when and why. The metric posthaste_limits counts the limits.",
+		},
+		items: []item{
+			{"Ar destination", "A next hop: domain; .domain, the next hops below it; [host]:port; transport:nexthop; transport: for every next hop of a transport; or * for every next hop. It may also follow --destination."},
+			{"Fl -nexthop Ns = Ns Ar nexthop", "The same as nexthop alone."},
+			{"Fl -transport Ns = Ns Ar name", "The same as name with a colon."},
+		},
+		example: "posthaste limit example.com 2 -n\nposthaste limit example.com 2 --reason 'they answer 421' --for 2h\nposthaste limited\nposthaste unlimit example.com\n" +
+			"posthaste limit smtp:[hub.example.org] 50 --raise --reason 'after the outage' --until 18:00",
+	}
+}

@@ -56,6 +56,7 @@ const (
 	DestinationDeadUntil
 	Suspensions
 	SuspendedMessages
+	Limits
 	SpoolMessages
 	SpoolLiveBytes
 	SpoolDiskBytes
@@ -132,6 +133,7 @@ var families = [numFamilies]Family{
 	DestinationDeadUntil: {"posthaste_destination_dead_until_timestamp_seconds", Gauge, false, []string{"transport", "destination"}, "When a dead destination is tried again; of the busiest destinations, those that are dead."},
 	Suspensions:          {"posthaste_suspensions", Gauge, false, nil, "Suspensions in force (posthaste suspend). They last until they are resumed or their time is over, whether somebody remembers them or not."},
 	SuspendedMessages:    {"posthaste_suspended_messages", Gauge, false, nil, "Deferred messages that wait for a suspension, as far as they have come up since it began."},
+	Limits:               {"posthaste_limits", Gauge, false, nil, "Limits of destinations that operators have set for now (posthaste limit)."},
 
 	SpoolMessages:     {"posthaste_spool_messages", Gauge, false, nil, "Messages in the spool."},
 	SpoolLiveBytes:    {"posthaste_spool_live_bytes", Gauge, false, nil, "Octets of the spool that matter: records of live messages, and files of large ones."},

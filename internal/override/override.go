@@ -1,6 +1,6 @@
 // Package override keeps what is allowed for now: decisions that hold beside
 // main.cf until they are taken back or their time is over. The queue manager
-// owns them; tools ask it. There is one kind so far, [Suspension]; a further
+// owns them; tools ask it. The kinds are [Suspension] and [Limit]; a further
 // one is a Kind of its own, and what it says stands in fields of Entry.
 //
 // # What is durable
@@ -52,8 +52,16 @@ import (
 // A Kind is a kind of decision.
 type Kind string
 
-// Suspension says that mail is not tried. Target is one of package selection's.
-const Suspension Kind = "suspension"
+const (
+	// Suspension says that mail is not tried. Target is one of package selection's.
+	Suspension Kind = "suspension"
+	// Limit says how many deliveries to a destination may be under way at once. Target is a
+	// destination of package selection.
+	Limit Kind = "limit"
+)
+
+// kinds are those that this program knows.
+var kinds = [...]Kind{Suspension, Limit}
 
 // An Entry is one decision. Kind and Target name it.
 type Entry struct {
@@ -63,6 +71,9 @@ type Entry struct {
 	Reason string    `json:"reason,omitempty"` // in words; may be empty
 	Since  time.Time `json:"since"`
 	Until  time.Time `json:"until,omitzero"` // zero: until it is taken back
+
+	Most   int  `json:"most,omitempty"`   // of a Limit: so many deliveries at once, 1 to MaxMost; else 0
+	Raises bool `json:"raises,omitempty"` // of a Limit: Most counts even where main.cf allows less
 
 	line string // of a kind that is not known: as it stood in the file; else empty
 }
@@ -78,6 +89,8 @@ const (
 	version  = 1
 	// MaxEntries bounds how many entries there may be.
 	MaxEntries = 10000
+	// MaxMost bounds what a limit allows.
+	MaxMost = 100000
 	// MaxReason bounds the octets of a reason.
 	MaxReason = 1000
 	// maxTarget, maxBy and maxKind bound the octets of the other texts.
@@ -212,6 +225,10 @@ func (e *Entry) check() error {
 	switch {
 	case e.Kind == "" || e.Target == "":
 		return errors.New("an override needs a kind and a target")
+	case e.Kind == Limit && (e.Most < 1 || e.Most > MaxMost):
+		return fmt.Errorf("a limit is a number from 1 to %d", MaxMost)
+	case e.Kind == Suspension && (e.Most != 0 || e.Raises):
+		return errors.New("a suspension has no number")
 	case len(e.Reason) > MaxReason:
 		return fmt.Errorf("a reason has at most %d octets", MaxReason)
 	case len(e.Target) > maxTarget || len(e.By) > maxBy || len(e.Kind) > maxKind:
@@ -355,7 +372,7 @@ func decode(b []byte) ([]Entry, error) {
 		if err != nil {
 			return nil, damage(line, "%w", err)
 		}
-		if e.Kind != Suspension {
+		if !slices.Contains(kinds[:], e.Kind) {
 			e.line = string(text)
 		}
 		list = append(list, e)

@@ -69,6 +69,30 @@ func TestKept(t *testing.T) {
 	s.Close()
 }
 
+// A limit is kept with its number, beside a suspension of the same target, and taken back alone.
+func TestLimitKept(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := open(t, dir)
+	want := []Entry{{Kind: Limit, Target: "a.test", By: "ann", Since: now, Most: 3, Raises: true}, suspension("a.test", time.Time{})}
+	first := want[0]
+	first.Most = 2
+	for _, e := range []Entry{first, want[1], want[0]} {
+		if err := s.Put(e, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Close()
+	s = open(t, dir)
+	if got := s.Entries(now); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+	if found, err := s.Remove(Limit, "a.test", now); !found || err != nil || !reflect.DeepEqual(s.Entries(now), want[1:]) {
+		t.Error(found, err, s.Entries(now))
+	}
+	s.Close()
+}
+
 // There is one writer; the next one has what that one has left.
 func TestOneOwner(t *testing.T) {
 	t.Parallel()
@@ -262,6 +286,7 @@ func TestHostileFile(t *testing.T) {
 		{file(2, good, ""), "overrides:3: "},
 		{file(2, good, good+good), "overrides:3: "},
 		{file(2, good, `{"target":"a.test"}`), "overrides:3: an override needs a kind"},
+		{file(2, good, `{"kind":"limit","target":"a.test","most":0}`), "overrides:3: a limit is a number from 1"},
 		{file(2, good, `{"kind":"suspension"}`), "overrides:3: an override needs a kind"},
 		{file(2, good, strings.Replace(good, "2026", "soon", 1)), "overrides:3: "},
 		{file(2, good, long("reason", MaxReason+1)), "overrides:3: a reason has at most"},
@@ -300,6 +325,8 @@ func TestPutBounds(t *testing.T) {
 	for name, e := range map[string]Entry{
 		"no kind": {Target: "a.test"}, "no target": {Kind: Suspension}, "a reason": {Kind: Suspension, Target: "a", Reason: strings.Repeat("x", MaxReason+1)},
 		"a target": {Kind: Suspension, Target: strings.Repeat("x", maxTarget+1)}, "a name": {Kind: Suspension, Target: "a", By: strings.Repeat("x", maxBy+1)},
+		"no number": {Kind: Limit, Target: "a"}, "a large number": {Kind: Limit, Target: "a", Most: MaxMost + 1}, "a negative number": {Kind: Limit, Target: "a", Most: -1},
+		"a suspension with a number": {Kind: Suspension, Target: "a", Most: 1}, "a suspension that raises": {Kind: Suspension, Target: "a", Raises: true},
 		"no UTF-8": {Kind: Suspension, Target: "a", Reason: "\xff"},
 	} {
 		if err := s.Put(e, now); err == nil {
@@ -319,7 +346,7 @@ func TestPutBounds(t *testing.T) {
 func TestOtherKinds(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	later := `{"kind":"limit","target":"a.test","by":"ann","since":"2026-11-23T12:00:00Z","deliveries":7}`
+	later := `{"kind":"later","target":"a.test","by":"ann","since":"2026-11-23T12:00:00Z","deliveries":7}`
 	if err := os.WriteFile(filepath.Join(dir, fileName), file(1, later), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -332,7 +359,7 @@ func TestOtherKinds(t *testing.T) {
 		t.Errorf("%q, %v", b, err)
 	}
 	s = open(t, dir)
-	if found, err := s.Remove("limit", "a.test", now); !found || err != nil || len(s.Entries(now)) != 1 {
+	if found, err := s.Remove("later", "a.test", now); !found || err != nil || len(s.Entries(now)) != 1 {
 		t.Error(found, err)
 	}
 	s.Close()

@@ -27,21 +27,33 @@ const (
 type Override struct {
 	Op    OverrideOp
 	Entry OverrideEntry
+	Dry   bool // OverridePut: nothing is changed; the reply says what the entry would be for
 }
 
 // An OverrideEntry is one of package override's entries.
 type OverrideEntry struct {
-	Of     string // kind: suspension
+	Of     string // kind: suspension, limit
 	Target string
 	By     string
 	Reason string
 	Since  time.Time
 	Until  time.Time
+	Most   int  // of a limit: deliveries at once
+	Raises bool // of a limit: also where main.cf allows less
+}
+
+// An OverrideUse is what a limit is for at the moment: the destinations in the queue
+// manager's memory that keep to it, all together.
+type OverrideUse struct {
+	Destinations int
+	Busy         int // deliveries under way
+	Todo         int // deliveries that wait
 }
 
 func (*Override) Kind() uint16 { return KindOverride }
 func (m *Override) Append(b []byte) []byte {
 	b = pack.Uint(b, 'o', m.Op)
+	b = pack.Bool(b, 'd', m.Dry)
 	return pack.Nested(b, 'e', m.Entry.append)
 }
 func (m *Override) Decode(b []byte) error {
@@ -50,6 +62,8 @@ func (m *Override) Decode(b []byte) error {
 		switch r.Tag() {
 		case 'o':
 			m.Op = OverrideOp(r.Uint())
+		case 'd':
+			m.Dry = r.Bool()
 		case 'e':
 			if err := m.Entry.decode(r.Bytes()); err != nil {
 				return err
@@ -64,6 +78,7 @@ type OverrideReply struct {
 	Entries []OverrideEntry // OverrideList: those whose time is not over
 	Found   bool            // OverrideRemove: there was one
 	Waiting []int           // OverrideList: deferred messages that wait on account of each, as far as they have been looked at
+	Uses    []OverrideUse   // OverrideList: of each entry; OverridePut of a limit: of that one alone
 	Refused string          // why it was not done
 }
 
@@ -75,6 +90,9 @@ func (m *OverrideReply) Append(b []byte) []byte {
 	b = pack.Bool(b, 'f', m.Found)
 	for _, n := range m.Waiting {
 		b = pack.Int(b, 'w', n+1)
+	}
+	for i := range m.Uses {
+		b = pack.Nested(b, 'u', m.Uses[i].append)
 	}
 	return pack.String(b, 'r', m.Refused)
 }
@@ -92,6 +110,12 @@ func (m *OverrideReply) Decode(b []byte) error {
 			m.Found = r.Bool()
 		case 'w':
 			m.Waiting = append(m.Waiting, int(r.Int())-1)
+		case 'u':
+			var u OverrideUse
+			if err := u.decode(r.Bytes()); err != nil {
+				return err
+			}
+			m.Uses = append(m.Uses, u)
 		case 'r':
 			m.Refused = r.String()
 		}
@@ -105,7 +129,9 @@ func (e *OverrideEntry) append(b []byte) []byte {
 	b = pack.String(b, 'b', e.By)
 	b = pack.String(b, 'r', e.Reason)
 	b = mail.AppendTime(b, 's', e.Since)
-	return mail.AppendTime(b, 'u', e.Until)
+	b = mail.AppendTime(b, 'u', e.Until)
+	b = pack.Int(b, 'm', e.Most)
+	return pack.Bool(b, 'a', e.Raises)
 }
 
 func (e *OverrideEntry) decode(field []byte) error {
@@ -124,6 +150,31 @@ func (e *OverrideEntry) decode(field []byte) error {
 			e.Since = mail.ReadTime(&r)
 		case 'u':
 			e.Until = mail.ReadTime(&r)
+		case 'm':
+			e.Most = int(r.Int())
+		case 'a':
+			e.Raises = r.Bool()
+		}
+	}
+	return r.Err()
+}
+
+func (u *OverrideUse) append(b []byte) []byte {
+	b = pack.Int(b, 'd', u.Destinations+1) // never empty: each entry of a list has one
+	b = pack.Int(b, 'b', u.Busy)
+	return pack.Int(b, 't', u.Todo)
+}
+
+func (u *OverrideUse) decode(field []byte) error {
+	r := pack.NewReader(field)
+	for r.Next() {
+		switch r.Tag() {
+		case 'd':
+			u.Destinations = int(r.Int()) - 1
+		case 'b':
+			u.Busy = int(r.Int())
+		case 't':
+			u.Todo = int(r.Int())
 		}
 	}
 	return r.Err()

@@ -73,7 +73,10 @@ type ItemRcpt struct {
 	// Suspended is the target, of package selection, of the suspension for which it is not tried; empty: it is not
 	// suspended, or that cannot be told without asking where its mail goes.
 	Suspended string
-	Waits     string // what it waits for, where that is not Reason
+	// Limited is the target of the limit that an operator has set for the destination that it goes to; empty: there
+	// is none, or that cannot be told.
+	Limited string
+	Waits   string // what it waits for, where that is not Reason
 }
 
 // Why is what the recipient waits for: a suspension, or else what the last attempt came to.
@@ -81,7 +84,7 @@ func (r *ItemRcpt) Why() string { return cmp.Or(r.Waits, r.Reason) }
 
 // Size is about how many octets the recipient has in a reply.
 func (r *ItemRcpt) Size() int {
-	return len(r.Address) + len(r.Orig) + len(r.Reason) + len(r.Suspended) + len(r.Waits) + 16
+	return len(r.Address) + len(r.Orig) + len(r.Reason) + len(r.Suspended) + len(r.Limited) + len(r.Waits) + 16
 }
 
 // Describe fills in what the envelope says.
@@ -141,6 +144,7 @@ func (it *Item) append(b []byte) []byte {
 			b = pack.String(b, 'O', rc.Orig)
 			b = pack.String(b, 'r', rc.Reason)
 			b = pack.String(b, 'p', rc.Suspended)
+			b = pack.String(b, 'l', rc.Limited)
 			b = pack.String(b, 'w', rc.Waits)
 			if rc.Status.IsZero() {
 				return b
@@ -182,25 +186,8 @@ func (it *Item) decode(field []byte) error {
 			it.SASLUser = r.String()
 		case 'R':
 			var rc ItemRcpt
-			f := pack.NewReader(r.Bytes())
-			for f.Next() {
-				switch f.Tag() {
-				case 'R':
-					rc.Address = f.String()
-				case 'O':
-					rc.Orig = f.String()
-				case 'r':
-					rc.Reason = f.String()
-				case 'p':
-					rc.Suspended = f.String()
-				case 'w':
-					rc.Waits = f.String()
-				case 's':
-					rc.Status, _ = dsn.ParseStatus(f.String())
-				}
-			}
-			if f.Err() != nil {
-				return f.Err()
+			if err := rc.decode(r.Bytes()); err != nil {
+				return err
 			}
 			it.Recipients = append(it.Recipients, rc)
 		case 'l':
@@ -469,4 +456,27 @@ func (row *ShapeRow) decode(field []byte) error {
 		}
 	}
 	return r.Err()
+}
+
+func (rc *ItemRcpt) decode(field []byte) error {
+	f := pack.NewReader(field)
+	for f.Next() {
+		switch f.Tag() {
+		case 'R':
+			rc.Address = f.String()
+		case 'O':
+			rc.Orig = f.String()
+		case 'r':
+			rc.Reason = f.String()
+		case 'p':
+			rc.Suspended = f.String()
+		case 'l':
+			rc.Limited = f.String()
+		case 'w':
+			rc.Waits = f.String()
+		case 's':
+			rc.Status, _ = dsn.ParseStatus(f.String())
+		}
+	}
+	return f.Err()
 }

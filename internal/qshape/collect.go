@@ -109,14 +109,14 @@ func (c *command) places(ctx context.Context, q *queueclient.Queue, work chan<- 
 			return err
 		}
 	}
-	if err := c.askSuspended(ctx, conn); err != nil {
-		c.Warn("what is suspended is not marked: %v", err)
+	if err := c.askOverrides(ctx, conn); err != nil {
+		c.Warn("what is suspended or limited is not marked: %v", err)
 	}
 	return c.ask(ctx, conn, add)
 }
 
-// askSuspended asks the queue manager what is suspended.
-func (c *command) askSuspended(ctx context.Context, conn *ipc.Conn) error {
+// askOverrides asks the queue manager what is suspended or limited.
+func (c *command) askOverrides(ctx context.Context, conn *ipc.Conn) error {
 	var reply proto.OverrideReply
 	if err := conn.Call(ctx, &proto.Override{Op: proto.OverrideList}, &reply); err != nil {
 		return err
@@ -125,11 +125,13 @@ func (c *command) askSuspended(ctx context.Context, conn *ipc.Conn) error {
 		return errors.New(reply.Refused)
 	}
 	for _, e := range reply.Entries {
-		if e.Of != string(override.Suspension) {
-			continue
-		}
-		if t, err := selection.ParseTarget(e.Target); err == nil {
+		t, err := selection.ParseTarget(e.Target)
+		switch {
+		case err != nil:
+		case e.Of == string(override.Suspension):
 			c.shape.suspended = append(c.shape.suspended, t)
+		case e.Of == string(override.Limit):
+			c.shape.limited = append(c.shape.limited, t)
 		}
 	}
 	return nil

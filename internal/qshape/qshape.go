@@ -17,7 +17,8 @@
 // as when it is down: then the spool is looked through, by several goroutines.
 //
 // Behind a row stands "suspended" when a suspension is for all its mail, as far as the domain
-// tells: of the domain, of a next hop of that name, with -s of the sender's domain.
+// tells: of the domain, of a next hop of that name, with -s of the sender's domain. "limited"
+// stands there, without -s, when a next hop of that name has a limit for now (posthaste limit).
 //
 // Results come at once, so that the intermediate ones of -N are not needed: the option is accepted
 // and does nothing. On a terminal the 20 first rows are shown (-n, 0 is all).
@@ -25,7 +26,7 @@
 // With --at the table is that of an earlier time, from the samples that the console service keeps
 // (package history): the last one that was taken before. The domains that it does not name are
 // added up in the last row, "(others)"; mail that the queue manager had not read then is "(not
-// read yet)". What was suspended is not marked. The columns are those without -l and -t.
+// read yet)". What was suspended or limited is not marked. The columns are those without -l and -t.
 //
 // # Security
 //

@@ -119,7 +119,7 @@ func TestQueues(t *testing.T) {
 	check("up")
 }
 
-// Rows of mail that is suspended are marked, those alone; without an answer there are no marks,
+// Rows of mail that is suspended or limited are marked, those alone; without an answer there are no marks,
 // and a warning.
 func TestSuspended(t *testing.T) {
 	t.Parallel()
@@ -139,14 +139,14 @@ func TestSuspended(t *testing.T) {
 		}
 		r.Reply(answer)
 	})
-	marked := func(args ...string) (names string) {
+	marked := func(word string, args ...string) (names string) {
 		t.Helper()
 		out, _, status := run(s, args...)
 		if status != 0 {
 			t.Fatal(status, out)
 		}
 		for line := range strings.Lines(out) {
-			if fields := strings.Fields(line); fields[len(fields)-1] == "suspended" {
+			if fields := strings.Fields(line); slices.Contains(fields, word) {
 				names += fields[0] + " "
 			}
 		}
@@ -158,12 +158,15 @@ func TestSuspended(t *testing.T) {
 		{"*", "a.test b.test w.c.test x.c.test MAILER-DAEMON ", "a.test b.test w.c.test x.c.test MAILER-DAEMON "}, {"a b", "", ""},
 	} {
 		reply = proto.OverrideReply{Entries: []proto.OverrideEntry{{Of: "limit", Target: "b.test"}, {Of: "suspension", Target: c.target}}}
-		if to, from := marked(), marked("-s"); to != c.receivers || from != c.senders {
+		if to, from := marked("suspended"), marked("suspended", "-s"); to != c.receivers || from != c.senders {
 			t.Errorf("%s: %q are marked, with -s %q", c.target, to, from)
+		}
+		if to, from := marked("limited"), marked("limited", "-s"); to != "b.test " || from != "" {
+			t.Errorf("%q are marked as limited, with -s %q", to, from)
 		}
 	}
 	reply = proto.OverrideReply{Entries: []proto.OverrideEntry{{Of: "suspension", Target: ".c.test"}}}
-	if got := marked("-p", "-m", "2"); got != ".c.test w.c.test x.c.test " {
+	if got := marked("suspended", "-p", "-m", "2"); got != ".c.test w.c.test x.c.test " {
 		t.Errorf("with parents %q are marked", got)
 	}
 	reply = proto.OverrideReply{Refused: "the overrides cannot be kept"}

@@ -27,6 +27,8 @@ type shape struct {
 	others  int // domains without a row of their own, of an earlier time; those of each queue
 	// suspended are the targets of suspensions; empty: there are none, or the mail system is down.
 	suspended []selection.Target
+	// limited are the destinations that have a limit for now; empty likewise.
+	limited []selection.Target
 }
 
 // A row is one domain.
@@ -214,18 +216,21 @@ func (s *shape) withParents() map[string]*row {
 	return all
 }
 
-// suspendedMark is behind the rows of mail that is suspended. Where nothing is suspended the
-// table is Postfix's.
-const suspendedMark = "  suspended"
+// These are behind the rows of mail that is suspended, or for a destination that has a limit for
+// now. Where there is neither the table is Postfix's.
+const (
+	suspendedMark = "  suspended"
+	limitedMark   = "  limited"
+)
 
-// isSuspended says whether a suspension is for all mail that a row counts, as far as its domain
+// covers says whether one of the targets is for all mail that a row counts, as far as its domain
 // tells.
-func (s *shape) isSuspended(r *row) bool {
+func (s *shape) covers(targets []selection.Target, r *row) bool {
 	name := r.name
 	if name == nullSender && s.senders {
 		name = ""
 	}
-	return slices.ContainsFunc(s.suspended, func(t selection.Target) bool {
+	return slices.ContainsFunc(targets, func(t selection.Target) bool {
 		_, value := t.Condition()
 		switch {
 		case r.parent:
@@ -280,8 +285,11 @@ func (s *shape) table(width, top int) []byte {
 		for j, n := range r.count {
 			fmt.Fprintf(&b, "%*d", widths[j], n)
 		}
-		if r != total && s.isSuspended(r) {
+		if r != total && s.covers(s.suspended, r) {
 			b.WriteString(suspendedMark)
+		}
+		if r != total && !s.senders && s.covers(s.limited, r) {
+			b.WriteString(limitedMark)
 		}
 		b.WriteByte('\n')
 	}

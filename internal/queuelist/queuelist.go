@@ -138,5 +138,8 @@ func recipientJSON(w io.Writer, r *proto.ItemRcpt) {
 	if r.Suspended != "" {
 		fmt.Fprintf(w, `, "suspended": %s`, jsontext.Quote(r.Suspended))
 	}
+	if r.Limited != "" {
+		fmt.Fprintf(w, `, "limited": %s`, jsontext.Quote(r.Limited))
+	}
 	io.WriteString(w, "}")
 }

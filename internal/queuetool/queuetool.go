@@ -8,6 +8,9 @@
 //	posthaste suspend TARGET [--reason TEXT] [--until TIME | --for TIME] [-n] [-j]
 //	posthaste resume TARGET [-j]
 //	posthaste suspended [-j]
+//	posthaste limit DESTINATION NUMBER [--raise] [--reason TEXT] [--until TIME | --for TIME] [-n] [-j]
+//	posthaste unlimit DESTINATION [-j]
+//	posthaste limited [-j]
 //
 // list and flush are postqueue's, for whom authorized_mailq_users and
 // authorized_flush_users permit it; the others are postsuper's, for root and
@@ -31,9 +34,15 @@
 // how many deferred messages wait for that, as far as they have come up since. With -j output is JSON. They are for root and
 // the mail owner, and can be called as posthaste queue suspend and so on, too.
 //
+// limit bounds how many deliveries to a destination are under way at once, beside the limits of main.cf. A limit is
+// of next hops, so that a domain means mail whose next hop it is. Of the limits that mean a next hop the
+// narrowest counts. It takes effect, lasts and ends as a suspension does; deliveries under way are not
+// interrupted. One that is not below main.cf's is refused, unless --raise says that it is to count. unlimit
+// takes it back, limited lists them.
+//
 // # Diagnostics
 //
-// Exit status 0, also when nothing was selected; 64 wrong usage; 66 resume: it is not suspended; 69 the mail system is needed
+// Exit status 0, also when nothing was selected; 64 wrong usage; 66 resume, unlimit: there is nothing to end; 69 the mail system is needed
 // and down; 75 messages changed again and again meanwhile; 77 not permitted; 78 wrong configuration.
 package queuetool
 
@@ -75,7 +84,7 @@ func Run(name string, args []string, postqueue func(args []string) int, stdin io
 		return c.list(args)
 	case verb == "flush":
 		return c.flush(args)
-	case verb == "suspend" || verb == "resume" || verb == "suspended":
+	case verbs[verb] != "":
 		return c.overrides(verb, args, time.Now())
 	case letters[verb] != "":
 		return c.change(verb, args)

@@ -26,13 +26,18 @@ import (
 const suspendUsage = "posthaste suspend TARGET [--reason TEXT] [--until TIME | --for TIME] [-n] [-j] | posthaste resume TARGET [-j] | posthaste suspended [-j]; " +
 	"a TARGET is one of DESTINATION --domain=DOMAIN --nexthop=NEXTHOP --transport=NAME --sender=ADDRESS --sender-domain=DOMAIN"
 
-// Suspend is the command posthaste suspend, resume or suspended, which verb says. It returns the exit status.
+// Suspend is the command posthaste suspend, resume, suspended, limit, unlimit or limited, which verb says. It returns
+// the exit status.
 func Suspend(verb string, args []string, stdout, stderr io.Writer) int {
 	c := &command{Tool: cli.Tool{Name: "posthaste " + verb, Stdout: stdout, Stderr: stderr}}
 	return c.overrides(verb, args, time.Now())
 }
 
-// An order is a command line of suspend, resume or suspended.
+// verbs are those that give orders to the queue manager for now.
+var verbs = map[string]override.Kind{"suspend": override.Suspension, "resume": override.Suspension, "suspended": override.Suspension,
+	"limit": override.Limit, "unlimit": override.Limit, "limited": override.Limit}
+
+// An order is a command line of one of the verbs.
 type order struct {
 	verb   string
 	dir    string
@@ -43,7 +48,7 @@ type order struct {
 	entry  proto.OverrideEntry
 }
 
-// overrides carries out suspend, resume and suspended.
+// overrides carries out one of the verbs.
 func (c *command) overrides(verb string, args []string, now time.Time) int {
 	o, err := parseOrder(verb, args, now)
 	if err != nil {
@@ -59,12 +64,16 @@ func (c *command) overrides(verb string, args []string, now time.Time) int {
 		permitted = c.permitted
 	}
 	if !permitted() {
-		return c.Fatal(cli.ExitNoPerm, "User %s(%d) is not allowed to suspend or resume mail: that is for root and %s", whoami.Name(), os.Getuid(), queue.Config.String("mail_owner"))
+		what := "suspend or resume mail"
+		if verbs[verb] == override.Limit {
+			what = "limit deliveries"
+		}
+		return c.Fatal(cli.ExitNoPerm, "User %s(%d) is not allowed to %s: that is for root and %s", whoami.Name(), os.Getuid(), what, queue.Config.String("mail_owner"))
 	}
 	ctx := context.Background()
 	conn, err := queue.Manager(ctx)
 	if errors.Is(err, queueclient.ErrDown) {
-		return c.Fatal(cli.ExitUnavailable, "%v; the queue manager keeps the suspensions: start it first", err)
+		return c.Fatal(cli.ExitUnavailable, "%v; the queue manager keeps the suspensions and limits: start it first", err)
 	}
 	if err == nil {
 		err = c.order(ctx, conn, o, now)
@@ -78,6 +87,8 @@ func (c *command) overrides(verb string, args []string, now time.Time) int {
 // order has the queue manager do what is ordered.
 func (c *command) order(ctx context.Context, conn *ipc.Conn, o *order, now time.Time) error {
 	switch {
+	case verbs[o.verb] == override.Limit:
+		return c.limits(ctx, conn, o, now)
 	case o.verb == "suspended":
 		return c.suspended(ctx, conn, o)
 	case o.verb == "resume":
@@ -224,13 +235,13 @@ func ask(ctx context.Context, conn *ipc.Conn, q *proto.Override) (*proto.Overrid
 }
 
 // valued are the options with a value, and for which verbs.
-var valued = map[string]string{"-c": "suspend resume suspended", "--reason": "suspend", "--until": "suspend", "--for": "suspend",
-	"--destination": "suspend resume", "--domain": "suspend resume", "--nexthop": "suspend resume", "--transport": "suspend resume",
-	"--sender": "suspend resume", "--sender-domain": "suspend resume"}
+var valued = map[string]string{"-c": "suspend resume suspended limit unlimit limited", "--reason": "suspend limit", "--until": "suspend limit", "--for": "suspend limit",
+	"--destination": "suspend resume limit unlimit", "--domain": "suspend resume", "--nexthop": "suspend resume limit unlimit",
+	"--transport": "suspend resume limit unlimit", "--sender": "suspend resume", "--sender-domain": "suspend resume"}
 
 func parseOrder(verb string, args []string, now time.Time) (*order, error) {
-	o := &order{verb: verb, entry: proto.OverrideEntry{Of: string(override.Suspension), By: who()}}
-	takes := func(verbs string) bool { return slices.Contains(strings.Fields(verbs), verb) }
+	o := &order{verb: verb, entry: proto.OverrideEntry{Of: string(verbs[verb]), By: who()}}
+	takes := func(words string) bool { return slices.Contains(strings.Fields(words), verb) }
 	for i := 0; i < len(args); i++ {
 		name, value, given := strings.Cut(args[i], "=")
 		var err error
@@ -245,10 +256,14 @@ func parseOrder(verb string, args []string, now time.Time) (*order, error) {
 			err = o.option(name, value, now)
 		case args[i] == "-j":
 			o.json = true
-		case verb == "suspend" && (args[i] == "-n" || args[i] == "--dry-run"):
+		case (verb == "suspend" || verb == "limit") && (args[i] == "-n" || args[i] == "--dry-run"):
 			o.dry = true
-		case strings.HasPrefix(name, "-") || o.given || verb == "suspended":
-			err = fmt.Errorf("%q is not understood; usage: %s", args[i], suspendUsage)
+		case verb == "limit" && args[i] == "--raise":
+			o.entry.Raises = true
+		case verb == "limit" && o.given && o.entry.Most == 0:
+			o.entry.Most, err = parseMost(args[i])
+		case strings.HasPrefix(name, "-") || o.given || verb == "suspended" || verb == "limited":
+			err = fmt.Errorf("%q is not understood; usage: %s", args[i], o.usage())
 		default: // as it stands in a list
 			o.target, err = selection.ParseTarget(args[i])
 			o.given = true
@@ -257,16 +272,40 @@ func parseOrder(verb string, args []string, now time.Time) (*order, error) {
 			return nil, cli.Errorf(cli.ExitUsage, "%w", err)
 		}
 	}
+	return o, o.check()
+}
+
+// usage says how a verb of this kind is written.
+func (o *order) usage() string {
+	if verbs[o.verb] == override.Limit {
+		return limitUsage
+	}
+	return suspendUsage
+}
+
+// check says what an order lacks, and what is too much.
+func (o *order) check() error {
+	lists := o.verb == "suspended" || o.verb == "limited"
 	switch {
-	case verb != "suspended" && !o.given:
-		return nil, cli.Errorf(cli.ExitUsage, "%s what? Name a domain, .domain, [host]:port, transport:nexthop, * for all mail, or one of --domain --nexthop --transport --sender --sender-domain", verb)
+	case !lists && !o.given && verbs[o.verb] == override.Limit:
+		return cli.Errorf(cli.ExitUsage, "%s what? Name a next hop: a domain, .domain, [host]:port, transport:nexthop, transport: or *; usage: %s", o.verb, limitUsage)
+	case !lists && !o.given:
+		return cli.Errorf(cli.ExitUsage, "%s what? Name a domain, .domain, [host]:port, transport:nexthop, * for all mail, or one of --domain --nexthop --transport --sender --sender-domain", o.verb)
 	case len(o.entry.Reason) > override.MaxReason || !utf8.ValidString(o.entry.Reason):
-		return nil, cli.Errorf(cli.ExitUsage, "--reason: more than %d octets, or no UTF-8", override.MaxReason)
+		return cli.Errorf(cli.ExitUsage, "--reason: more than %d octets, or no UTF-8", override.MaxReason)
+	}
+	if o.given && verbs[o.verb] == override.Limit {
+		if err := o.nexthop(); err != nil {
+			return cli.Errorf(cli.ExitUsage, "%w", err)
+		}
+	}
+	if o.verb == "limit" && o.entry.Most == 0 {
+		return cli.Errorf(cli.ExitUsage, "limit %s to how many deliveries at a time? usage: %s", queuelist.Printable(o.target.Name()), limitUsage)
 	}
 	if o.given {
 		o.entry.Target = o.target.String()
 	}
-	return o, nil
+	return nil
 }
 
 // option takes an option that has a value.
@@ -282,7 +321,7 @@ func (o *order) option(name, value string, now time.Time) (err error) {
 		return o.until(name, value, now)
 	}
 	if o.given {
-		return errors.New("one target at a time: two suspensions are two commands")
+		return errors.New("one target at a time: two are two commands")
 	}
 	o.given = true
 	if name == "--sender-domain" {
@@ -294,7 +333,7 @@ func (o *order) option(name, value string, now time.Time) (err error) {
 	return err
 }
 
-// until reads the end of a suspension.
+// until reads the end of a suspension or limit.
 func (o *order) until(name, value string, now time.Time) error {
 	if !o.entry.Until.IsZero() {
 		return cli.Errorf(cli.ExitUsage, "--until and --for: one end is enough")

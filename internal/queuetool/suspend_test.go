@@ -49,18 +49,22 @@ func (k *keeper) handle(r *ipc.Request) {
 	q := faketest.Decode[proto.Override](k.t, r)
 	k.asked++
 	reply := &proto.OverrideReply{}
-	same := func(e proto.OverrideEntry) bool { return e.Target == q.Entry.Target }
+	same := func(e proto.OverrideEntry) bool { return e.Target == q.Entry.Target && e.Of == q.Entry.Of }
 	switch {
 	case k.asked == 1:
 		reply.Refused = override.ErrNotOwner.Error()
 	case q.Op == proto.OverridePut && q.Entry.Target == "full.test":
 		reply.Refused = override.ErrFull.Error()
+	case q.Op == proto.OverridePut && q.Dry:
+		reply.Uses = []proto.OverrideUse{{Destinations: 2, Busy: 20, Todo: 300}}
 	case q.Op == proto.OverridePut:
+		reply.Uses = []proto.OverrideUse{{Destinations: 1, Busy: 20, Todo: 300}}
 		k.kept = append(k.kept, q.Entry)
 	case q.Op == proto.OverrideRemove:
 		reply.Found = slices.ContainsFunc(k.kept, same)
 	case q.Op == proto.OverrideList:
 		reply.Entries, reply.Waiting = k.kept, make([]int, len(k.kept))
+		reply.Uses = make([]proto.OverrideUse, len(k.kept))
 	}
 	r.Reply(reply)
 }
@@ -134,6 +138,67 @@ func TestSuspend(t *testing.T) {
 	}
 }
 
+// What is ordered of limits reaches the queue manager as it was meant, and what it says is told.
+func TestLimit(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	k := &keeper{t: t}
+	s.Serve("qmgr", k.handle)
+	for _, c := range []struct {
+		args   []string
+		status int
+		says   string
+	}{
+		{[]string{"limit", "Example.COM", "2", "--reason", "they answer\x1b 421", "--until=2999-01-02T03:04"}, 0,
+			"posthaste limit: example.com is limited to 2 at a time until 2999-01-02 03:04:00; 20 deliveries are under way, 300 wait\n"},
+		{[]string{"limit", "smtp:[Hub.test]:25", "50", "--raise", "-j"}, 0, `{"target": "smtp:[hub.test]:25", "limit": 50, "raises": true, "by": "`},
+		{[]string{"limit", "--transport=slow", "5"}, 0, "slow: is limited to 5 at a time; "},
+		{[]string{"limit", "--nexthop=B.test", "5"}, 0, "b.test is limited to 5 at a time; "},
+		{[]string{"limit", "c.test", "5", "-n"}, 0, "dry run, nothing is changed: c.test would be limited to 5 at a time; 2 destinations, each for itself; 20 deliveries are under way, 300 wait\n"},
+		{[]string{"limit", "c.test", "5", "-n", "-j"}, 0, `"reason": "", "destinations": 2, "under_way": 20, "waiting": 300, "dry_run": true}`},
+		{[]string{"limit", "full.test", "1"}, 69, "there are 10000 overrides already"},
+		{[]string{"limited"}, 0, "example.com: limited to 2 at a time by "},
+		{[]string{"limited"}, 0, " until 2999-01-02 03:04:00; no mail goes there now: they answer? 421\n"},
+		{[]string{"limited"}, 0, "smtp:[hub.test]:25: limited to 50 at a time, whatever main.cf allows, by "},
+		{[]string{"limited", "-j"}, 0, `"reason": "they answer\u001B 421", "destinations": 0, "under_way": 0, "waiting": 0}`},
+		{[]string{"unlimit", "EXAMPLE.com"}, 0, "posthaste unlimit: the limit of example.com is lifted\n"},
+		{[]string{"unlimit", "--nexthop=b.test", "-j"}, 0, `{"target": "b.test", "lifted": true, "by": "`},
+		{[]string{"unlimit", "other.test"}, 66, "other.test has no limit"},
+		{[]string{"resume", "example.com"}, 66, "example.com is not suspended"},
+		{[]string{"limit"}, 64, "limit what?"},
+		{[]string{"unlimit"}, 64, "unlimit what?"},
+		{[]string{"limit", "a.test"}, 64, "limit a.test to how many deliveries at a time?"},
+		{[]string{"limit", "a.test", "0"}, 64, "a limit of 0 would be a suspension"},
+		{[]string{"limit", "a.test", "-3"}, 64, "is not a number"},
+		{[]string{"limit", "a.test", "many"}, 64, `"many" is not a number from 1 to 100000`},
+		{[]string{"limit", "a.test", "100001"}, 64, "is not a number"},
+		{[]string{"limit", "a.test", "1", "2"}, 64, "is not understood; usage: posthaste limit DESTINATION"},
+		{[]string{"limit", "domain=a.test", "1"}, 64, "a limit is of next hops, and domain a.test is none"},
+		{[]string{"limit", "sender=a@a.test", "1"}, 64, "a limit is of next hops, and mail from a@a.test is none"},
+		{[]string{"limit", "--domain=a.test", "1"}, 64, "is not understood"},
+		{[]string{"limit", "--sender=a@a.test", "1"}, 64, "is not understood"},
+		{[]string{"unlimit", "a.test", "1"}, 64, "is not understood"},
+		{[]string{"unlimit", "a.test", "--raise"}, 64, "is not understood"},
+		{[]string{"suspend", "a.test", "--raise"}, 64, "is not understood"},
+		{[]string{"limited", "a.test"}, 64, "is not understood"},
+	} {
+		out, errs, status := steer(s, c.args[0], c.args[1:]...)
+		if status != c.status || !strings.Contains(out+errs, c.says) || strings.ContainsAny(out+errs, "\x1b") {
+			t.Errorf("%q: exit status %d, %q", c.args, status, out+errs)
+		}
+	}
+	var kept []string
+	for _, e := range k.kept {
+		kept = append(kept, fmt.Sprint(e.Of, " ", e.Target, " ", e.Most, " ", e.Raises))
+	}
+	if got, want := strings.Join(kept, ", "), "limit example.com 2 false, limit smtp:[hub.test]:25 50 true, limit slow: 5 false, limit b.test 5 false"; got != want {
+		t.Errorf("kept: %s", got)
+	}
+	if out, errs, status := run(s, "limit", "d.test", "3"); status != 0 || !strings.HasPrefix(errs, "posthaste queue: d.test is limited to 3") {
+		t.Errorf("as a command of posthaste queue: exit status %d, %q", status, out+errs)
+	}
+}
+
 // A dry run counts what would wait, page by page, of mail that may be tried, and changes nothing.
 func TestDryRun(t *testing.T) {
 	t.Parallel()
@@ -160,11 +225,13 @@ func TestNotPermitted(t *testing.T) {
 	s := faketest.New(t, "")
 	k := &keeper{t: t}
 	s.Serve("qmgr", k.handle)
-	for _, args := range [][]string{{"suspend", "a.test"}, {"suspend", "-n", "a.test"}, {"resume", "a.test"}, {"suspended"}} {
+	const suspend, limit = "suspend or resume mail", "limit deliveries"
+	for _, args := range [][]string{{"suspend", "a.test", suspend}, {"suspend", "-n", "a.test", suspend}, {"resume", "a.test", suspend}, {"suspended", suspend},
+		{"limit", "a.test", "1", limit}, {"unlimit", "a.test", limit}, {"limited", limit}} {
 		var o, e bytes.Buffer
 		c := &command{Tool: cli.Tool{Name: "posthaste " + args[0], Stdout: &o, Stderr: &e}, permitted: func() bool { return false }}
-		status := c.overrides(args[0], append([]string{"-c", s.Config}, args[1:]...), time.Now())
-		if status != cli.ExitNoPerm || !strings.Contains(e.String(), "is not allowed to suspend or resume mail: that is for root and ") || o.Len() > 0 {
+		status := c.overrides(args[0], append([]string{"-c", s.Config}, args[1:len(args)-1]...), time.Now())
+		if status != cli.ExitNoPerm || !strings.Contains(e.String(), "is not allowed to "+args[len(args)-1]+": that is for root and ") || o.Len() > 0 {
 			t.Errorf("%q: exit status %d, %q", args, status, e.String())
 		}
 	}

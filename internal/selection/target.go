@@ -1,6 +1,7 @@
 package selection
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -144,6 +145,34 @@ func (t Target) Match(m *Mail) bool {
 		return t.dest.Match(m.Transport, m.Nexthop, "")
 	}
 	return t.dest.Match(m.Transport, m.Nexthop, m.Domain)
+}
+
+// IsDestination says whether the target is a destination, without a condition before it.
+func (t Target) IsDestination() bool { return t.by == "destination" }
+
+// Transport is the transport that a destination names; empty: it names none.
+func (t Target) Transport() string { return t.dest.transport }
+
+// Compare sorts destinations, those that mean fewer next hops first: transport:nexthop, nexthop,
+// .domain, where a longer one is narrower and one with a transport narrower than one without,
+// transport:, and *. It is 0 only for the same text.
+func (t Target) Compare(o Target) int {
+	return cmp.Or(cmp.Compare(o.width(), t.width()), cmp.Compare(len(o.dest.name), len(t.dest.name)), cmp.Compare(len(o.dest.transport), len(t.dest.transport)), cmp.Compare(t.String(), o.String()))
+}
+
+// width is larger for a destination that means fewer next hops.
+func (t Target) width() int {
+	switch {
+	case t.dest.name == "" && t.dest.transport == "":
+		return 0
+	case t.dest.name == "":
+		return 1
+	case t.dest.name[0] == '.':
+		return 2
+	case t.dest.transport == "":
+		return 3
+	}
+	return 4
 }
 
 // Place says whether the target is a next hop of that name, or recipients in that domain, or all of
