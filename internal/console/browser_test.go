@@ -262,7 +262,7 @@ func playStory(t *testing.T, b *tab) {
 	b.do(chromedp.Click(chromedp.CSS("form[action='/do/flush'] button")))
 	b.see("2 messages for slow.test tried now")
 	b.asked("*proto.Select destination=slow.test", "*proto.Select destination=slow.test")
-	b.do(chromedp.SendKeys(chromedp.CSS("input[name=reason]"), "ticket <4711>"), chromedp.SendKeys(chromedp.CSS("input[name=for]"), "2h"), chromedp.Click(chromedp.CSS("form[action='/do/suspend'] button")))
+	b.do(chromedp.SendKeys(chromedp.CSS("form[action='/do/suspend'] input[name=reason]"), "ticket <4711>"), chromedp.SendKeys(chromedp.CSS("form[action='/do/suspend'] input[name=for]"), "2h"), chromedp.Click(chromedp.CSS("form[action='/do/suspend'] button")))
 	b.see("slow.test is suspended")
 	b.see("ann (console)")
 	b.see("ticket <4711>")
@@ -278,6 +278,18 @@ func playStory(t *testing.T, b *tab) {
 	b.asked("*proto.Override Target:slow.test ann")
 	b.w.count()
 	other.see("Nothing is suspended.")
+	b.do(chromedp.SendKeys(chromedp.CSS("input[name=limit]"), "2"), chromedp.SendKeys(chromedp.CSS("form[action='/do/limit'] input[name=reason]"), "they ask for <less>"),
+		chromedp.Click(chromedp.CSS("form[action='/do/limit'] button")))
+	b.see("slow.test is limited to 2 at a time")
+	b.see("they ask for <less>")
+	b.asked("*proto.Override Of:limit Target:slow.test Most:2 Raises:false ann")
+	b.w.count()
+	other.see("they ask for <less>")
+	b.do(chromedp.Click(chromedp.CSS("form[action='/do/unlimit'] button")))
+	b.see("the limit of slow.test is lifted")
+	b.asked("*proto.Override Of:limit Target:slow.test ann")
+	b.w.count()
+	other.see("Nothing is limited.")
 	other.do(chromedp.Click(chromedp.CSS("button.pause")))
 	other.see("Move on")
 	other.sound("the live page")
@@ -376,7 +388,8 @@ var hostilePage = "/destination/" + url.PathEscape("<img/src=x/onerror=alert(3)>
 func seeable(b *tab) []string {
 	b.w.throttle()
 	b.w.set(func() {
-		b.w.entries = append(b.w.entries, proto.OverrideEntry{Of: "suspension", Target: "other.test", By: "joe", Reason: "moves", Since: b.w.now})
+		b.w.entries = append(b.w.entries, proto.OverrideEntry{Of: "suspension", Target: "other.test", By: "joe", Reason: "moves", Since: b.w.now},
+			proto.OverrideEntry{Of: "limit", Target: "smtp:[hub.example.test]:10025", Most: 50, Raises: true, By: "joe", Reason: "after the outage", Since: b.w.now})
 	})
 	b.w.sampled()
 	b.login("ann", "secret of ann")

@@ -39,6 +39,8 @@ var (
 	errLog = errors.New("the log cannot be searched")
 	// errNoSuspension says that there is nothing to resume.
 	errNoSuspension = errors.New("it is not suspended under that name")
+	// errNoLimit says that there is nothing to lift.
+	errNoLimit = errors.New("it has no limit under that name")
 )
 
 // A mta is the way to the mail system: what the pages and the API ask, and what they have done.
@@ -227,15 +229,15 @@ func (m *mta) flush(ctx context.Context, destination string) (n int, err error) 
 	return n, err
 }
 
-// suspensions are those in force, with how many deferred messages wait for each.
-func (m *mta) suspensions(ctx context.Context) ([]overview.Suspension, error) {
+// overrides are the suspensions and the limits in force.
+func (m *mta) overrides(ctx context.Context) ([]overview.Suspension, []overview.Limit, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	conn, err := m.manager.Conn(ctx)
 	if err != nil {
-		return nil, errDown
+		return nil, nil, errDown
 	}
-	return overview.Suspensions(ctx, conn)
+	return overview.Overrides(ctx, conn)
 }
 
 // suspend has some mail wait, until a time or, if that is zero, until it is resumed. It is
@@ -245,14 +247,71 @@ func (m *mta) suspend(ctx context.Context, target, by, reason string, until time
 	switch {
 	case err != nil:
 		return wrong("%v", err)
-	case len(reason) > override.MaxReason || !utf8.ValidString(reason) || strings.ContainsAny(reason, "\r\n\x00"):
-		return wrong("a reason is a line of at most %d octets", override.MaxReason)
 	case !until.IsZero() && !until.After(time.Now()):
 		return wrong("the end of the suspension lies in the past")
+	}
+	if err := validReason(reason); err != nil {
+		return err
 	}
 	_, err = m.override(ctx, &proto.Override{Op: proto.OverridePut, Entry: proto.OverrideEntry{Of: string(override.Suspension), Target: t.String(),
 		By: by, Reason: reason, Until: until}})
 	return err
+}
+
+// validReason says what is wrong with a reason.
+func validReason(reason string) error {
+	if len(reason) > override.MaxReason || !utf8.ValidString(reason) || strings.ContainsAny(reason, "\r\n\x00") {
+		return wrong("a reason is a line of at most %d octets", override.MaxReason)
+	}
+	return nil
+}
+
+// limit has a destination get no more deliveries at once than so many, until a time or, if that
+// is zero, until it is lifted. With raises it counts even where main.cf allows less. It is durable
+// when it returns.
+func (m *mta) limit(ctx context.Context, e *proto.OverrideEntry) error {
+	t, err := selection.ParseTarget(e.Target)
+	switch {
+	case err != nil:
+		return wrong("%v", err)
+	case e.Most < 1 || e.Most > override.MaxMost:
+		return wrong("a limit is a number from 1 to %d; to have no delivery at all, suspend the destination", override.MaxMost)
+	case !e.Until.IsZero() && !e.Until.After(time.Now()):
+		return wrong("the end of the limit lies in the past")
+	}
+	if err := validReason(e.Reason); err != nil {
+		return err
+	}
+	e.Of, e.Target = string(override.Limit), t.String()
+	reply := new(proto.OverrideReply)
+	if err := m.call(ctx, &proto.Override{Op: proto.OverridePut, Entry: *e}, reply); err != nil {
+		return err
+	}
+	// What would have no effect is the user's fault, and the queue manager says how to put it right.
+	if reply.Refused != "" && len(reply.Uses) > 0 {
+		return wrong("%s", reply.Refused)
+	}
+	return refusal(reply)
+}
+
+// unlimit takes a limit back.
+func (m *mta) unlimit(ctx context.Context, target, by string) error {
+	t, err := selection.ParseTarget(target)
+	if err != nil {
+		return wrong("%v", err)
+	}
+	reply, err := m.override(ctx, &proto.Override{Op: proto.OverrideRemove, Entry: proto.OverrideEntry{Of: string(override.Limit), Target: t.String(), By: by}})
+	if err == nil && !reply.Found {
+		err = errNoLimit
+	}
+	return err
+}
+
+func refusal(reply *proto.OverrideReply) error {
+	if reply.Refused != "" {
+		return errors.New(reply.Refused)
+	}
+	return nil
 }
 
 // resume takes a suspension back.
@@ -273,10 +332,7 @@ func (m *mta) override(ctx context.Context, q *proto.Override) (*proto.OverrideR
 	if err := m.call(ctx, q, reply); err != nil {
 		return nil, err
 	}
-	if reply.Refused != "" {
-		return nil, errors.New(reply.Refused)
-	}
-	return reply, nil
+	return reply, refusal(reply)
 }
 
 // trace searches the log. more says that there is more than maxFound, or that there was no time

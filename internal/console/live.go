@@ -54,7 +54,7 @@ func (l *live) view() *overview.Now {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.now == nil {
-		return &overview.Now{Queues: []overview.QueueState{}, Hurts: []overview.Hurt{}, Suspensions: []overview.Suspension{}}
+		return &overview.Now{Queues: []overview.QueueState{}, Hurts: []overview.Hurt{}, Suspensions: []overview.Suspension{}, Limits: []overview.Limit{}}
 	}
 	return l.now
 }
@@ -80,7 +80,7 @@ func (l *live) publish(s *history.Sample, n *overview.Now) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.now != nil && n.Suspensions == nil {
-		n.Suspensions = l.now.Suspensions
+		n.Suspensions, n.Limits = l.now.Suspensions, l.now.Limits
 		for i := range n.Hurts {
 			if j := slices.IndexFunc(l.now.Hurts, func(h overview.Hurt) bool { return h.Domain == n.Hurts[i].Domain }); j >= 0 {
 				n.Hurts[i].Why = l.now.Hurts[j].Why
@@ -88,7 +88,7 @@ func (l *live) publish(s *history.Sample, n *overview.Now) {
 		}
 	}
 	if n.Suspensions == nil {
-		n.Suspensions = []overview.Suspension{}
+		n.Suspensions, n.Limits = []overview.Suspension{}, []overview.Limit{}
 	}
 	l.sample, l.now = s, n
 	close(l.changed)

@@ -71,6 +71,7 @@ type Destination struct {
 	Name        string                `json:"name"`
 	Explanation []string              `json:"explanation" doc:"Window, feedback, backlog and last replies, in sentences"`
 	Suspensions []overview.Suspension `json:"suspensions" doc:"Those of this target"`
+	Limits      []overview.Limit      `json:"limits" doc:"Those of this target"`
 }
 
 // Found is what a search of the log has found.

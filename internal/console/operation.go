@@ -19,6 +19,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/overview"
+	"posthaste/internal/proto"
 	"posthaste/internal/queueclient"
 	"posthaste/internal/selection"
 	"posthaste/internal/track"
@@ -95,6 +96,11 @@ func operations() []operation {
 		{"suspend", "POST", "/suspensions", operate, "Have mail wait", []param{{"target", "As posthaste suspended prints it: example.com, smtp:, sender=@example.org ...", true},
 			{"reason", "Why, in a line", false}, {"for", "How long: 30m, 2h, 1d. Without it until it is resumed", false}}, Done{}, (*console).opSuspend},
 		{"resume", "POST", "/suspensions/resume", operate, "Have mail tried again", []param{{"target", "Of a suspension", true}}, Done{}, (*console).opResume},
+		{"limits", "GET", "/limits", look, "What operators have limited for now", nil, []overview.Limit{}, (*console).opLimits},
+		{"limit", "POST", "/limits", operate, "Limit the deliveries to a destination at once", []param{{"target", "A next hop: a domain, .domain, [host]:port, transport:nexthop, transport: or *", true},
+			{"limit", "So many deliveries, 1 at least", true}, {"raise", "yes: it counts even where main.cf allows less", false}, {"reason", "Why, in a line", false},
+			{"for", "How long: 30m, 2h, 1d. Without it until it is lifted", false}}, Done{}, (*console).opLimit},
+		{"unlimit", "POST", "/limits/lift", operate, "Lift a limit", []param{{"target", "Of a limit", true}}, Done{}, (*console).opUnlimit},
 		{"search", "GET", "/search", look, "Messages and refusals in the log, as posthaste trace",
 			[]param{{"q", "A queue ID, address, @domain, Message-ID, client, next hop or login name", false}, {"reply", "A part of a reply", false},
 				{"since", "2026-11-24T08:00, or 08:00", false}, {"until", "The same", false}}, Found{}, (*console).opSearch},
@@ -283,11 +289,16 @@ func (c *console) opDestination(q *query) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Destination{Name: name, Explanation: lines, Suspensions: []overview.Suspension{}}
-	all, err := c.mta.suspensions(q.ctx)
-	for _, s := range all {
+	d := &Destination{Name: name, Explanation: lines, Suspensions: []overview.Suspension{}, Limits: []overview.Limit{}}
+	suspensions, limits, err := c.mta.overrides(q.ctx)
+	for _, s := range suspensions {
 		if strings.EqualFold(s.Target, name) {
 			d.Suspensions = append(d.Suspensions, s)
+		}
+	}
+	for _, l := range limits {
+		if strings.EqualFold(l.Target, name) {
+			d.Limits = append(d.Limits, l)
 		}
 	}
 	return d, err
@@ -302,18 +313,29 @@ func (c *console) opFlush(q *query) (any, error) {
 	return &Done{fmt.Sprintf("%s for %s tried now", queueclient.Messages(n), q.get("name"))}, err
 }
 
-func (c *console) opSuspensions(q *query) (any, error) { return c.mta.suspensions(q.ctx) }
+func (c *console) opSuspensions(q *query) (any, error) {
+	list, _, err := c.mta.overrides(q.ctx)
+	return list, err
+}
 
-func (c *console) opSuspend(q *query) (any, error) {
-	var until time.Time
+// until is when what lasts for so long is over; zero: it does not end by itself.
+func (c *console) until(q *query) (until time.Time, err error) {
 	if text := q.get("for"); text != "" {
 		d, err := selection.ParseTime(text)
 		if err != nil {
-			return nil, wrong("%v", err)
+			return until, wrong("%v", err)
 		}
 		until = c.now().Add(d).Truncate(time.Second)
 	}
-	err := c.audited(q, "suspend", q.get("target"), q.get("reason"), func() error {
+	return until, nil
+}
+
+func (c *console) opSuspend(q *query) (any, error) {
+	until, err := c.until(q)
+	if err != nil {
+		return nil, err
+	}
+	err = c.audited(q, "suspend", q.get("target"), q.get("reason"), func() error {
 		return c.mta.suspend(q.ctx, q.get("target"), q.session.user+" (console)", q.get("reason"), until)
 	})
 	return &Done{q.get("target") + " is suspended"}, err
@@ -322,6 +344,34 @@ func (c *console) opSuspend(q *query) (any, error) {
 func (c *console) opResume(q *query) (any, error) {
 	err := c.audited(q, "resume", q.get("target"), "", func() error { return c.mta.resume(q.ctx, q.get("target"), q.session.user+" (console)") })
 	return &Done{q.get("target") + " is resumed"}, err
+}
+
+func (c *console) opLimits(q *query) (any, error) {
+	_, list, err := c.mta.overrides(q.ctx)
+	return list, err
+}
+
+func (c *console) opLimit(q *query) (any, error) {
+	until, err := c.until(q)
+	if err != nil {
+		return nil, err
+	}
+	most, err := strconv.Atoi(q.get("limit"))
+	if err != nil {
+		return nil, wrong("limit is a number")
+	}
+	raise := q.get("raise")
+	if raise != "" && raise != "yes" && raise != "no" {
+		return nil, wrong("raise is yes or no")
+	}
+	e := &proto.OverrideEntry{Target: q.get("target"), Most: most, Raises: raise == "yes", By: q.session.user + " (console)", Reason: q.get("reason"), Until: until}
+	err = c.audited(q, "limit", fmt.Sprintf("%s to %d", e.Target, most), e.Reason, func() error { return c.mta.limit(q.ctx, e) })
+	return &Done{fmt.Sprintf("%s is limited to %d at a time", e.Target, most)}, err
+}
+
+func (c *console) opUnlimit(q *query) (any, error) {
+	err := c.audited(q, "unlimit", q.get("target"), "", func() error { return c.mta.unlimit(q.ctx, q.get("target"), q.session.user+" (console)") })
+	return &Done{"the limit of " + q.get("target") + " is lifted"}, err
 }
 
 func (c *console) opSearch(q *query) (any, error) {
@@ -429,7 +479,7 @@ func statusOf(err error) int {
 		return http.StatusTooManyRequests
 	case errors.As(err, &long):
 		return http.StatusRequestEntityTooLarge
-	case errors.Is(err, errNoMessage), errors.Is(err, errNoSuspension), errors.Is(err, history.ErrNone):
+	case errors.Is(err, errNoMessage), errors.Is(err, errNoSuspension), errors.Is(err, errNoLimit), errors.Is(err, history.ErrNone):
 		return http.StatusNotFound
 	case errors.Is(err, errLogin), errors.Is(err, errSession):
 		return http.StatusUnauthorized

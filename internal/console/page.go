@@ -55,7 +55,7 @@ type actForm struct {
 // functions are what templates call besides. What strangers have written goes through vis.
 func functions() template.FuncMap {
 	return template.FuncMap{
-		"number": overview.Number, "vis": visible, "stamp": stamp, "ago": func(t time.Time) string { return overview.Span(time.Since(t)) },
+		"number": number, "vis": visible, "stamp": stamp, "ago": func(t time.Time) string { return overview.Span(time.Since(t)) },
 		"heat":  heat,
 		"cells": cells, "domain": domainName, "place": func(name string) string { return "/destination/" + url.PathEscape(name) },
 		"form": func(p *page, name, label, confirm string, fields ...string) actForm {
@@ -64,6 +64,14 @@ func functions() template.FuncMap {
 		"forms":   newForm,
 		"columns": func() []string { return columnNames }, "chart": chart,
 	}
+}
+
+// number is a count of any type, with its thousands apart.
+func number(n any) string {
+	if i, ok := n.(int); ok {
+		return overview.Number(int64(i))
+	}
+	return overview.Number(n.(int64))
 }
 
 func newForm(p *page, name, label, confirm string, fields []string) actForm {
@@ -179,10 +187,16 @@ func views() []view {
 		{"/destination", "", nil}, // the form in the head of each page: see register
 		{"/search", "search", viewSearch},
 		{"/suspended", "suspended", func(c *console, q *query, _ *http.Request) (string, any, error) {
-			list, err := c.opSuspensions(q)
-			return "Suspended", list, err
+			suspensions, limits, err := c.mta.overrides(q.ctx)
+			return "Suspended and limited", overrides{suspensions, limits}, err
 		}},
 	}
+}
+
+// overrides are what holds for now.
+type overrides struct {
+	Suspensions []overview.Suspension
+	Limits      []overview.Limit
 }
 
 // A nowBody is the first page.

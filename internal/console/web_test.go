@@ -66,7 +66,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, now: time.Now(), commands: true, domain: evil, lines: []string{queueID + ": deferred queue since ...", "  waits for " + evil}}
 	w.item = proto.Item{ID: queueID, Queue: "deferred", Arrival: w.now.Add(-time.Hour), Next: w.now.Add(time.Hour), Size: 1234, Attempts: 3, Sender: evil + "@from.test", Client: evil, ClientAddr: "192.0.2.1",
 		SASLUser: evil, Recipients: []proto.ItemRcpt{{Address: "x@" + evil, Orig: evil, Reason: "host said: 450 " + evil}}}
-	w.entries = []proto.OverrideEntry{{Of: "suspension", Target: "slow.test", By: evil, Reason: evil, Since: w.now}}
+	w.entries = []proto.OverrideEntry{{Of: "suspension", Target: "slow.test", By: evil, Reason: evil, Since: w.now}, {Of: "limit", Target: "slow.test", Most: 2, By: evil, Reason: evil, Since: w.now}}
 	site.Serve("qmgr", w.manager)
 	manager := ipc.NewClient(ipc.Unix(filepath.Join(site.Queue, "public", "qmgr")), nil)
 	t.Cleanup(func() { manager.Close() })
@@ -168,9 +168,9 @@ func (w *world) manager(r *ipc.Request) {
 			w.entries = append(w.entries, q.Entry)
 		}
 		if w.changes && q.Op == proto.OverrideRemove {
-			w.entries = slices.DeleteFunc(w.entries, func(e proto.OverrideEntry) bool { return e.Target == q.Entry.Target })
+			w.entries = slices.DeleteFunc(w.entries, func(e proto.OverrideEntry) bool { return e.Of == q.Entry.Of && e.Target == q.Entry.Target })
 		}
-		r.Reply(&proto.OverrideReply{Entries: w.entries, Waiting: make([]int, len(w.entries)), Found: q.Entry.Target == "slow.test", Refused: w.refused})
+		r.Reply(&proto.OverrideReply{Entries: w.entries, Waiting: make([]int, len(w.entries)), Uses: make([]proto.OverrideUse, len(w.entries)), Found: q.Entry.Target == "slow.test", Refused: w.refused})
 	case proto.KindShape:
 		rows := []proto.ShapeRow{{Domain: w.domain, Queue: "deferred", Counts: []int{1, 0, 4310}}, {Domain: w.domain, Queue: "deferred", Senders: true, Counts: []int{7}}}
 		if w.changes { // numbers of every size
@@ -399,13 +399,21 @@ func TestActs(t *testing.T) {
 		[]string{who + "resume slow.test"}, "target", "slow.test")
 	act("resume", http.StatusNotFound, []ipc.Message{&proto.Override{Op: proto.OverrideRemove, Entry: proto.OverrideEntry{Of: "suspension", Target: "other.test", By: "ann (console)"}}},
 		[]string{who + "resume other.test", who + "resume other.test failed: it is not suspended under that name"}, "target", "other.test")
+	act("limit", http.StatusSeeOther, []ipc.Message{&proto.Override{Op: proto.OverridePut, Entry: proto.OverrideEntry{Of: "limit", Target: "fast.test", Most: 3, Raises: true, By: "ann (console)", Reason: "ticket"}}},
+		[]string{who + "limit Fast.test to 3: ticket"}, "target", "Fast.test", "limit", "3", "reason", "ticket", "raise", "yes")
+	act("unlimit", http.StatusSeeOther, []ipc.Message{&proto.Override{Op: proto.OverrideRemove, Entry: proto.OverrideEntry{Of: "limit", Target: "slow.test", By: "ann (console)"}}},
+		[]string{who + "unlimit slow.test"}, "target", "slow.test")
+	act("unlimit", http.StatusNotFound, []ipc.Message{&proto.Override{Op: proto.OverrideRemove, Entry: proto.OverrideEntry{Of: "limit", Target: "other.test", By: "ann (console)"}}},
+		[]string{who + "unlimit other.test", who + "unlimit other.test failed: it has no limit under that name"}, "target", "other.test")
+	act("limit", http.StatusBadRequest, nil, []string{who + "limit slow.test to 0", who + "limit slow.test to 0 failed: a limit is a number from 1 to 100000; to have no delivery at all, suspend the destination"}, "target", "slow.test", "limit", "0")
 	sel := &proto.Select{Where: []string{"", "destination=slow.test"}, Verb: proto.VerbFlush}
 	again := &proto.Select{Where: []string{"", "destination=slow.test"}, Verb: proto.VerbFlush, Cursor: 2}
 	act("flush", http.StatusSeeOther, []ipc.Message{sel, again}, []string{who + "flush slow.test"}, "name", "slow.test")
 	w.set(func() { w.commands = false })
 	act("delete", http.StatusNotFound, []ipc.Message{&proto.Command{Verb: proto.VerbDelete, ID: queueID}},
 		[]string{who + "delete " + queueID, who + "delete " + queueID + " failed: " + errNoMessage.Error()}, "id", queueID)
-	for _, bad := range [][]string{{"hold"}, {"hold", "id", "a b"}, {"hold", "id", queueID, "more", "x"}, {"suspend", "target", "a.test", "for", "soon"}} {
+	for _, bad := range [][]string{{"hold"}, {"hold", "id", "a b"}, {"hold", "id", queueID, "more", "x"}, {"suspend", "target", "a.test", "for", "soon"},
+		{"limit", "target", "a.test"}, {"limit", "target", "a.test", "limit", "two"}, {"limit", "target", "a.test", "limit", "2", "for", "soon"}, {"limit", "target", "a.test", "limit", "2", "raise", "perhaps"}} {
 		act(bad[0], http.StatusBadRequest, nil, nil, bad[1:]...)
 	}
 	act("suspend", http.StatusBadRequest, nil, []string{who + "suspend a b", who + "suspend a b failed: destination \"a b\" has blanks or control characters"}, "target", "a b")
@@ -651,6 +659,10 @@ func TestAPI(t *testing.T) {
 			t.Errorf("%.20s: %d", body, status)
 		}
 	}
+	w.set(func() { w.refused = "with --raise it counts" })
+	if status := call("POST", "/limits", `{"target": "a.test", "limit": "50"}`, &problem); status != 400 || problem.Detail != "with --raise it counts" {
+		t.Errorf("%d %+v", status, problem)
+	}
 	w.set(func() { w.refused = "no room" })
 	if status := call("POST", "/suspensions", `{"target": "a.test"}`, &problem); status != 500 || problem.Detail != "no room" {
 		t.Errorf("%d %+v", status, problem)
@@ -706,7 +718,7 @@ func TestOpenAPI(t *testing.T) {
 			t.Errorf("%s %s is not there", o.method, o.path)
 		}
 	}
-	for name, field := range map[string]string{"Explained": "queue_id", "ShapeRow": "counts", "LogAttempt": "reply", "LogMessage": "children", "Message": "attempts", "Problem": "detail", "Suspension": "until"} {
+	for name, field := range map[string]string{"Explained": "queue_id", "ShapeRow": "counts", "LogAttempt": "reply", "LogMessage": "children", "Message": "attempts", "Problem": "detail", "Suspension": "until", "Limit": "under_way"} {
 		if doc.Components.Schemas[name].Properties[field] == nil {
 			t.Errorf("%s has no %s", name, field)
 		}

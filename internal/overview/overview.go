@@ -1,5 +1,5 @@
 // Package overview describes the queue at a glance: how many messages are in each queue, for
-// which domains most mail waits and why, and what is suspended. The console's pages, its API and
+// which domains most mail waits and why, and what is suspended or limited. The console's pages, its API and
 // "posthaste top" show this in the same words.
 //
 // The texts have names of domains and replies of other hosts, unchanged: whoever shows them must
@@ -38,6 +38,20 @@ type Suspension struct {
 	Since   time.Time  `json:"since"`
 	Until   *time.Time `json:"until,omitempty" doc:"Absent: until it is resumed"`
 	Waiting int        `json:"waiting" doc:"Deferred messages that wait for it, as far as they have come up since it began"`
+}
+
+// A Limit is what an operator has set of a destination's concurrency for now.
+type Limit struct {
+	Target       string     `json:"target" doc:"The destination, as posthaste limited prints it"`
+	Most         int        `json:"limit" doc:"Deliveries at once"`
+	Raises       bool       `json:"raises" doc:"It counts even where main.cf allows less"`
+	By           string     `json:"by"`
+	Reason       string     `json:"reason,omitempty"`
+	Since        time.Time  `json:"since"`
+	Until        *time.Time `json:"until,omitempty" doc:"Absent: until it is lifted"`
+	Destinations int        `json:"destinations" doc:"How many destinations in the queue manager's memory keep to it"`
+	Busy         int        `json:"under_way" doc:"Deliveries to these under way"`
+	Todo         int        `json:"waiting" doc:"Deliveries to these that wait"`
 }
 
 // A ShapeRow is one domain.
@@ -109,6 +123,7 @@ type Now struct {
 	Queues      []QueueState `json:"queues"`
 	Hurts       []Hurt       `json:"hurts" doc:"The domains with the most mail that waits, the worst first"`
 	Suspensions []Suspension `json:"suspensions"`
+	Limits      []Limit      `json:"limits" doc:"What operators have set of destinations for now"`
 }
 
 // A QueueState is one queue.
@@ -193,7 +208,7 @@ func See(ctx context.Context, conn *ipc.Conn, now time.Time) (*history.Sample, *
 			return nil, nil, err
 		}
 	}
-	n.Suspensions, err = Suspensions(ctx, conn)
+	n.Suspensions, n.Limits, err = Overrides(ctx, conn)
 	return s, n, err
 }
 
@@ -213,29 +228,35 @@ func why(ctx context.Context, conn *ipc.Conn, domain string) ([]string, error) {
 	return list, nil
 }
 
-// Suspensions are those in force, with how many deferred messages wait for each.
-func Suspensions(ctx context.Context, conn *ipc.Conn) ([]Suspension, error) {
+// Overrides are the suspensions in force, with how many deferred messages wait for each, and the
+// limits, with what keeps to each.
+func Overrides(ctx context.Context, conn *ipc.Conn) ([]Suspension, []Limit, error) {
 	var reply proto.OverrideReply
 	if err := conn.Call(ctx, &proto.Override{Op: proto.OverrideList}, &reply); err != nil {
-		return nil, fmt.Errorf("ask the queue manager: %w", err)
+		return nil, nil, fmt.Errorf("ask the queue manager: %w", err)
 	}
 	if reply.Refused != "" {
-		return nil, errors.New(reply.Refused)
+		return nil, nil, errors.New(reply.Refused)
 	}
-	list := []Suspension{}
+	suspensions, limits := []Suspension{}, []Limit{}
 	for i := range reply.Entries {
 		e := &reply.Entries[i]
-		if e.Of != string(override.Suspension) || i >= len(reply.Waiting) {
-			continue
-		}
-		s := Suspension{Target: e.Target, Name: e.Target, By: e.By, Reason: e.Reason, Since: e.Since, Waiting: reply.Waiting[i]}
-		if t, err := selection.ParseTarget(e.Target); err == nil {
-			s.Name = t.Name()
-		}
+		var until *time.Time
 		if !e.Until.IsZero() {
-			s.Until = &e.Until
+			until = &e.Until
 		}
-		list = append(list, s)
+		switch {
+		case e.Of == string(override.Suspension) && i < len(reply.Waiting):
+			s := Suspension{Target: e.Target, Name: e.Target, By: e.By, Reason: e.Reason, Since: e.Since, Until: until, Waiting: reply.Waiting[i]}
+			if t, err := selection.ParseTarget(e.Target); err == nil {
+				s.Name = t.Name()
+			}
+			suspensions = append(suspensions, s)
+		case e.Of == string(override.Limit) && i < len(reply.Uses):
+			u := &reply.Uses[i]
+			limits = append(limits, Limit{Target: e.Target, Most: e.Most, Raises: e.Raises, By: e.By, Reason: e.Reason, Since: e.Since, Until: until,
+				Destinations: u.Destinations, Busy: u.Busy, Todo: u.Todo})
+		}
 	}
-	return list, nil
+	return suspensions, limits, nil
 }

@@ -3,7 +3,7 @@
 //	posthaste top [-1j] [-c config_dir] [-i seconds]
 //
 // It shows how many messages are in which queue and how old the oldest is, the domains that most
-// mail waits for with what keeps it waiting, and what is suspended. On a terminal it does so
+// mail waits for with what keeps it waiting, and what is suspended or limited. On a terminal it does so
 // again every five seconds (-i), or less often, so that counting takes no more than a twentieth
 // of the time, until it is interrupted. With -1, and where the output is no terminal, it does so
 // once. With -j it prints what the console's API answers to GET /now, one object, once.
@@ -194,6 +194,21 @@ func Text(n *overview.Now) []byte {
 		for _, line := range h.Why {
 			fmt.Fprintf(&b, "    %s\n", queuelist.Printable(line))
 		}
+	}
+	if len(n.Limits) > 0 {
+		b.WriteString("\nLimited\n")
+	}
+	for i := range n.Limits {
+		l := &n.Limits[i]
+		text := fmt.Sprintf("%s to %d at a time, by %s since %s", l.Target, l.Most, l.By, l.Since.Local().Format(time.DateTime))
+		if l.Until != nil {
+			text += " until " + l.Until.Local().Format(time.DateTime)
+		}
+		text += fmt.Sprintf("; %s under way, %s wait", overview.Number(int64(l.Busy)), overview.Number(int64(l.Todo)))
+		if l.Reason != "" {
+			text += ": " + l.Reason
+		}
+		fmt.Fprintf(&b, "    %s\n", queuelist.Printable(text))
 	}
 	if len(n.Suspensions) > 0 {
 		b.WriteString("\nSuspended\n")

@@ -27,6 +27,9 @@ a.test: 4,310 recipients wait, the oldest for over 10 min
     last reply: 421 busy
 b.test: 2 recipients wait, the oldest for under 5 min
 
+Limited
+    slow.test to 2 at a time, by ann since 2026-11-24 08:00:00 until 2026-11-24 09:00:00; 2 under way, 4,308 wait: ticket ?
+
 Suspended
     mail from <>, by ann since 2026-11-24 08:00:00, 3 messages wait: ticket ?
     slow.test, by ann since 2026-11-24 08:00:00 until 2026-11-24 09:00:00, 1 message wait
@@ -55,8 +58,9 @@ func TestOnce(t *testing.T) {
 			}
 			r.Reply(&proto.ExplainReply{Lines: lines})
 		case proto.KindOverride:
-			r.Reply(&proto.OverrideReply{Refused: refused, Waiting: []int{3, 1, 1}, Entries: []proto.OverrideEntry{{Of: "suspension", Target: "sender=<>", By: "ann", Since: since, Reason: "ticket \x1b"},
-				{Of: "suspension", Target: "slow.test", By: "ann", Since: since, Until: since.Add(time.Hour)}, {Of: "other", Target: "x", By: "ann"}}})
+			r.Reply(&proto.OverrideReply{Refused: refused, Waiting: []int{3, 1, 1, 0}, Uses: []proto.OverrideUse{{}, {}, {}, {Destinations: 1, Busy: 2, Todo: 4308}}, Entries: []proto.OverrideEntry{{Of: "suspension", Target: "sender=<>", By: "ann", Since: since, Reason: "ticket \x1b"},
+				{Of: "suspension", Target: "slow.test", By: "ann", Since: since, Until: since.Add(time.Hour)}, {Of: "other", Target: "x", By: "ann"},
+				{Of: "limit", Target: "slow.test", Most: 2, By: "ann", Since: since, Until: since.Add(time.Hour), Reason: "ticket \x1b"}}})
 		}
 	})
 	for _, args := range [][]string{nil, {"-1"}, {"-i", "7"}} {
@@ -67,7 +71,7 @@ func TestOnce(t *testing.T) {
 	}
 	var n overview.Now
 	out, errs, status := run(s, "-j")
-	if err := json.Unmarshal([]byte(out), &n); err != nil || status != 0 || len(n.Hurts) != 2 || n.Hurts[0].Why[1] != "last reply: 421 busy" || len(n.Suspensions) != 2 {
+	if err := json.Unmarshal([]byte(out), &n); err != nil || status != 0 || len(n.Hurts) != 2 || n.Hurts[0].Why[1] != "last reply: 421 busy" || len(n.Suspensions) != 2 || len(n.Limits) != 1 || n.Limits[0].Todo != 4308 {
 		t.Errorf("exit status %d, %q, %v\n%s", status, errs, err, out)
 	}
 	refused = "no room"
