@@ -38,6 +38,7 @@ import (
 	"posthaste/internal/table"
 	"posthaste/internal/table/postmap"
 	"posthaste/internal/table/proxymap"
+	"posthaste/internal/token"
 	"posthaste/internal/top"
 	"posthaste/internal/trace"
 	"posthaste/internal/watch"
@@ -94,6 +95,7 @@ func tools() map[string]tool {
 		"classify": func(io streams, args []string) int {
 			return bounceclass.Command("posthaste classify", args, io.in, io.out, io.err)
 		},
+		"token":   func(io streams, args []string) int { return token.Run("posthaste token", args, io.out, io.err) },
 		"top":     func(io streams, args []string) int { return top.Run("posthaste top", args, io.out, io.err) },
 		"trace":   func(io streams, args []string) int { return trace.Run(args, io.in, io.out, io.err) },
 		"collate": func(io streams, args []string) int { return collate.Command(args, io.in, io.out, io.err) },

@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended limit unlimit limited tls audit classify trace top collate watch passwd dkim dmarc cert domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended limit unlimit limited tls audit classify trace top collate token watch passwd dkim dmarc cert domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -593,6 +593,27 @@ _posthaste() {
         elif [[ ${COMP_WORDS[first]} == renew ]]; then
             :
         elif [[ ${COMP_WORDS[first]} == rollover ]]; then
+            :
+        fi
+        ;;
+    posthaste-token)
+        case $prev in
+        -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        -e) :; return ;;
+        -q) :; return ;;
+        -r) _posthaste_words "inject look operate"; return ;;
+        -s) :; return ;;
+        -t) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-c -e -j -q -r -s -t"
+        elif ((COMP_CWORD == first)); then
+            _posthaste_words "add list remove"
+        elif [[ ${COMP_WORDS[first]} == add ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == list ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == remove ]]; then
             :
         fi
         ;;

@@ -80,6 +80,7 @@ var logParams = []Param{
 	{Name: "maillog_file_prefixes", Type: List, Default: "/var, /dev/stdout", Tier: 3, Doc: "Permitted locations of the log file"},
 	{Name: "maillog_file_rotate_suffix", Type: String, Default: "%Y%m%d-%H%M%S", Tier: 3, Doc: "Time format added to rotated logs"},
 	{Name: "maillog_format", Type: Enum, Default: "postfix", Values: "postfix|json", Tier: 1, Origin: Own, Doc: "Form of log records: the classic text line or one JSON object a line"},
+	{Name: "api_token_directory", Type: String, Default: "$data_directory/tokens", Tier: 2, Origin: Own, Doc: "Directory of the tokens by which programs use the HTTP services; posthaste token makes them"},
 	{Name: "console_hosts", Type: List, Tier: 2, Origin: Own, Doc: "Names besides $myhostname by which browsers call the console"},
 	{Name: "console_listen", Type: String, Default: "127.0.0.1:8025", Tier: 2, Origin: Own, Doc: "Address and port of the console, or unix: and the path of a socket"},
 	{Name: "console_operators", Type: List, Tier: 2, Origin: Own, Doc: "Users of the console who may change something; the others may look"},

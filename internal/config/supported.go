@@ -41,6 +41,7 @@ var supportedNames = []string{
 	"always_bcc",
 	"anvil_rate_time_unit",
 	"anvil_status_update_time",
+	"api_token_directory",
 	"append_at_myorigin",
 	"append_dot_mydomain",
 	"application_event_drain_time",

@@ -22,8 +22,9 @@
 // state of the queue, the queue by age and domain (now or at an earlier time), a destination, a
 // message with its story in the log, a search of the queue and the log, and the suspensions. The
 // API is below /api/v1. /api/v1/openapi.json describes it (OpenAPI), and is made from the
-// declarations that the service itself uses. A program gets a token from POST /api/v1/session and
-// sends it in the field "Authorization: Bearer TOKEN".
+// declarations that the service itself uses. A program has a token of the role look or operate, which
+// "posthaste token" makes, or gets one for a while from POST /api/v1/session, and sends it in the field
+// "Authorization: Bearer TOKEN".
 //
 // While somebody looks at the pages, the queue is counted every ten seconds, or less often, so
 // that counting uses no more than a twentieth of the time. Pages never wait for a count.
@@ -48,8 +49,8 @@
 //
 // # Parameters
 //
-// console_hosts, console_listen, console_operators, console_tls, console_user_maps,
-// data_directory, maillog_file, myhostname, queue_directory, queue_history_directory,
+// api_token_directory, console_hosts, console_listen, console_operators, console_tls,
+// console_user_maps, data_directory, maillog_file, myhostname, queue_directory, queue_history_directory,
 // queue_history_limit, queue_history_time, queue_service_name, smtpd_tls_cert_file,
 // smtpd_tls_chain_files, smtpd_tls_key_file, tls_acme, track_index_directory, track_index_limit.
 //
@@ -78,6 +79,7 @@ import (
 
 	"golang.org/x/net/netutil"
 
+	"posthaste/internal/apitoken"
 	"posthaste/internal/config"
 	"posthaste/internal/history"
 	"posthaste/internal/ipc"
@@ -111,6 +113,12 @@ func run(ctx context.Context, env *service.Env) error {
 	if err != nil {
 		return fmt.Errorf("queue_history_directory: %w", err)
 	}
+	programs, err := apitoken.Open(cfg.String("api_token_directory"), time.Now)
+	if err != nil {
+		dir.Close()
+		return err
+	}
+	defer programs.Close()
 	who, secure, l, err := prepare(env)
 	if err == nil {
 		err = env.Confine()
@@ -134,8 +142,7 @@ func run(ctx context.Context, env *service.Env) error {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	m := &mta{manager: manager, history: cfg.String("queue_history_directory"), logs: func() (track.Options, error) { return logs(cfg) }}
-	c := &console{mta: m, people: who, sessions: newSessions(time.Now), tries: newTries(time.Now), live: newLive(), log: func(e maillog.Event) { env.Log.Log(e) },
-		now: time.Now, host: cfg.String("myhostname"), hosts: append(cfg.List("console_hosts"), cfg.String("myhostname")), version: cfg.String("mail_version"), stopping: serving.Done()}
+	c := newConsole(env, m, who, programs, serving.Done())
 	k := &keeper{sampler: &sampler{manager: manager, store: store, warn: env.Log.Warning}, mta: m, live: c.live}
 	wake := make(chan struct{}, 1)
 	var wg sync.WaitGroup
@@ -154,6 +161,14 @@ func run(ctx context.Context, env *service.Env) error {
 	}}, 0)
 	stop()
 	return errors.Join(err, <-failed)
+}
+
+// newConsole makes what answers requests.
+func newConsole(env *service.Env, m *mta, who *people, programs *apitoken.Store, stopping <-chan struct{}) *console {
+	cfg := env.Config
+	return &console{mta: m, people: who, sessions: newSessions(time.Now), programs: programs, tries: newTries(time.Now), live: newLive(),
+		log: func(e maillog.Event) { env.Log.Log(e) }, now: time.Now, host: cfg.String("myhostname"),
+		hosts: append(cfg.List("console_hosts"), cfg.String("myhostname")), version: cfg.String("mail_version"), stopping: stopping}
 }
 
 // refuse answers whoever takes the service for one of another kind.

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"posthaste/internal/apitoken"
 	"posthaste/internal/history"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
@@ -523,7 +524,7 @@ func (c *console) serveAPI(o *operation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q := &query{ctx: r.Context(), client: clientOf(r), values: url.Values{}}
 		if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
-			q.session, _ = c.sessions.find(token)
+			q.session = c.bearer(token)
 		} else if r.Method == http.MethodGet {
 			q.session = c.sessionOf(r)
 		}
@@ -541,6 +542,24 @@ func (c *console) serveAPI(o *operation) http.HandlerFunc {
 		}
 		webserver.Problem(w, status, err.Error(), nil)
 	}
+}
+
+// bearer is the session that a token stands for: one that a login has begun, or for as long as the
+// request takes one of a program with a token of "posthaste token".
+func (c *console) bearer(token string) session {
+	if s, ok := c.sessions.find(token); ok || c.programs == nil {
+		return s
+	}
+	t, err := c.programs.Find(token)
+	switch {
+	case err != nil:
+		return session{}
+	case t.May(apitoken.Operate):
+		return session{user: "token/" + t.Name, role: operate}
+	case t.May(apitoken.Look):
+		return session{user: "token/" + t.Name, role: look}
+	}
+	return session{}
 }
 
 // apiValues reads the parameters.

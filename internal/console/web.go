@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"posthaste/internal/apitoken"
 	"posthaste/internal/maillog"
 )
 
@@ -21,6 +22,7 @@ type console struct {
 	mta       *mta
 	people    *people
 	sessions  *sessions
+	programs  *apitoken.Store // tokens of programs; nil in tests
 	tries     *tries
 	live      *live
 	log       func(maillog.Event)
