@@ -262,7 +262,7 @@ func (a *agentConn) send(m *message, d *delivery) {
 	if s.await(m, d) {
 		return
 	}
-	s.judge(d)
+	s.applyVerdicts(d)
 	act := m.active
 	index := d.rcpts
 	settled := func(i int) bool { return m.isDone(i) || about(&d.reply, i) }

@@ -300,9 +300,9 @@ func (s *Server) finished(f *proto.Finished) {
 	}
 }
 
-// judge gives an order the verdicts on its recipients that a former delivery has come to.
+// applyVerdicts gives an order the verdicts on its recipients that a former delivery has come to.
 // From here on they are treated as if an agent had just answered with them.
-func (s *Server) judge(d *delivery) {
+func (s *Server) applyVerdicts(d *delivery) {
 	list := slices.DeleteFunc(s.verdicts[d.num], func(o mail.Outcome) bool {
 		mine := slices.Contains(d.rcpts, o.Rcpt)
 		if mine && !about(&d.reply, o.Rcpt) {
