@@ -240,10 +240,7 @@ func subcommands() []subcommand {
 			values: map[string]kind{"genkey": none, "record": file}},
 		{name: "cert", words: []string{"list", "renew", "rollover"}, options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "JSON"}},
 			values: map[string]kind{"list": none, "renew": none, "rollover": none}},
-		{name: "token", words: []string{"add", "list", "remove"},
-			options: []option{{'c', "dir", directory, "configuration"}, {'e', "days", none, "until it expires"}, {'j', "", none, "JSON"}, {'q', "number", none, "recipients a day"},
-				{'r', "role", "inject|look|operate", "what for"}, {'s', "sender", none, "a sender"}, {'t', "tenant", none, "tenant"}},
-			values: map[string]kind{"add": none, "list": none, "remove": none}},
+		tokenCommand(),
 		{name: "dmarc", words: []string{"report"}, options: []option{{'j', "", none, "JSON"}}, values: map[string]kind{"report": file}},
 		{name: "setup", words: []string{"backup-mx", "null-client", "relay", "sender", "site"},
 			options: []option{{'c', "dir", directory, "configuration"}, {'d', "domain", none, "a domain"}, {'n', "name", none, "name of this host"},
@@ -263,6 +260,14 @@ func subcommands() []subcommand {
 				{'n', "", none, "only read"}, {'r', "", none, "remove"}, {'s', "", none, "mark as seen"}, {'v', "", none, "name each"}},
 			values: map[string]kind{"export": queueID, "import": file, "salvage": directory}},
 	}...)
+}
+
+// tokenCommand is posthaste token.
+func tokenCommand() subcommand {
+	return subcommand{name: "token", words: []string{"add", "list", "remove"},
+		options: []option{{'c', "dir", directory, "configuration"}, {'e', "days", none, "until it expires"}, {'j', "", none, "JSON"}, {'q', "number", none, "recipients a day"},
+			{'r', "role", "inject|look|operate", "what for"}, {'s', "sender", none, "a sender"}, {'t', "tenant", none, "tenant"}},
+		values: map[string]kind{"add": none, "list": none, "remove": none}}
 }
 
 func (s *subcommand) bash(b *bytes.Buffer) {
