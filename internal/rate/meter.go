@@ -1,6 +1,12 @@
 package rate
 
-import "time"
+import (
+	"math"
+	"time"
+)
+
+// Never is later than any time.
+const Never = math.MaxInt64
 
 // Times are microseconds since the epoch, as the queue manager's scheduler has
 // them. They should not go back; if they do, a meter waits for longer.
@@ -51,16 +57,22 @@ func (m *Meter) Room(r Rate, now int64) int64 {
 	return 0
 }
 
-// Next is when the next one may go: now, or a later time.
-func (m *Meter) Next(r Rate, now int64) int64 {
+// Next is when n more may go at once, if nothing goes before: now, a later time, or Never
+// if the rate does not let so many go at once.
+func (m *Meter) Next(r Rate, now, n int64) int64 {
 	switch {
-	case m.Room(r, now) > 0:
+	case m.Room(r, now) >= n:
 		return now
+	case n > r.N:
+		return Never
 	case r.Per == Day:
 		return (m.Date + 1) * day
 	}
-	_, slack := r.cost()
-	return m.Due - slack
+	cost, slack := r.cost()
+	if n > slack/cost+1 {
+		return Never
+	}
+	return m.Due - slack + (n-1)*cost
 }
 
 // Spend counts n. It may be more than there is room for: then the rest is owed.

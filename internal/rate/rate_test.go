@@ -93,7 +93,7 @@ func FuzzParse(f *testing.F) {
 		// However long it runs, one can always go some day.
 		var m Meter
 		m.Spend(r, 0, 1)
-		if at := m.Next(r, 0); at < 0 || at > int64(maxMultiple*time.Hour/time.Microsecond) {
+		if at := m.Next(r, 0, 1); at < 0 || at > int64(maxMultiple*time.Hour/time.Microsecond) {
 			t.Fatalf("%q: the next one may go at %d", text, at)
 		}
 	})
@@ -139,10 +139,10 @@ func TestLimitHolds(t *testing.T) {
 			case 0:
 				now += rapid.Int64Range(0, int64(r.Per/time.Microsecond)).Draw(t, "pause")
 			case 1:
-				now = m.Next(r, now)
+				now = m.Next(r, now, 1)
 			}
 			if room := m.Room(r, now); room > 0 {
-				if m.Next(r, now) != now {
+				if m.Next(r, now, 1) != now {
 					t.Fatalf("room for %d, and the next may go later", room)
 				}
 				n := rapid.Int64Range(1, min(room, 3)).Draw(t, "n")
@@ -150,7 +150,7 @@ func TestLimitHolds(t *testing.T) {
 				for range n {
 					list = append(list, spend{at: now})
 				}
-			} else if next := m.Next(r, now); next <= now || m.Room(r, next-1) > 0 {
+			} else if next := m.Next(r, now, 1); next <= now || m.Room(r, next-1) > 0 {
 				t.Fatalf("no room now, %d: the next may go at %d", now, next)
 			} else if then := m; then.Room(r, next) < 1 {
 				t.Fatalf("the next may go at %d, and there is no room then", next)
@@ -158,6 +158,30 @@ func TestLimitHolds(t *testing.T) {
 		}
 		if n := most(list, r); n > r.N {
 			t.Fatalf("%v: %d within its time", r, n)
+		}
+	})
+}
+
+// Next says when there is room for several, to the microsecond, and that there never is.
+func TestNext(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		r := aRate(t)
+		r.N = min(r.N, 200)
+		var m Meter
+		now := rapid.Int64Range(0, 3*day).Draw(t, "begin")
+		m.Spend(r, now, rapid.Int64Range(0, 2*r.N).Draw(t, "spent"))
+		n := rapid.Int64Range(1, 2*r.N).Draw(t, "n")
+		empty := Meter{}
+		at := m.Next(r, now, n)
+		switch before, then := m, m; {
+		case (at == Never) != (empty.Room(r, now) < n):
+			t.Fatalf("%v: %d may go at %d; at most %d may", r, n, at, empty.Room(r, now))
+		case at == Never:
+		case then.Room(r, at) < n || at < now:
+			t.Fatalf("%v: %d may go at %d, and there is room for %d", r, n, at, then.Room(r, at))
+		case at > now && before.Room(r, at-1) >= n:
+			t.Fatalf("%v: %d may go at %d, and there was room before", r, n, at)
 		}
 	})
 }
@@ -174,7 +198,7 @@ func TestRefund(t *testing.T) {
 		now, width := rapid.Int64Range(0, 3*day).Draw(t, "begin"), rapid.IntRange(1, 5).Draw(t, "at once")
 		for range rapid.IntRange(1, 120).Draw(t, "turns") {
 			if rapid.Bool().Draw(t, "wait") {
-				now = m.Next(r, now) + rapid.Int64Range(0, 1000).Draw(t, "late")
+				now = m.Next(r, now, 1) + rapid.Int64Range(0, 1000).Draw(t, "late")
 			}
 			if len(open) < width && m.Room(r, now) > 0 {
 				m.Spend(r, now, 1)
@@ -209,7 +233,7 @@ func TestSustained(t *testing.T) {
 		}
 		var m Meter
 		now, n, spans := int64(0), int64(0), int64(20)
-		for end := spans * int64(r.Per/time.Microsecond); now < end; now = m.Next(r, now) {
+		for end := spans * int64(r.Per/time.Microsecond); now < end; now = m.Next(r, now, 1) {
 			m.Spend(r, now, 1)
 			n++
 		}
@@ -239,8 +263,8 @@ func TestDay(t *testing.T) {
 	midnight := time.Date(2026, 3, 29, 0, 0, 0, 0, time.UTC).UnixMicro()
 	late := midnight - 1
 	m.Spend(r, late, 10)
-	if m.Room(r, late) != 0 || m.Next(r, late) != midnight {
-		t.Errorf("room %d, next %d", m.Room(r, late), m.Next(r, late))
+	if m.Room(r, late) != 0 || m.Next(r, late, 1) != midnight {
+		t.Errorf("room %d, next %d", m.Room(r, late), m.Next(r, late, 1))
 	}
 	if m.Fresh(late) || m.Until(late) != midnight || !m.Fresh(midnight) {
 		t.Errorf("fresh %v until %d", m.Fresh(late), m.Until(late))
@@ -272,7 +296,7 @@ func TestChange(t *testing.T) {
 	var m Meter
 	m.Spend(slow, 0, 1)
 	m.Change(fast, 0)
-	if at := m.Next(fast, 0); at > int64(time.Second/time.Microsecond) {
+	if at := m.Next(fast, 0, 1); at > int64(time.Second/time.Microsecond) {
 		t.Errorf("the next one may go at %d", at)
 	}
 	m = Meter{}

@@ -101,7 +101,7 @@ func (s *Scheduler) activate(i int32, origin Queue) {
 	s.messageSeq++
 	m.id, m.rec, m.seq, m.entered, m.queued = rec.id, i, s.messageSeq, s.now, s.now/second
 	m.timer.kind, m.timer.msg = timerRefill, m
-	m.origin = origin
+	m.origin, m.fresh = origin, origin == QueueIncoming
 	m.rcptLimit = max(s.cfg.RecipientMinimum, 1)
 	m.failed = rec.flags&FlagNoticeDue != 0
 	m.unread = int(rec.rcpts)
@@ -282,9 +282,13 @@ func (s *Scheduler) assign(m *message, rcpts []Rcpt) {
 		}
 		j := p.job
 		e := p.tail
-		if limit := j.tport.cfg.BatchLimit; e == nil || single || e.apart != r.Apart || limit > 0 && len(e.rcpts) >= limit {
+		site := r.Terms != nil && r.Terms.Rollup
+		if limit := j.tport.cfg.BatchLimit; e == nil || single || e.apart != r.Apart || limit > 0 && len(e.rcpts) >= limit || site && e.nexthop != r.Nexthop {
 			e = s.newEntry(p)
 			e.apart = r.Apart
+			if site {
+				e.nexthop = r.Nexthop
+			}
 			s.updateQueue(p.queue)
 		}
 		if r.Site != "" || len(e.sites) > 0 {
@@ -347,6 +351,15 @@ func (s *Scheduler) route(m *message, r *Rcpt, fresh bool) *peer {
 	if q.state == DestDead {
 		m.site = siteKey{tport: t, name: q.name}
 		return s.routeRetry(m, r, q.excuse, q.status, q.reason)
+	}
+	if q.terms != r.Terms {
+		s.setTerms(q, r.Terms)
+	}
+	if q.leaf != nil {
+		if n := s.beyondFor(m, q); n != nil {
+			s.parkBeyond(m, r, q, n)
+			return nil
+		}
 	}
 	if fresh {
 		return s.newPeer(s.jobFor(m, t), q)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/rate"
 )
 
 // load is a steady state: messages times recipients are active, spread over
@@ -24,6 +25,7 @@ type steady struct {
 	busy    []EntryID // ring of deliveries under way
 	head, n int
 	created time.Time
+	terms   func(dest string) *Terms // nil: no limits
 }
 
 func newSteady(cfg Config, messages, dests int, per func(MsgID) int) *steady {
@@ -55,7 +57,11 @@ func (l *steady) step(ev Event) {
 			i := e.From
 			for ; i < n && len(l.rcpts) < e.Max; i++ {
 				d := l.dests[(int(e.ID)*7+i)%len(l.dests)]
-				l.rcpts = append(l.rcpts, Rcpt{Index: i, Transport: "smtp", Nexthop: mail.Nexthop(d), Queue: d})
+				r := Rcpt{Index: i, Transport: "smtp", Nexthop: mail.Nexthop(d), Queue: d}
+				if l.terms != nil {
+					r.Terms = l.terms(d)
+				}
+				l.rcpts = append(l.rcpts, r)
 			}
 			l.step(Event{Kind: EventLoaded, ID: e.ID, Rcpts: l.rcpts, Next: i, Unread: n - i})
 		case EffectDeliver:
@@ -208,6 +214,44 @@ func BenchmarkWalk(b *testing.B) {
 			for b.Loop() {
 				m.preempt(t, cur)
 			}
+		})
+	}
+}
+
+// BenchmarkShared is the same under shared limits: all destinations are a provider's that
+// takes 50 deliveries at once, in sites of ten, so that nearly all of them wait in lines.
+func BenchmarkShared(b *testing.B) {
+	for _, dests := range []int{100, 1000, 10000} {
+		b.Run(fmt.Sprintf("dests=%d", dests), func(b *testing.B) {
+			cfg := benchConfig(100, 20)
+			cfg.SharedActiveLimit = 0
+			l := newSteady(cfg, 0, dests, func(MsgID) int { return 1 })
+			terms := map[string]*Terms{}
+			for i := range l.dests {
+				x := &Terms{}
+				x.Shares[SiteLimit] = Share{fmt.Sprint("s", i/10), Limits{Concurrency: 5}}
+				x.Shares[ProviderLimit] = Share{"p", Limits{Concurrency: 50, Messages: rate.Rate{N: 50000, Per: time.Second}}}
+				if i%10 > 0 {
+					x = terms[l.dests[i/10*10]]
+				}
+				terms[l.dests[i]] = x
+			}
+			l.terms = func(d string) *Terms { return terms[d] }
+			for range 20000 {
+				l.arrive()
+			}
+			b.ReportAllocs()
+			start := processorTime()
+			for b.Loop() {
+				if l.n == 0 {
+					l.now = l.now.Add(time.Millisecond)
+					l.step(Event{Kind: EventTick})
+					continue
+				}
+				l.now = l.now.Add(20 * time.Microsecond)
+				l.one()
+			}
+			b.ReportMetric(float64(processorTime()-start)/float64(b.N), "cpu-ns/op")
 		})
 	}
 }

@@ -36,6 +36,7 @@ func (s *Scheduler) Check() error {
 		c.agents(t)
 	}
 	c.limits()
+	c.shared()
 	c.inheritance()
 	// Members of a heap know their positions, and no member is before its parent.
 	for i := range s.timers.s {
@@ -380,7 +381,14 @@ func (c *checker) queue(q *queue) {
 	c.ok(q.limit == 0 || q.window <= q.limit || q.window <= q.busy, "%s/%s: window %d over limit %d", t.name, q.name, q.window, q.limit)
 	c.ok(q.limit == c.s.windowLimit(q), "%s/%s: limit %d, not %d", t.name, q.name, q.limit, c.s.windowLimit(q))
 	c.ok((q.state == DestReady) == (q.timer.pos == 0), "%s/%s: state %d and timer disagree", t.name, q.name, q.state)
-	avail := q.state == DestReady && q.window > q.busy && q.todo > 0
+	wants := q.state == DestReady && q.window > q.busy && q.todo > 0
+	avail := wants
+	if q.leaf != nil {
+		avail = wants && q.held
+		c.ok(wants == (q.held != (q.stand.gate == q.leaf)), "%s/%s: wants a place %v, has one %v, in line %v", t.name, q.name, wants, q.held, q.stand.gate != nil)
+	} else {
+		c.ok(!q.held && q.stand.gate == nil, "%s/%s: waits for a limit that it has not", t.name, q.name)
+	}
 	c.ok(avail == q.avail, "%s/%s: available %v, said %v", t.name, q.name, avail, q.avail)
 	if q.avail && t.cfg.Mode != Thread {
 		c.ok(q.availAt != 0 && t.avail.s[q.availAt-1].k == q.availKey(), "%s/%s: stale key", t.name, q.name)

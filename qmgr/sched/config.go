@@ -29,6 +29,7 @@ type Config struct {
 	ClogWarn          time.Duration // qmgr_clog_warn_time, 0: no warning
 	FeedbackDebug     bool          // destination_concurrency_feedback_debug
 	DeferTransports   []string      // defer_transports
+	SharedActiveLimit int           // shared_limit_active_limit: messages that wait for one shared limit; 0: any number
 	DefaultTransports TransportConfig
 	// Two schedulers with the same Seed that are given the same events do the same.
 	Seed uint64 // for jitter and random order
@@ -115,6 +116,8 @@ func DefaultConfig() Config {
 		BounceLifetime:   5 * 24 * time.Hour,
 		TransportRetry:   60 * time.Second,
 		ClogWarn:         300 * time.Second,
+
+		SharedActiveLimit: 1000,
 		DefaultTransports: TransportConfig{
 			ProcessLimit:        100,
 			ConcurrencyLimit:    20,

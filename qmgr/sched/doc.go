@@ -84,12 +84,24 @@
 // suspension). The shell says which recipients it covers. They are parked: see
 // pause.go.
 //
+// # Shared limits
+//
+// A destination may be under limits that it shares with others: of its domain, of the
+// site that its mail hosts make, of the provider behind them ([Terms], with each
+// recipient). They bound deliveries at once, and the rates of connections,
+// messages and recipients (shared.go). A destination whose limits have no room is no
+// candidate. It stands in a line and is called when its turn has come, at a cost that
+// does not depend on how many wait (gate.go). Waiting is no attempt. Of the mail that
+// waits for one limit only a part is in the active queue; the rest is parked outside
+// (beyond.go). What was counted can be kept over a restart ([Scheduler.Spent]).
+//
 // # Security
 //
 // Data that remote systems can choose, names of destinations and replies, is
 // only compared and stored. Memory is bounded by the limits on messages and
 // recipients, and by the number of dead destinations that are remembered
-// (twice the recipient limit). Each message outside the active queue needs 72
+// (twice the recipient limit), and of shared limits (those in use, and 131,072 more for
+// their counts). Each message outside the active queue needs 72
 // bytes, a place in the heap of retries, and one in the index. That includes
 // all new messages, and about Config.DeferredLimit deferred ones (see
 // window.go).

@@ -140,6 +140,10 @@ const (
 
 	// EventPassed: the pass that EffectPass has asked for is over.
 	EventPassed
+
+	// EventTerms: Terms hold for destinations from now on. Those that are not in memory are
+	// told of with their recipients (Rcpt.Terms).
+	EventTerms
 )
 
 // Scope is what a command applies to.
@@ -187,8 +191,10 @@ type Event struct {
 
 	Config *Config // EventReconfigured
 
-	Pauses []Pause // EventPauses
-	Limits Limits  // EventLimits; nil: nothing is set
+	Pauses []Pause   // EventPauses
+	Limits SetLimits // EventLimits; nil: nothing is set
+
+	Terms []DestTerms // EventTerms
 }
 
 // An Arrival describes a message that has come to exist: newly arrived, or
@@ -229,6 +235,7 @@ type Rcpt struct {
 	Site      string  // lower-case domain of the address when it is in fast_flush_domains; else empty
 	Pause     PauseID // the pause that is for it; 0: none
 	Apart     uint32  // recipients of different values are not put in one delivery request
+	Terms     *Terms  // what holds for the destination besides its window; nil: nothing does
 }
 
 // A Result is what a delivery request came to. The outcome of each recipient
@@ -245,8 +252,11 @@ type Result struct {
 	// window shrinks, and it is no nearer to being dead.
 	SiteFailed bool
 	SitePartly bool
-	Status     dsn.Status
-	Reason     string
+	// Opened says that a connection was opened for it. It counts for the connection rates
+	// of shared limits.
+	Opened bool
+	Status dsn.Status
+	Reason string
 
 	// Hungry says that the agent holds a session with the destination open and
 	// asks for more. The agent is then kept, at most IdleMax, until
@@ -374,6 +384,7 @@ type Effect struct {
 	Reuse     bool          // EffectDeliver
 	Flush     bool          // EffectRecall
 	Keep      time.Duration // EffectDeliver, EffectDismiss
+	Most      int           // EffectDeliver: deliveries over one connection at most; 0: as the agent's own settings say
 	Warned    bool          // EffectDefer, EffectLoad: the delay warning was sent
 	ID        MsgID
 	Entry     EntryID // EffectDeliver

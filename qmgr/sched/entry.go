@@ -5,7 +5,10 @@
 
 package sched
 
-import "posthaste/internal/reuse"
+import (
+	"posthaste/internal/mail"
+	"posthaste/internal/reuse"
+)
 
 // An entry is one delivery request: recipients of one message for one
 // destination. It is waiting (on its peer's list) or busy (with an agent).
@@ -22,6 +25,10 @@ type entry struct {
 	rcpts []int
 	sites []string // flush domains, parallel to rcpts; empty: none has one
 	apart uint32   // Rcpt.Apart of all of them
+	// Where it goes: peer.queue's next hop, or in a site the recipients' own.
+	nexthop mail.Nexthop
+	// When busy: the innermost shared limit in which it counts; nil: none.
+	leaf  *shared
 	busy  bool
 	since int64 // when it became what it is: waiting or busy
 	turn  int   // thread mode, when busy: deliveries of its agent's turn so far, this one included
@@ -82,7 +89,7 @@ func (s *Scheduler) newEntry(p *peer) *entry {
 		s.unindexJob(p.job) // its size changes
 	}
 	e := s.entries.Get()
-	e.peer, e.msg, e.since = p, p.job.msg, s.now
+	e.peer, e.msg, e.since, e.nexthop = p, p.job.msg, s.now, p.queue.nexthop
 	e.prv = p.tail
 	if p.tail != nil {
 		p.tail.nxt = e
@@ -150,6 +157,9 @@ func (s *Scheduler) selectEntry(e *entry) {
 	// The job's next entry should be for its next destination: that is the round robin of
 	// nqmgr, which keeps one slow destination from taking all of a job's turns.
 	s.turnPeer(p)
+	if q.leaf != nil {
+		s.beginShared(e)
+	}
 	s.updateQueue(q)
 }
 
@@ -168,6 +178,9 @@ func (s *Scheduler) endEntry(e *entry) {
 		q.busy--
 		t.busy--
 		s.stats.Busy--
+		if e.leaf != nil {
+			s.endShared(e)
+		}
 	} else {
 		s.startJob(j)
 		s.unlinkTodo(e)

@@ -54,6 +54,7 @@ type message struct {
 	success  bool // some recipient's success is to be reported
 	sweeps   int  // looks at it, whether it is out of time
 	swept    bool // out of time while it waited: what is left goes to retry
+	fresh    bool // it is new: it has not waited outside the active queue
 	asked    bool // the notice of expiry or delay was tried in this stay
 	// The notice that has been asked for and not answered; 0: none.
 	notifying Notice
@@ -64,6 +65,8 @@ type message struct {
 	site   siteKey // dead destination on whose account it is deferred
 	later  siteKey // destination that has deferred a recipient although it answers
 	parked siteKey // pause for which some recipient waits
+	// With parked for beyondID: the limit that it waits for.
+	gate sharedKey
 }
 
 // rec is the record of m.
@@ -221,8 +224,11 @@ func (s *Scheduler) postpone(m *message) {
 	// A pause may have ended while the message was still being delivered to others: then
 	// nothing would ever release it from that list.
 	var st int32
-	if k.tport != nil && (k.pause == 0 || k.pause == laterID || s.pauses[k.pause] != nil) {
+	if k.tport != nil && (k.pause == 0 || k.pause == laterID || s.pauses[k.pause] != nil || k.pause == beyondID && s.atGate(m)) {
 		st = s.siteOf(k)
+		if k.pause == beyondID {
+			s.joinGate(st, m.gate)
+		}
 	}
 	s.enterDeferred(s.leaveActive(m), st)
 }

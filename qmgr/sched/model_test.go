@@ -30,6 +30,9 @@ type model struct {
 	seq        int
 	busy       []*mEntry
 	out        []string
+	terms      map[string]*Terms
+	shares     map[sharedKey]*mShare
+	timers     int64
 }
 
 type mMsg struct {
@@ -63,6 +66,8 @@ type mQueue struct {
 	mark                          int
 	turn                          int // of the agent that goes on here
 	answered                      bool
+	leaf                          *mShare
+	held                          bool
 }
 
 type mJob struct {
@@ -109,6 +114,7 @@ func (m *model) transport(name mail.Transport) *mTransport {
 
 // line brings q's place among the threads that wait in line with what it has.
 func (m *model) line(q *mQueue) {
+	m.ask(q)
 	t := q.t
 	if t.cfg.Mode != Thread {
 		return
@@ -172,13 +178,16 @@ func (t *mTransport) initial() int {
 	return n
 }
 
-func (t *mTransport) queue(name string) *mQueue {
+func (m *model) queue(t *mTransport, name string) *mQueue {
 	for _, q := range t.queues {
 		if q.name == name {
 			return q
 		}
 	}
 	q := &mQueue{name: name, t: t}
+	if t.name != RetryTransport && t.name != ErrorTransport {
+		q.leaf = m.shareOf(m.terms[name])
+	}
 	q.window = q.initial()
 	t.queues = append(t.queues, q)
 	return q
@@ -196,7 +205,9 @@ func (q *mQueue) todo() (n int) {
 }
 
 // free says whether q can take another delivery.
-func (q *mQueue) free() bool { return q.deadUntil == 0 && q.window > q.busy }
+func (q *mQueue) free() bool {
+	return q.deadUntil == 0 && q.window > q.busy && (q.leaf == nil || q.held)
+}
 
 func (j *mJob) waiting() (n int) {
 	for _, p := range j.peers {
@@ -428,6 +439,9 @@ func (m *model) take(j *mJob) *mEntry { return m.takeFrom(j.ready()) }
 func (m *model) takeFrom(p *mPeer) *mEntry {
 	j := p.j
 	t := j.t
+	if p.q.leaf != nil {
+		m.divide(p)
+	}
 	e := p.todo[0]
 	p.todo = p.todo[1:]
 	j.peers = slices.DeleteFunc(j.peers, func(o *mPeer) bool { return o == p })
@@ -439,6 +453,10 @@ func (m *model) takeFrom(p *mPeer) *mEntry {
 	t.busy++
 	e.since = m.now
 	m.busy = append(m.busy, e)
+	if p.q.leaf != nil {
+		m.beginShared(e)
+		m.ask(p.q)
+	}
 	m.retire(j)
 	return e
 }
@@ -446,6 +464,7 @@ func (m *model) takeFrom(p *mPeer) *mEntry {
 func (m *model) deliver() {
 	for again := true; again; {
 		again = false
+		m.grants()
 		for i, t := range m.transports {
 			if e := m.choose(t); e != nil {
 				m.transports = append(slices.Delete(m.transports, i, i+1), t)
@@ -484,10 +503,10 @@ func (m *model) loaded(ev Event) {
 	msg.unread = ev.Unread
 	for _, r := range ev.Rcpts {
 		t := m.transport(r.Transport)
-		q := t.queue(r.Queue)
+		q := m.queue(t, r.Queue)
 		if q.deadUntil != 0 {
 			retry := m.transport(RetryTransport)
-			m.add(msg, retry, retry.queue(q.excuse), []int{r.Index}, r.Apart, true)
+			m.add(msg, retry, m.queue(retry, q.excuse), []int{r.Index}, r.Apart, true)
 			continue
 		}
 		m.add(msg, t, q, []int{r.Index}, r.Apart, true)
@@ -514,6 +533,9 @@ func (m *model) ended(e *mEntry) {
 
 func (m *model) done(e *mEntry, r Result) {
 	q := e.p.q
+	if q.leaf != nil && !r.Opened {
+		m.reused(e)
+	}
 	if r.SiteFailed {
 		m.negative(q, r)
 	} else {
@@ -522,6 +544,7 @@ func (m *model) done(e *mEntry, r Result) {
 	m.line(q)
 	q.busy--
 	q.t.busy--
+	m.endShared(e)
 	m.busy = slices.DeleteFunc(m.busy, func(o *mEntry) bool { return o == e })
 	m.ended(e)
 	m.line(q)
@@ -564,13 +587,14 @@ func (m *model) negative(q *mQueue, r Result) {
 	if c.FailedCohortLimit > 0 && q.failCohorts >= float64(c.FailedCohortLimit) {
 		q.answered = false
 		q.deadUntil = m.now + micros(m.cfg.MinimalBackoff)
+		m.ask(q)
 		q.excuse = r.Status.String() + " delivery temporarily suspended: " + r.Reason
 		for _, j := range slices.Clone(q.t.jobs) {
 			for _, p := range slices.Clone(j.peers) {
 				for p.q == q && len(p.todo) > 0 {
 					e := p.todo[0]
 					retry := m.transport(RetryTransport)
-					m.add(j.msg, retry, retry.queue(q.excuse), e.rcpts, e.apart, false)
+					m.add(j.msg, retry, m.queue(retry, q.excuse), e.rcpts, e.apart, false)
 					p.todo = p.todo[1:]
 					j.selected++
 					m.ended(e)
@@ -603,6 +627,7 @@ func (m *model) step(now time.Time, ev Event, find func(EntryID) (MsgID, []int))
 			}
 		}
 	}
+	m.wakeShares()
 	switch ev.Kind {
 	case EventLoaded:
 		m.loaded(ev)
@@ -749,12 +774,20 @@ func TestLiteral(t *testing.T) {
 // compare plays one history until the first decision that differs, and says
 // which.
 func compare(t *testing.T, seed uint64, config func(*rand.Rand) Config, literal bool) (preemptions uint64, differs string) {
+	var s *Scheduler
+	differs = compareWith(t, seed, config, literal, func(_ *rand.Rand, w *world, _ *model) { s = w.s })
+	return s.Stats().Preemptions, differs
+}
+
+// compareWith is compare in a world that begin has made ready.
+func compareWith(t *testing.T, seed uint64, config func(*rand.Rand) Config, literal bool, begin func(*rand.Rand, *world, *model)) (differs string) {
 	r := rand.New(rand.NewPCG(seed, 2))
 	w := newWorld(t, config(r))
 	w.check = seed%8 == 0
 	w.s.maxLoose = []int{1, 2, maxLoose}[seed%3]
 	w.batch = r.IntN(12)
-	m := &model{literal: literal, cfg: w.s.cfg, msgs: map[MsgID]*mMsg{}}
+	m := &model{literal: literal, cfg: w.s.cfg, msgs: map[MsgID]*mMsg{}, shares: map[sharedKey]*mShare{}}
+	begin(r, w, m)
 	var got []string
 	entries := map[EntryID]Effect{}
 	w.onEvent = func(ev Event) {
@@ -779,7 +812,10 @@ func compare(t *testing.T, seed uint64, config func(*rand.Rand) Config, literal 
 	id := MsgID(0)
 	for range 250 {
 		if differs != "" {
-			return w.s.Stats().Preemptions, differs
+			return differs
+		}
+		if w.each != nil {
+			w.each(r)
 		}
 		switch x := r.IntN(100); {
 		case x < 35:
@@ -802,7 +838,7 @@ func compare(t *testing.T, seed uint64, config func(*rand.Rand) Config, literal 
 			w.tick(time.Duration(r.IntN(40)) * time.Second)
 		}
 	}
-	return w.s.Stats().Preemptions, compareLast(m, &got)
+	return compareLast(m, &got)
 }
 
 // compareLast compares what came of the last step.

@@ -87,7 +87,7 @@ func (s *Scheduler) endPauses() {
 // over says whether what waits for a site waits for a pause that there is no longer.
 func (s *Scheduler) over(site int32) bool {
 	p := s.sites[site].pause // 0 of site 0, which is none
-	return p != 0 && p != laterID && s.pauses[p] == nil
+	return p != 0 && p < beyondID && s.pauses[p] == nil
 }
 
 // releaseEnded makes mail due whose pause has ended, a part of it in each Step.
@@ -223,6 +223,9 @@ func (s *Scheduler) pauseEntry(e *entry, pauses map[int]PauseID) {
 // time is over, whatever comes first.
 func (s *Scheduler) parkTime(m *message) int64 {
 	rec, p := s.record(m), s.pauses[m.parked.pause]
+	if m.parked.pause == beyondID && s.atGate(m) {
+		return s.retryTime(rec) // at the latest: it is taken back when there is room
+	}
 	if p == nil { // it has ended while other recipients were delivered to
 		return s.now
 	}
@@ -249,7 +252,7 @@ func (s *Scheduler) Waiting(id MsgID, f func(Rcpt)) {
 	m.waiting(func(e *entry) {
 		q := e.peer.queue
 		for _, r := range e.rcpts {
-			f(Rcpt{Index: r, Transport: q.tport.name, Nexthop: q.nexthop, Queue: q.name})
+			f(Rcpt{Index: r, Transport: q.tport.name, Nexthop: e.nexthop, Queue: q.name})
 		}
 	})
 }
@@ -272,7 +275,7 @@ func (s *Scheduler) Sites(yield func(SiteInfo) bool) {
 			continue
 		}
 		info := SiteInfo{Transport: st.tport.name, Queue: st.name, Waiting: st.n(), Failed: st.pause == 0}
-		if st.pause != laterID {
+		if st.pause < beyondID {
 			info.Pause = st.pause
 		}
 		if !yield(info) {
@@ -304,6 +307,10 @@ func (s *Scheduler) countParked(site int32, n int) {
 	st := &s.sites[site]
 	if st.pause == 0 || st.pause == laterID {
 		return
+	}
+	if st.gate != nil {
+		st.gate.parked += n
+		s.rest(st.gate)
 	}
 	k := siteKey{tport: st.tport, name: st.name}
 	if s.parkedAt[k] += n; s.parkedAt[k] == 0 {

@@ -100,6 +100,9 @@ func (s *Scheduler) peerBegins(p *peer) {
 	p.queue.peers.push(s.peerKey(p), p)
 	p.job.turns.push(key{p.turn, 0}, p)
 	p.job.waiting++
+	if p.queue.leaf != nil {
+		s.countBacklog(p.queue, 1)
+	}
 }
 
 // peerKey is p's place among the peers of its queue: that of its job, or in a
@@ -124,6 +127,9 @@ func (s *Scheduler) peerEnds(p *peer) {
 		p.job.turns.remove(p)
 	}
 	p.job.waiting--
+	if p.queue.leaf != nil {
+		s.countBacklog(p.queue, -1)
+	}
 }
 
 // turnPeer puts p last in its job's round robin.

@@ -20,7 +20,8 @@ type queue struct {
 	// next hop share the queue, and so its window.
 	tport *transport
 	name  string
-	// The next hop as agents get it, in the letter case of the recipient that came first.
+	// The next hop as agents get it, in the letter case of the recipient that came first. A
+	// site has several; then it is the first of them, and each entry has its own.
 	nexthop  mail.Nexthop
 	prv, nxt *queue // in tport's order of creation
 
@@ -49,6 +50,14 @@ type queue struct {
 	todo int
 	busy int // entries with agents
 
+	// The limits that hold for it besides its window (shared.go): as it was told, and the
+	// innermost of them; nil: there are none. held says that it has a place under all of
+	// them, and stand is where it stands in line for one.
+	terms *Terms
+	leaf  *shared
+	held  bool
+	stand stander
+
 	// When a delivery last ended, whatever came of it: the connection cache hints go by
 	// it. 0: none has.
 	lastDone int64
@@ -58,7 +67,8 @@ type queue struct {
 	// does.
 	site int32
 
-	// Whether an entry may be chosen now: ready, window > busy, todo > 0. updateQueue
+	// Whether an entry may be chosen now: ready, window > busy, todo > 0, and a place under
+	// its shared limits. updateQueue
 	// alone sets it, and keeps the indexes in step. availAt is its place in tport.avail.
 	avail   bool
 	availAt int32    // in tport.avail
@@ -147,6 +157,9 @@ func (s *Scheduler) releaseQueue(q *queue) {
 	t := q.tport
 	// Agents with an open session outlive the queue, by the name of it.
 	t.disownIdle(q)
+	if q.leaf != nil {
+		s.moveQueue(q, nil)
+	}
 	if q.prv != nil {
 		q.prv.nxt = q.nxt
 	} else {
@@ -169,6 +182,9 @@ func (s *Scheduler) releaseQueue(q *queue) {
 func (s *Scheduler) updateQueue(q *queue) {
 	t := q.tport
 	avail := q.state == DestReady && q.window > q.busy && q.todo > 0
+	if q.leaf != nil {
+		avail = s.ask(q, avail)
+	}
 	switch {
 	case avail && q.avail:
 		if t.cfg.Mode != Thread {

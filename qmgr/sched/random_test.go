@@ -96,6 +96,9 @@ func playIn(t *testing.T, seed uint64, steps int, begin func(*rand.Rand, *world)
 	begin(r, w)
 	id := MsgID(0)
 	for range steps {
+		if w.each != nil {
+			w.each(r)
+		}
 		switch x := r.IntN(100); {
 		case x < 25:
 			id++

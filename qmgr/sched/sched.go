@@ -78,11 +78,18 @@ type Scheduler struct {
 	parkedFor map[PauseID]int // the same, by pause
 	pauseEnd  int64           // when the first of the pauses ends by itself, by the wall clock
 	ended     []MsgID         // that wait for pauses that have ended, to be made due; nil when there are none
-	limits    Limits          // what operators have set of windows; nil: nothing
+	limits    SetLimits       // what operators have set of windows; nil: nothing
 	// Domains of fast_flush_domains, with the messages that may wait for each.
 	flushSites map[string]*flushSite
 	// The part of the deferred queue that is in memory.
-	window    window
+	window window
+	// Limits that several destinations share (shared.go): all of them, those at the top that
+	// have room and somebody in line, those that parked mail may go on for, and how many are
+	// remembered for their counts alone. All are empty when nothing is limited.
+	shares    map[sharedKey]*shared
+	roots     []*shared
+	owing     []*shared
+	resting   int
 	inherited *inheritance // from Restore; nil: there is nothing, or it is too old
 
 	// timerSeq breaks ties between timers of the same microsecond, so that they fire in
@@ -158,28 +165,50 @@ func (s *Scheduler) Step(now time.Time, ev Event, out []Effect) []Effect {
 	if s.pauseEnd != never && s.pauseEnd <= s.clock.wall {
 		s.endPauses()
 	}
+	s.happened(&ev)
+	// Whatever happened, places may have become free. Mail that is due is taken up first
+	// and delivered next, in that order, so that one Step does for a message all that can
+	// be done; only then does the window of deferred mail see what is missing.
+	s.releaseEnded()
+	s.admit()
+	s.deliver()
+	if len(s.owing) > 0 {
+		s.takeBack()
+		s.admit()
+	}
+	s.lookAhead()
+	s.sayFar()
+	if s.firstActive != nil && s.sweeper.pos == 0 {
+		s.startTimer(&s.sweeper, s.now+sweepInterval)
+	}
+	out, s.out = s.out, nil
+	return out
+}
+
+// happened takes in what an event says.
+func (s *Scheduler) happened(ev *Event) {
 	switch ev.Kind {
 	case EventQueued:
-		s.queued(&ev)
+		s.queued(ev)
 	case EventLoaded:
-		s.loaded(&ev)
+		s.loaded(ev)
 	case EventLoadFailed:
-		s.loadFailed(&ev)
+		s.loadFailed(ev)
 	case EventDone:
 		s.done(ev.Entry, &ev.Result)
 	case EventLost:
 		s.lost(ev.Entry)
 	case EventAgentDown:
-		s.agentDown(&ev)
+		s.agentDown(ev)
 	case EventNotified:
 		if m := s.activeMessage(ev.ID); m != nil {
 			s.notified(m, ev.OK)
 		}
 	case EventFlush:
 		ev.Site = strings.ToLower(ev.Site)
-		s.flush(&ev)
+		s.flush(ev)
 	case EventHold, EventRelease, EventRemove, EventRequeue, EventExpire, EventCorrupt:
-		s.command(&ev)
+		s.command(ev)
 	case EventReconfigured:
 		s.reconfigure(ev.Config)
 	case EventPauses:
@@ -191,27 +220,16 @@ func (s *Scheduler) Step(now time.Time, ev Event, out []Effect) []Effect {
 	case EventAttached:
 		s.attach()
 	case EventFetched:
-		s.fetched(&ev)
+		s.fetched(ev)
 	case EventForget:
 		s.forget(ev.IDs)
 	case EventRecalled:
-		s.recalled(&ev)
+		s.recalled(ev)
 	case EventPassed:
 		s.window.passing = false
+	case EventTerms:
+		s.newTerms(ev.Terms)
 	}
-	// Whatever happened, places may have become free. Mail that is due is taken up first
-	// and delivered next, in that order, so that one Step does for a message all that can
-	// be done; only then does the window of deferred mail see what is missing.
-	s.releaseEnded()
-	s.admit()
-	s.deliver()
-	s.lookAhead()
-	s.sayFar()
-	if s.firstActive != nil && s.sweeper.pos == 0 {
-		s.startTimer(&s.sweeper, s.now+sweepInterval)
-	}
-	out, s.out = s.out, nil
-	return out
 }
 
 // emit orders an effect. The order of calls is the order in which the shell carries them
@@ -308,6 +326,9 @@ func (s *Scheduler) done(id EntryID, r *Result) {
 	}
 	m, q := e.msg, e.peer.queue
 	t := q.tport
+	if e.leaf != nil && !r.Opened {
+		s.reused(e)
+	}
 	// The agent is free before its entry ends, for ending the entry may choose the next
 	// one for the same destination, which should get this agent's session.
 	s.endAgent(e, r.Hungry)
@@ -339,6 +360,9 @@ func (s *Scheduler) done(id EntryID, r *Result) {
 	// endEntry gives the entry back to its pool.
 	turn := e.turn
 	s.endEntry(e)
+	if t.cfg.Mode == Thread && len(s.roots) > 0 {
+		s.grantAll() // the agent goes on with this thread if it may
+	}
 	if t.cfg.Mode == Thread && q.avail && !r.SiteFailed {
 		t.goOn(q, turn)
 	}
@@ -411,6 +435,7 @@ func (s *Scheduler) agentDown(ev *Event) {
 	s.killTransport(t, ev.Status, ev.Reason)
 	for _, id := range ev.Entries {
 		if e := s.busyEntry(id); e != nil {
+			s.unmade(e)
 			s.endAgent(e, false)
 			s.excuseEntry(e, t.excuse, t.status, t.reason)
 		}

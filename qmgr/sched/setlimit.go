@@ -8,13 +8,13 @@ import "posthaste/internal/mail"
 // way is let be: a smaller limit takes effect as deliveries end. A window that was made
 // smaller grows again as deliveries succeed, when the limit is gone.
 
-// Limits says what has been set for a destination: the most deliveries at once, 0 for
+// SetLimits says what has been set for a destination: the most deliveries at once, 0 for
 // nothing. Unless raises is true, a limit of the configuration that is smaller counts. It
 // must always answer the same, and is called in Step.
-type Limits func(transport mail.Transport, nexthop mail.Nexthop) (most int, raises bool)
+type SetLimits func(transport mail.Transport, nexthop mail.Nexthop) (most int, raises bool)
 
 // setLimits replaces what operators have set. nil: nothing.
-func (s *Scheduler) setLimits(limits Limits) {
+func (s *Scheduler) setLimits(limits SetLimits) {
 	s.limits = limits
 	for _, t := range s.transports {
 		for q := t.firstQueue; q != nil; q = q.nxt {

@@ -22,6 +22,9 @@ type site struct {
 	awayN   int     // how many have not
 	alive   bool    // it answered since it last failed
 	pause   PauseID // the mail waits on account of this, not of a failure; 0: of a failure
+	// The shared limit for which the mail waits, and the place in its ring; nil: none.
+	gate             *shared
+	gatePrv, gateNxt int32
 	// The next unused site, while this one is.
 	nxt int32
 }
@@ -71,6 +74,10 @@ func (s *Scheduler) dropSite(i int32) {
 		q.site = 0
 	}
 	delete(s.siteIndex, siteKey{st.tport, st.name, st.pause})
+	if n := st.gate; n != nil {
+		s.leaveGate(i)
+		s.settleShared(n)
+	}
 	*st = site{nxt: s.siteFree}
 	s.siteFree = i
 }

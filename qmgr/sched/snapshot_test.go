@@ -18,9 +18,10 @@ import (
 // what the old one has learnt, and then told the queue as the spool has it.
 func (w *world) succeed(cfg Config) {
 	w.t.Helper()
-	snap := w.s.Snapshot()
+	snap, spent := w.s.Snapshot(), w.s.Spent()
 	w.s = New(cfg)
 	w.s.Restore(w.now, snap)
+	w.s.RestoreSpent(w.now, spent)
 	w.busy, w.order, w.loads, w.asks = map[EntryID]Effect{}, nil, nil, nil
 	ids := make([]MsgID, 0, len(w.mail))
 	for id, l := range w.mail {

@@ -15,6 +15,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/feedback"
 	"posthaste/internal/mail"
+	"posthaste/internal/rate"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what the scheduler does into the story files")
@@ -26,7 +27,9 @@ var rewrite = flag.Bool("rewrite", false, "write what the scheduler does into th
 //	arrive ID to=TRANSPORT:DESTINATION[*COUNT],... [flags=null,verp,trace]
 //	tick DURATION                         let time pass, in one step
 //	run DURATION                          let time pass, waking when the scheduler asks for it
-//	done ENTRY|all [bounced|deferred|unreachable|enough] [hungry]
+//	done ENTRY|all [bounced|deferred|unreachable|enough|over] [hungry]
+//	terms DESTINATION,... [own|site|provider:NAME concurrency=N connections=RATE ...]... [reuse=N], from now on
+//	rollup NEXTHOP,... DESTINATION / limits
 //	serve [COUNT]                         end the oldest delivery again and again; print whose turn it was
 //	lost ENTRY / down TRANSPORT [ENTRY...]
 //	load ID / answer ID yes|no            with "config world manual=1"
@@ -167,6 +170,8 @@ func (st *story) begin() {
 			st.cfg.DelayWarning = dur(st.t, v)
 		case "defer_transports":
 			st.cfg.DeferTransports = strings.Split(v, ",")
+		case "shared_active":
+			st.cfg.SharedActiveLimit = num(st.t, v)
 		case "debug":
 			st.cfg.FeedbackDebug = true
 		default:
@@ -258,6 +263,14 @@ func (st *story) command(verb string, args []string) {
 	case "unlimit":
 		delete(w.limits, args[0])
 		w.setLimits()
+	case "terms":
+		st.terms(args)
+	case "rollup":
+		for _, hop := range strings.Split(args[0], ",") {
+			w.site[hop] = args[1]
+		}
+	case "limits":
+		st.limits()
 	case "resume":
 		delete(w.pauses, PauseID(num(t, args[0])))
 		w.setPauses()
@@ -293,6 +306,69 @@ func (st *story) command(verb string, args []string) {
 		}
 		w.command(ev)
 	}
+}
+
+// terms has shared limits hold for destinations.
+func (st *story) terms(args []string) {
+	terms := &Terms{}
+	level := Level(0)
+	for _, a := range args[1:] {
+		if where, name, ok := strings.Cut(a, ":"); ok {
+			level = Level(slices.Index([]string{"own", "site", "provider"}, where))
+			terms.Shares[level].Name = name
+			continue
+		}
+		l := &terms.Shares[level].Limits
+		k, v, _ := strings.Cut(a, "=")
+		rates := map[string]*rate.Rate{"connections": &l.Connections, "messages": &l.Messages, "recipients": &l.Recipients}
+		switch {
+		case rates[k] != nil:
+			var err error
+			if *rates[k], err = rate.Parse(v); err != nil {
+				st.t.Fatal(err)
+			}
+		case k == "concurrency":
+			l.Concurrency = num(st.t, v)
+		case k == "reuse":
+			terms.Reuse = num(st.t, v)
+		default:
+			st.t.Fatalf("terms: %s?", a)
+		}
+	}
+	ev := Event{Kind: EventTerms}
+	for _, name := range strings.Split(args[0], ",") {
+		st.w.terms[name] = terms
+		for _, t := range st.w.s.transports {
+			if t.name != RetryTransport {
+				ev.Terms = append(ev.Terms, DestTerms{t.name, name, terms})
+			}
+		}
+		for _, site := range st.w.site {
+			terms.Rollup = terms.Rollup || site == name
+		}
+	}
+	st.w.step(ev)
+}
+
+// limits prints the shared limits.
+func (st *story) limits() {
+	st.w.s.SharedLimits(func(l SharedLimit) bool {
+		fmt.Fprintf(&st.out, "%s %s: busy %d waiting %d backlog %d", l.Level, l.Name, l.Busy, l.Waiting, l.Backlog)
+		if l.Parked > 0 {
+			fmt.Fprintf(&st.out, " parked %d", l.Parked)
+		}
+		if l.Connections+l.Messages+l.Recipients > 0 {
+			fmt.Fprintf(&st.out, " today %d/%d/%d", l.Connections, l.Messages, l.Recipients)
+		}
+		if l.Shut {
+			st.out.WriteString(" shut")
+		}
+		if !l.Until.IsZero() {
+			st.out.WriteString(" until " + st.clock(l.Until))
+		}
+		st.out.WriteByte('\n')
+		return true
+	})
 }
 
 // pause has mail for a destination wait.
@@ -363,6 +439,8 @@ func (st *story) done(args []string) {
 			o = unreachable
 		case "enough":
 			o = enough
+		case "over":
+			o = over
 		case "hungry":
 			hungry = true
 		}
@@ -430,6 +508,9 @@ func (st *story) effect(e Effect) {
 			fmt.Fprintf(o, " session of a%d", e.Agent)
 		} else {
 			fmt.Fprintf(o, " by a%d", e.Agent)
+		}
+		if e.Most > 0 {
+			fmt.Fprintf(o, " most %d", e.Most)
 		}
 		o.WriteString([]string{"", " cache=load", " cache=store", " cache=load,store"}[e.Cache])
 	case EffectDismiss:
@@ -501,7 +582,7 @@ func (st *story) state() {
 }
 
 func (st *story) reason(r Reason) string {
-	names := []string{"none", "delivery", "window", "process", "job", "preempted", "rate", "transport rate", "read", "active", "retry", "site", "hold", "notice", "command", "pause"}
+	names := []string{"none", "delivery", "window", "process", "job", "preempted", "rate", "transport rate", "read", "active", "retry", "site", "hold", "notice", "command", "pause", "shared", "beyond"}
 	text := fmt.Sprintf("%d rcpts: %s", r.Count, names[r.Wait])
 	if r.Queue != "" {
 		text += fmt.Sprintf(" at %s/%s", r.Transport, r.Queue)
@@ -514,6 +595,9 @@ func (st *story) reason(r Reason) string {
 	}
 	if r.Limit > 0 {
 		text += fmt.Sprintf(" limit %d", r.Limit)
+	}
+	if r.Gate != "" {
+		text += " of " + r.Gate
 	}
 	if r.By != 0 {
 		text += fmt.Sprintf(" by %d", r.By)

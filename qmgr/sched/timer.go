@@ -16,6 +16,8 @@ const (
 	timerIdle                // an idle agent has waited for IdleMax
 	timerInherit             // what a predecessor knew and nobody has asked for is forgotten
 	timerSweep               // look for mail in the active queue that is out of time
+	timerShared              // a shared limit lets the next delivery go
+	timerBeyond              // a shared limit may take parked mail back
 )
 
 // A timer is part of what it is for, and there at most once.
@@ -25,10 +27,11 @@ type timer struct {
 	at  int64
 	pos int32
 	// What it is part of; kind says which one is set.
-	queue *queue
-	tport *transport
-	msg   *message
-	agent *agent
+	queue  *queue
+	tport  *transport
+	msg    *message
+	agent  *agent
+	shared *shared
 }
 
 func (t *timer) place(_ int, at int32) { t.pos = at }
@@ -74,6 +77,10 @@ func (s *Scheduler) fireTimers() {
 			s.disinherit()
 		case timerSweep:
 			s.sweep()
+		case timerShared:
+			s.settleShared(t.shared)
+		case timerBeyond:
+			s.beyondDue(t.shared)
 		}
 	}
 }

@@ -138,6 +138,10 @@ func (s *Scheduler) selectable(t *transport) bool {
 // transports in turn, then jobs in order, then destinations in turn.
 func (s *Scheduler) deliver() {
 	for i := 0; i < len(s.transports); {
+		// Each delivery that begins may let other destinations begin theirs.
+		if len(s.roots) > 0 {
+			s.grantAll()
+		}
 		t := s.transports[i]
 		if !s.selectable(t) {
 			i++
@@ -172,6 +176,9 @@ func (s *Scheduler) choose(t *transport) *entry {
 	// Within a peer, entries go first in, first out.
 	e, j := p.head, p.job
 	e.turn = turn
+	if p.queue.leaf != nil {
+		s.divide(e)
+	}
 	s.selectEntry(e)
 	// A job that has just given its last entry must read on before it is judged to have
 	// none.
@@ -190,7 +197,10 @@ func (s *Scheduler) handOut(e *entry) {
 	reuse := s.takeAgent(e)
 	s.stats.Decisions++
 	ef := Effect{Kind: EffectDeliver, ID: e.msg.id, Entry: e.id, Agent: e.agent.id, Reuse: reuse,
-		Transport: t.name, Nexthop: q.nexthop, Rcpts: e.rcpts}
+		Transport: t.name, Nexthop: e.nexthop, Rcpts: e.rcpts}
+	if q.terms != nil {
+		ef.Most = q.terms.Reuse
+	}
 	if t.cfg.Mode == Thread {
 		// An idle agent's session is the cache: in thread mode the agent keeps it for
 		// exactly as long as the scheduler does.

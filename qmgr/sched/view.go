@@ -44,6 +44,8 @@ const (
 	WaitNotice             // a notice to the sender is being written
 	WaitCommand            // an operator's command waits for deliveries in progress
 	WaitPause              // suspended by Pause; checked again at Until
+	WaitShared             // the shared limit Gate has no room, until Until if known; without Gate, other destinations come first
+	WaitBeyond             // outside the active queue for the shared limit Gate; next attempt at Until, or earlier when there is room
 )
 
 // A Reason says what a group of a message's recipients waits for.
@@ -59,6 +61,7 @@ type Reason struct {
 	Limit     int
 	By        MsgID
 	Pause     PauseID    // WaitPause
+	Gate      string     // WaitShared, WaitBeyond: the limit's level and name
 	Dead      time.Time  // WaitSite: until when the destination is considered dead; zero: no longer
 	Status    dsn.Status // WaitSite, while dead: the reply that made it dead
 	Text      string
@@ -92,6 +95,10 @@ type Dest struct {
 	Waiting   int // deferred messages that become due when it answers
 	Deferred  int // deferred messages that wait because of it, including Waiting
 	Thread    ThreadState
+	// The shared limit that keeps it from delivering, if it wants to; "": none. GateUntil is
+	// until when at least; zero: until a delivery ends.
+	Gate      string
+	GateUntil time.Time
 }
 
 // A ThreadState is the state of a destination as a thread (see thread.go). It is zero if the
@@ -141,6 +148,13 @@ func (s *Scheduler) Explain(id MsgID) []Reason {
 				r.Wait = WaitRetry
 				break
 			}
+			if st.pause == beyondID {
+				r.Wait = WaitBeyond
+				if st.gate != nil {
+					r.Gate = st.gate.key.String()
+				}
+				break
+			}
 			if st.pause != 0 {
 				r.Wait, r.Pause = WaitPause, st.pause
 				break
@@ -185,6 +199,8 @@ func (s *Scheduler) explainActive(m *message) []Reason {
 			r.Wait, r.Until = WaitNotice, time.Time{}
 		} else if m.cmd != cmdNone {
 			r.Wait, r.Until = WaitCommand, time.Time{}
+		} else if m.parked.pause == beyondID && !m.deferred {
+			r.Wait, r.Until, r.Gate = WaitBeyond, time.Time{}, m.gate.String()
 		} else if m.parked.pause != 0 && !m.deferred {
 			r.Wait, r.Until, r.Pause = WaitPause, time.Time{}, m.parked.pause
 		}
@@ -196,7 +212,7 @@ func (s *Scheduler) explainActive(m *message) []Reason {
 // reason returns the part of a Reason that depends on the entry alone.
 func (e *entry) reason() Reason {
 	q := e.peer.queue
-	r := Reason{Transport: q.tport.name, Queue: q.name, Nexthop: q.nexthop, Count: len(e.rcpts), Since: toTime(e.since)}
+	r := Reason{Transport: q.tport.name, Queue: q.name, Nexthop: e.nexthop, Count: len(e.rcpts), Since: toTime(e.since)}
 	r.Rcpts = slices.Clone(e.rcpts)
 	slices.Sort(r.Rcpts)
 	return r
@@ -215,6 +231,14 @@ func (s *Scheduler) explainWait(e *entry, r *Reason) {
 			if b != nil && b.peer.queue == q {
 				r.By = b.msg.id
 				break
+			}
+		}
+	case q.leaf != nil && !q.held:
+		r.Wait = WaitShared
+		if n := s.gateOf(q); n != nil {
+			r.Gate, r.Limit = n.key.String(), n.limits.Concurrency
+			if at := n.opens(s.now); at != never {
+				r.Limit, r.Until = 0, s.realTime(at)
 			}
 		}
 	case t.cfg.TransportRateDelay > 0:
@@ -295,6 +319,12 @@ func (s *Scheduler) dest(q *queue) Dest {
 	d.Deferred, d.Thread = s.deferredFor(t, q.name), t.thread(q)
 	if q.site != 0 {
 		d.Waiting = s.sites[q.site].n()
+	}
+	if q.stand.gate != nil {
+		if n := s.gateOf(q); n != nil {
+			d.Gate = n.key.String()
+			d.GateUntil = s.realTime(n.opens(s.now))
+		}
 	}
 	return d
 }

@@ -3,6 +3,7 @@ package sched
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sort"
 	"time"
@@ -43,6 +44,9 @@ type world struct {
 	steps   int
 	pauses  map[PauseID]testPause
 	limits  map[string]testLimit // by next hop
+	terms   map[string]*Terms    // by destination
+	site    map[string]string    // of a next hop: the destination's name, if it is another
+	each    func(r *rand.Rand)   // in random histories, before each turn
 	check   bool
 	far     far
 }
@@ -65,7 +69,8 @@ type letter struct {
 }
 
 func newWorld(t tester, cfg Config) *world {
-	w := &world{t: t, s: New(cfg), now: epoch, mail: map[MsgID]*letter{}, busy: map[EntryID]Effect{}, pauses: map[PauseID]testPause{}, limits: map[string]testLimit{}, check: true}
+	w := &world{t: t, s: New(cfg), now: epoch, mail: map[MsgID]*letter{}, busy: map[EntryID]Effect{}, pauses: map[PauseID]testPause{}, limits: map[string]testLimit{}, check: true,
+		terms: map[string]*Terms{}, site: map[string]string{}}
 	w.far.away = map[MsgID]bool{}
 	if cfg.DeferredLimit > 0 {
 		w.step(Event{Kind: EventAttached})
@@ -91,6 +96,12 @@ func (w *world) marked(r Rcpt) Rcpt {
 		if p := w.pauses[id]; p.queue == r.Queue && (!p.odd || r.Index%2 == 1) {
 			r.Pause = id
 		}
+	}
+	if r.Transport != RetryTransport && r.Transport != ErrorTransport {
+		if site := w.site[string(r.Nexthop)]; site != "" {
+			r.Queue = site
+		}
+		r.Terms = w.terms[r.Queue]
 	}
 	return r
 }
@@ -308,6 +319,7 @@ const (
 	deferred // the destination took part
 	unreachable
 	enough // the destination took part, and said that it wants less
+	over   // sent, over a connection that was open
 )
 
 // done reports the end of a busy entry.
@@ -325,7 +337,10 @@ func (w *world) done(id EntryID, o outcome, hungry bool) {
 		}
 	}
 	l := w.mail[e.ID]
-	r := Result{Hungry: hungry}
+	r := Result{Hungry: hungry, Opened: !e.Reuse && o != over}
+	if o == over {
+		o = sent
+	}
 	if e.Transport == RetryTransport {
 		o = deferred
 	}

@@ -1,0 +1,156 @@
+// Mail that is too much for the active queue. What waits for a shared limit would fill it,
+// and mail for everybody else would wait outside. So a limit that has no room keeps no more
+// than SharedActiveLimit messages there. Further ones are parked: like mail for which there
+// is a pause they are deferred without an attempt being counted, and kept by destination.
+// As messages leave the limit's lines, parked ones take their places, one of each
+// destination in turn.
+//
+// Mail that is new does not slip past mail that is parked: it is parked behind it.
+// Deferred mail whose own time has come does, where there is room.
+
+package sched
+
+import "posthaste/internal/dsn"
+
+// beyondID marks what waits for a shared limit outside the active queue. In the lists of
+// deferred mail it stands where the number of a pause does.
+const beyondID PauseID = 1<<32 - 2
+
+// recheckTime is how often a limit that has mail parked looks whether its lines have become
+// short although nobody left them: parked messages may be removed after they have been
+// called, and then nothing calls the next.
+const recheckTime = 10 * second
+
+// statusBeyond is RFC 3463's "mail system congestion".
+var statusBeyond = dsn.S(4, 4, 5)
+
+// beyondFor is the limit on whose account a message must not wait for q in the active
+// queue; nil: it may. A flush of one message overrides it.
+func (s *Scheduler) beyondFor(m *message, q *queue) *shared {
+	limit, rec := s.cfg.SharedActiveLimit, s.record(m)
+	if limit <= 0 || rec.flags&flagRevive != 0 {
+		return nil
+	}
+	for n := q.leaf; n != nil; n = n.parent {
+		if (n.backlog >= limit && !s.room(n) || n.parked > 0 && m.fresh) && !m.waitsFor(q) {
+			return n
+		}
+	}
+	return nil
+}
+
+// waitsFor says whether recipients of m wait for q already: then others may join them.
+func (m *message) waitsFor(q *queue) bool {
+	for _, j := range m.jobs {
+		if j.tport == q.tport {
+			p := j.findPeer(q)
+			return p != nil && p.todo > 0
+		}
+	}
+	return false
+}
+
+// parkBeyond parks a recipient.
+func (s *Scheduler) parkBeyond(m *message, r *Rcpt, q *queue, n *shared) {
+	m.gate = n.key
+	var sites []string
+	if r.Site != "" {
+		sites = []string{r.Site}
+	}
+	p := &pause{Pause: Pause{ID: beyondID, Status: statusBeyond, Reason: "waiting for the limit of " + n.key.String()}}
+	s.park(m, p, q.tport, q.name, []int{r.Index}, sites)
+	s.releaseQueue(q)
+}
+
+// atGate makes the list of a destination's parked mail one that the limit of m takes back
+// from. It says whether there is such a limit; it may have been forgotten since.
+func (s *Scheduler) atGate(m *message) bool { return s.shares[m.gate] != nil }
+
+// joinGate puts a site into the ring of the limit for which its mail waits.
+func (s *Scheduler) joinGate(i int32, k sharedKey) {
+	n, st := s.shares[k], &s.sites[i]
+	if n == nil || st.gate != nil {
+		return
+	}
+	st.gate = n
+	st.gatePrv, st.gateNxt = n.lastSite, 0
+	if n.lastSite != 0 {
+		s.sites[n.lastSite].gateNxt = i
+	} else {
+		n.firstSite = i
+	}
+	n.lastSite = i
+	if n.recheck.pos == 0 {
+		s.startTimer(&n.recheck, s.now+recheckTime)
+	}
+}
+
+// leaveGate takes it out.
+func (s *Scheduler) leaveGate(i int32) {
+	st := &s.sites[i]
+	n := st.gate
+	if st.gatePrv != 0 {
+		s.sites[st.gatePrv].gateNxt = st.gateNxt
+	} else {
+		n.firstSite = st.gateNxt
+	}
+	if st.gateNxt != 0 {
+		s.sites[st.gateNxt].gatePrv = st.gatePrv
+	} else {
+		n.lastSite = st.gatePrv
+	}
+	st.gate, st.gatePrv, st.gateNxt = nil, 0, 0
+}
+
+// countBacklog counts a job's mail for q in or out of the lines.
+func (s *Scheduler) countBacklog(q *queue, n int) {
+	for a := q.leaf; a != nil; a = a.parent {
+		a.backlog += n
+		if n < 0 && a.parked > 0 {
+			if a.owed == 0 {
+				s.owing = append(s.owing, a)
+			}
+			a.owed++
+		}
+	}
+}
+
+// takeBack has parked messages take the places of those that have left the lines.
+func (s *Scheduler) takeBack() {
+	for _, n := range s.owing {
+		k := min(n.owed, s.cfg.SharedActiveLimit-n.backlog)
+		n.owed = 0
+		s.callBack(n, k)
+	}
+	clear(s.owing)
+	s.owing = s.owing[:0]
+}
+
+// callBack makes k parked messages of n due.
+func (s *Scheduler) callBack(n *shared, k int) {
+	for ; k > 0 && n.firstSite != 0; k-- {
+		i := n.firstSite
+		s.leaveGate(i)
+		s.joinGate(i, n.key) // its next one is behind those of the others
+		if st := &s.sites[i]; st.waiting.n > 0 {
+			s.makeDue(st.waiting.head)
+		} else {
+			s.recall(i)
+		}
+	}
+}
+
+// beyondDue looks whether a limit has room for parked mail. When all that was called before
+// has come, the lines are as short as they seem.
+func (s *Scheduler) beyondDue(n *shared) {
+	limit := s.cfg.SharedActiveLimit
+	if limit <= 0 { // it has been switched off since
+		limit = max(s.cfg.ActiveLimit/10, 1)
+	}
+	if s.due.n == 0 && s.loading == 0 && n.backlog <= limit/2 {
+		s.callBack(n, limit-n.backlog)
+	}
+	if n.parked > 0 {
+		s.startTimer(&n.recheck, s.now+recheckTime)
+	}
+}

@@ -1,0 +1,101 @@
+package sched
+
+// sums is what a shared limit should have.
+type sums struct{ members, busy, held, waiting, backlog, parked int }
+
+// shared: the counts of each limit are the sums of what is below it, no limit is passed,
+// and whoever waits has a reason to: a limit with room has nobody in its line, or stands in
+// one itself.
+func (c *checker) shared() {
+	s := c.s
+	has := map[*shared]*sums{}
+	of := func(n *shared) *sums {
+		if has[n] == nil {
+			has[n] = &sums{}
+		}
+		return has[n]
+	}
+	for _, t := range s.transports {
+		for q := t.firstQueue; q != nil; q = q.nxt {
+			if q.leaf == nil {
+				continue
+			}
+			of(q.leaf).members++
+			for n := q.leaf; n != nil; n = n.parent {
+				of(n).backlog += q.peers.n
+				if q.held {
+					of(n).held++
+				} else if q.stand.gate != nil {
+					of(n).waiting++
+				}
+			}
+		}
+	}
+	for _, e := range s.busy {
+		if e == nil {
+			continue
+		}
+		for n := e.leaf; n != nil; n = n.parent {
+			of(n).busy++
+		}
+	}
+	for i := range s.sites {
+		if st := &s.sites[i]; st.gate != nil {
+			of(st.gate).parked += st.n()
+			c.ok(st.pause == beyondID, "site %s: at a limit, and waits for something else", st.name)
+		}
+	}
+	resting := 0
+	for k, n := range s.shares {
+		if n.parent != nil {
+			of(n.parent).members++
+		}
+		if n.resting {
+			resting++
+		}
+		c.ok(k == n.key && (n.parent == nil || n.parent.key.level > k.level), "limit %v: misplaced", k)
+	}
+	for n := range has {
+		c.ok(s.shares[n.key] == n, "limit %v: forgotten, and in use", n.key)
+	}
+	c.ok(resting == s.resting, "%d limits rest, count %d", resting, s.resting)
+	c.ok(len(s.roots) == 0 && len(s.owing) == 0, "limits: places have not been given out")
+	for _, n := range s.shares {
+		c.ok(*of(n) == sums{n.members, n.busy, n.held, n.waiting, n.backlog, n.parked}, "limit %v: has %+v, counts %+v", n.key, *of(n),
+			sums{n.members, n.busy, n.held, n.waiting, n.backlog, n.parked})
+		c.sharedOne(n)
+	}
+}
+
+// sharedOne checks one shared limit by itself.
+func (c *checker) sharedOne(n *shared) {
+	now, conc := c.s.now, n.limits.Concurrency
+	c.ok(conc == 0 || n.busy+n.held <= conc+n.over, "limit %v: %d under way and %d about to be, of %d and %d", n.key, n.busy, n.held, conc, n.over)
+	count := 0
+	var last *stander
+	for st := n.line.first; st != nil; st = st.nxt {
+		count++
+		c.ok(st.gate == n && st.prv == last, "limit %v: line broken", n.key)
+		c.ok(n.granted-st.joined <= st.before, "limit %v: %d were served before one that had %d ahead", n.key, n.granted-st.joined, st.before)
+		last = st
+	}
+	c.ok(count == n.line.n && last == n.line.last, "limit %v: %d in line, count %d", n.key, count, n.line.n)
+	room := c.s.room(n)
+	if n.parent == nil {
+		c.ok(n.line.n == 0 || !room, "limit %v: has room, and %d wait", n.key, n.line.n)
+	} else {
+		c.ok((n.line.n > 0 && room) == (n.stand.gate == n.parent), "limit %v: %d wait, has room %v, in its parent's line %v", n.key, n.line.n, room, n.stand.gate != nil)
+	}
+	if at := n.opens(now); n.line.n > 0 && n.place() && at != never {
+		c.ok(n.timer.pos != 0 && n.timer.at == at, "limit %v: nobody wakes it", n.key)
+	}
+	c.ok(n.resting == (n.members == 0 && n.busy == 0 && n.parked == 0), "limit %v: rests %v with %d members", n.key, n.resting, n.members)
+	c.ok(!n.resting || n.timer.pos != 0, "limit %v: kept for ever", n.key)
+	c.ok(n.parked == 0 || n.recheck.pos != 0, "limit %v: nobody looks after its parked mail", n.key)
+	parked := 0
+	for i := n.firstSite; i != 0; i = c.s.sites[i].gateNxt {
+		parked += c.s.sites[i].n()
+		c.ok(c.s.sites[i].gate == n, "limit %v: ring broken", n.key)
+	}
+	c.ok(parked == n.parked, "limit %v: %d parked in its ring, count %d", n.key, parked, n.parked)
+}

@@ -1,0 +1,258 @@
+// Who goes next under a shared limit. A destination that could take an entry asks its
+// innermost limit for a place. With a place it is a candidate for selection; without, it
+// stands in a line, and is none. A place is for one delivery, with one connection and one
+// recipient at least. All limits from there to the top have room for the places that were
+// given, so that whoever is a candidate may really begin: selection never has to look for
+// one that may. A place that is not used, because the transport has no agent for it, is
+// kept, and others of the same limits wait behind it. They mostly wait for the same agents.
+//
+//	provider   ◄─ line of sites and destinations, one turn each
+//	  └ site   ◄─ line of destinations
+//	      └ destination ── one place at a time, for one delivery
+//
+// A limit stands in its parent's line itself while somebody waits for it and it has room.
+// So each place that becomes free at the top goes down to a destination in as many steps as
+// there are levels, without looking at anybody who cannot go. Lines are first come, first
+// served, and who has been served and wants more goes to the end. So who stands in a line
+// of n is served after at most n others there.
+
+package sched
+
+import "posthaste/internal/rate"
+
+// A stander is a place in a limit's line: of a destination, or of a limit below.
+type stander struct {
+	gate     *shared // in whose line; nil: in none
+	prv, nxt *stander
+	// One of these is set for good.
+	queue *queue
+	node  *shared
+	// gate.granted when it came, and how many stood before it then.
+	joined, before uint64
+}
+
+// A line is the list of those who wait for a limit, first come first.
+type line struct {
+	first, last *stander
+	n           int
+}
+
+// joinLine puts st at the end of n's line.
+func (s *Scheduler) joinLine(n *shared, st *stander) {
+	l := &n.line
+	st.gate, st.prv = n, l.last
+	if l.last != nil {
+		l.last.nxt = st
+	} else {
+		l.first = st
+	}
+	l.last = st
+	st.joined, st.before = n.granted, uint64(l.n)
+	l.n++
+}
+
+// leaveLine takes st out of the line in which it stands, if it stands in one.
+func (s *Scheduler) leaveLine(st *stander) {
+	if st.gate == nil {
+		return
+	}
+	l := &st.gate.line
+	if st.prv != nil {
+		st.prv.nxt = st.nxt
+	} else {
+		l.first = st.nxt
+	}
+	if st.nxt != nil {
+		st.nxt.prv = st.prv
+	} else {
+		l.last = st.prv
+	}
+	l.n--
+	st.gate, st.prv, st.nxt = nil, nil, nil
+}
+
+// ask brings a destination's place in line with whether it wants to begin a delivery, and
+// says whether it may.
+func (s *Scheduler) ask(q *queue, wants bool) bool {
+	switch {
+	case !wants:
+		s.stepBack(q)
+		return false
+	case q.held:
+		return true
+	case q.stand.gate == nil:
+		s.joinLine(q.leaf, &q.stand)
+		s.countWaiting(q, 1)
+		s.settleShared(q.leaf)
+	}
+	return false
+}
+
+// stepBack takes a destination out of its line, or gives back the place that it has.
+func (s *Scheduler) stepBack(q *queue) {
+	switch {
+	case q.held:
+		q.held = false
+		for a := q.leaf; a != nil; a = a.parent {
+			a.held--
+		}
+	case q.stand.gate != nil:
+		s.leaveLine(&q.stand)
+		s.countWaiting(q, -1)
+	default:
+		return
+	}
+	s.settleShared(q.leaf)
+}
+
+func (s *Scheduler) countWaiting(q *queue, n int) {
+	for a := q.leaf; a != nil; a = a.parent {
+		a.waiting += n
+	}
+}
+
+// settleShared brings n and the limits above it in line with a change: of who waits, of
+// what has been counted, of what is bounded. Whoever changes one of these must call it.
+// Places are not given here, but by grantAll: what is changing may be half changed.
+func (s *Scheduler) settleShared(n *shared) {
+	for n != nil {
+		parent := n.parent
+		if n.over > 0 {
+			n.over = min(n.over, max(n.busy+n.held-n.limits.Concurrency, 0))
+		}
+		wants := n.line.n > 0 && s.room(n)
+		switch {
+		case parent == nil:
+			if wants && !n.due {
+				n.due = true
+				s.roots = append(s.roots, n)
+			}
+		case wants && n.stand.gate == nil:
+			s.joinLine(parent, &n.stand)
+		case !wants && n.stand.gate != nil:
+			s.leaveLine(&n.stand)
+		}
+		s.await(n)
+		n = parent
+	}
+}
+
+// await sets n's timer: to when its rates let the next go, if somebody waits for that. A
+// place of its concurrency becomes free with the end of a delivery, which needs no timer.
+func (s *Scheduler) await(n *shared) {
+	if n.line.n > 0 && n.place() {
+		if at := n.opens(s.now); at != never {
+			if n.timer.pos == 0 || n.timer.at != at {
+				s.startTimer(&n.timer, at)
+			}
+			return
+		}
+	}
+	s.stopTimer(&n.timer)
+	s.rest(n)
+}
+
+// grantAll gives out all places that there are.
+func (s *Scheduler) grantAll() {
+	for i := 0; i < len(s.roots); i++ {
+		n := s.roots[i]
+		n.due = false
+		for n.parent == nil && n.line.n > 0 && s.room(n) { // it may have got a parent since
+			s.grant(n)
+		}
+	}
+	clear(s.roots)
+	s.roots = s.roots[:0]
+}
+
+// grant gives a place of root, which has one and somebody in its line, to the destination
+// whose turn it is. Every limit in a line has somebody in its own, and room.
+func (s *Scheduler) grant(root *shared) {
+	n := root
+	var q *queue
+	for q == nil {
+		st := n.line.first
+		s.leaveLine(st)
+		n.granted++
+		q, n = st.queue, st.node
+	}
+	q.held = true
+	for a := q.leaf; a != nil; a = a.parent {
+		a.held++
+		a.waiting--
+	}
+	s.settleShared(q.leaf) // those below root whose turn it was go to the end of their lines
+	s.updateQueue(q)
+}
+
+// beginShared makes a place a delivery: e has been selected.
+func (s *Scheduler) beginShared(e *entry) {
+	q := e.peer.queue
+	q.held = false
+	e.leaf = q.leaf
+	for a := e.leaf; a != nil; a = a.parent {
+		a.held--
+		a.busy++
+		a.spend(s.now, len(e.rcpts))
+	}
+	s.settleShared(e.leaf)
+}
+
+// endShared ends it.
+func (s *Scheduler) endShared(e *entry) {
+	for a := e.leaf; a != nil; a = a.parent {
+		a.busy--
+	}
+	s.settleShared(e.leaf)
+	e.leaf = nil
+}
+
+// reused: a delivery was made over a connection that was open before it. The one that was
+// counted for it in advance was not needed.
+func (s *Scheduler) reused(e *entry) {
+	for a := e.leaf; a != nil; a = a.parent {
+		a.conns.Refund(a.limits.Connections, s.now, e.since, 1)
+	}
+	s.settleShared(e.leaf)
+}
+
+// unmade: a delivery has not even been begun, since no agent could be had.
+func (s *Scheduler) unmade(e *entry) {
+	for a := e.leaf; a != nil; a = a.parent {
+		a.refund(s.now, e.since, len(e.rcpts))
+	}
+	s.settleShared(e.leaf)
+}
+
+// divide cuts an entry that is about to be selected to what its limits have left for the
+// day. The rest waits as an entry of its own.
+func (s *Scheduler) divide(e *entry) {
+	n := len(e.rcpts)
+	for a := e.peer.queue.leaf; a != nil; a = a.parent {
+		if r := a.limits.Recipients; r.Per == rate.Day {
+			n = min(n, int(a.rcpts.Room(r, s.now))-a.held+1) // each other place is good for one
+		}
+	}
+	if n = max(n, 1); n == len(e.rcpts) {
+		return
+	}
+	rest := s.newEntry(e.peer)
+	rest.apart, rest.nexthop, rest.since = e.apart, e.nexthop, e.since
+	rest.rcpts = append(rest.rcpts, e.rcpts[n:]...)
+	e.rcpts = e.rcpts[:n]
+	if len(e.sites) > n {
+		rest.sites = append(rest.sites, e.sites[n:]...)
+		e.sites = e.sites[:n]
+	}
+}
+
+// gateOf is the limit that a destination which stands in a line really waits for: the
+// innermost on its way that has no room. nil: it waits for its turn.
+func (s *Scheduler) gateOf(q *queue) *shared {
+	for n := q.leaf; n != nil; n = n.parent {
+		if !s.room(n) {
+			return n
+		}
+	}
+	return nil
+}

@@ -1,0 +1,460 @@
+// Shared limits: bounds that hold for several destinations together, because one provider,
+// or one set of mail hosts, is behind them. Here is what they are, how destinations come
+// under them, and what is counted. Who waits for one, and who goes next, is in gate.go;
+// what becomes of mail that is too much for the active queue is in beyond.go.
+//
+// Shared limits are a forest of at most three levels: a destination's own limits, those of
+// its site, those of its provider. All that a delivery needs is to follow the way up from
+// its destination. With no limits set there are none of these structures, and a
+// destination has a nil pointer.
+
+package sched
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/rate"
+)
+
+// Level says what a shared limit belongs to. A limit of a lower level is below at most one
+// of each higher level.
+type Level uint8
+
+const (
+	OwnLimit      Level = iota // one domain, whatever transports and mailboxes its mail goes to
+	SiteLimit                  // the domains that have the same mail hosts
+	ProviderLimit              // sites and domains that one company serves
+	levels
+)
+
+// String is the level's name in tables and listings.
+func (l Level) String() string {
+	switch l {
+	case OwnLimit:
+		return "domain"
+	case SiteLimit:
+		return "site"
+	case ProviderLimit:
+		return "provider"
+	}
+	return "unknown"
+}
+
+// Limits are the bounds of one shared limit. The zero value of each is no bound.
+type Limits struct {
+	Concurrency int       // deliveries at once
+	Connections rate.Rate // connections that are opened
+	Messages    rate.Rate // deliveries that begin
+	Recipients  rate.Rate // recipients of those. By the day, a delivery to too many is divided
+}
+
+// A Share is a limit by its name, as a destination is told of it. Without a name there is
+// none.
+type Share struct {
+	Name   string
+	Limits Limits
+}
+
+// Terms are what holds for a destination besides its window. They are not changed once
+// they have been passed to the scheduler, which compares them by their address: who makes
+// them gives destinations with the same terms the same pointer.
+type Terms struct {
+	Shares [levels]Share // by Level
+	// Several next hops are one destination: each delivery goes to that of its recipients.
+	Rollup bool
+	// The most deliveries that an agent may make over one connection; 0: as the agent's own
+	// settings say.
+	Reuse int
+}
+
+// DestTerms are new terms for a destination; nil: none.
+type DestTerms struct {
+	Transport mail.Transport
+	Queue     string
+	Terms     *Terms
+}
+
+// maxResting bounds the shared limits that are remembered only for what was counted.
+// Beyond that number they are forgotten with their last destination: strangers choose
+// destinations, and must not fill the memory with their names.
+const maxResting = 1 << 17
+
+// sharedKey names a shared limit.
+type sharedKey struct {
+	level Level
+	name  string
+}
+
+// String is the name as people read it.
+func (k sharedKey) String() string { return k.level.String() + " " + k.name }
+
+// A shared is a shared limit that has destinations, or whose counts are still of use.
+type shared struct {
+	key    sharedKey
+	limits Limits
+	// The limit that holds besides; nil: none. It is of a higher level.
+	parent *shared
+	// Destinations and shared limits directly below.
+	members int
+	// Deliveries under way to destinations below, and destinations below that may begin one
+	// and have not yet. There is room for all of those.
+	busy, held int
+	// How many of these there may be beyond Concurrency: it was made smaller, or
+	// destinations came from elsewhere with deliveries under way.
+	over int
+	// What has been spent.
+	conns, msgs, rcpts rate.Meter
+
+	// Who waits for it, and its own place in its parent's line (gate.go). waiting is how
+	// many destinations wait here and below, granted how many places in the line have been
+	// served, ever.
+	line    line
+	stand   stander
+	waiting int
+	granted uint64
+	// When its meters let the next go, or make it forgettable.
+	timer timer
+	// It is on s.roots.
+	due bool
+	// It has no members, and is counted in s.resting; or it is not even remembered any more.
+	resting, gone bool
+
+	// Jobs with mail that waits for destinations below: about the messages that it keeps in
+	// the active queue. For the rest see beyond.go.
+	backlog             int
+	parked              int
+	firstSite, lastSite int32
+	owed                int
+	recheck             timer
+}
+
+// room says whether one more delivery may begin under n itself, whatever holds above.
+func (s *Scheduler) room(n *shared) bool { return n.place() && n.next(s.now) <= s.now }
+
+// place says whether its concurrency allows one more.
+func (n *shared) place() bool {
+	return n.limits.Concurrency == 0 || n.busy+n.held < n.limits.Concurrency
+}
+
+// next is when its rates allow one more, besides those that have their places: now, later,
+// or rate.Never, if one of those must begin first.
+func (n *shared) next(now int64) int64 {
+	l, k := &n.limits, int64(n.held)+1
+	return max(n.conns.Next(l.Connections, now, k), n.msgs.Next(l.Messages, now, k), n.rcpts.Next(l.Recipients, now, k))
+}
+
+// spend counts a delivery. That it needs a connection is assumed until it is known.
+func (n *shared) spend(now int64, rcpts int) {
+	l := &n.limits
+	n.conns.Spend(l.Connections, now, 1)
+	n.msgs.Spend(l.Messages, now, 1)
+	n.rcpts.Spend(l.Recipients, now, int64(rcpts))
+}
+
+// refund takes back what was counted at a time, for a delivery that is not made.
+func (n *shared) refund(now, spent int64, rcpts int) {
+	l := &n.limits
+	n.conns.Refund(l.Connections, now, spent, 1)
+	n.msgs.Refund(l.Messages, now, spent, 1)
+	n.rcpts.Refund(l.Recipients, now, spent, int64(rcpts))
+}
+
+// opens is when its rates let somebody go whom they keep now; never: they keep nobody, or
+// that is not known.
+func (n *shared) opens(now int64) int64 {
+	if at := n.next(now); at > now && at != rate.Never {
+		return at
+	}
+	return never
+}
+
+// fresh says whether nothing is lost when n is forgotten.
+func (n *shared) fresh(now int64) bool {
+	return n.conns.Fresh(now) && n.msgs.Fresh(now) && n.rcpts.Fresh(now)
+}
+
+// until is when n will be fresh if nothing happens.
+func (n *shared) until(now int64) int64 {
+	return max(n.conns.Until(now), n.msgs.Until(now), n.rcpts.Until(now))
+}
+
+// newTerms carries out EventTerms.
+func (s *Scheduler) newTerms(list []DestTerms) {
+	for _, d := range list {
+		if t := s.transportIndex[d.Transport]; t != nil && t.queues[d.Queue] != nil {
+			s.setTerms(t.queues[d.Queue], d.Terms)
+		}
+	}
+}
+
+// setTerms brings a destination under the limits of its terms. The latest terms are right
+// about a limit that several destinations have: a table may have changed since the others
+// were told.
+func (s *Scheduler) setTerms(q *queue, terms *Terms) {
+	q.terms = terms
+	var chain [levels]*shared
+	var leaf *shared
+	if terms != nil {
+		for l := levels; l > 0; l-- {
+			sh := &terms.Shares[l-1]
+			n := s.shares[sharedKey{l - 1, sh.Name}]
+			if sh.Name == "" || n == nil && sh.Limits == (Limits{}) {
+				continue
+			}
+			if n == nil {
+				n = s.newShared(sharedKey{l - 1, sh.Name})
+			}
+			n.members++ // until q is below it, it must not be forgotten
+			s.changeLimits(n, sh.Limits)
+			s.reparent(n, leaf)
+			chain[l-1], leaf = n, n
+		}
+	}
+	if leaf != q.leaf {
+		s.moveQueue(q, leaf)
+	}
+	for _, n := range chain {
+		if n != nil {
+			n.members--
+			s.settleShared(n)
+		}
+	}
+	s.updateQueue(q)
+}
+
+// newShared makes a shared limit that limits nothing yet.
+func (s *Scheduler) newShared(k sharedKey) *shared {
+	n := &shared{key: k}
+	n.stand.node = n
+	n.timer.kind, n.timer.shared = timerShared, n
+	n.recheck.kind, n.recheck.shared = timerBeyond, n
+	if s.shares == nil {
+		s.shares = make(map[sharedKey]*shared)
+	}
+	s.shares[k] = n
+	return n
+}
+
+// changeLimits sets what n bounds. What is under way stays.
+func (s *Scheduler) changeLimits(n *shared, l Limits) {
+	if n.limits == l {
+		return
+	}
+	n.conns.Change(l.Connections, s.now)
+	n.msgs.Change(l.Messages, s.now)
+	n.rcpts.Change(l.Recipients, s.now)
+	n.limits = l
+	n.allow()
+	s.settleShared(n)
+}
+
+// allow lets n have what it has, until some of it has ended.
+func (n *shared) allow() {
+	n.over = 0
+	if c := n.limits.Concurrency; c > 0 {
+		n.over = max(n.busy+n.held-c, 0)
+	}
+}
+
+// reparent puts n below another limit, with all that it has.
+func (s *Scheduler) reparent(n, parent *shared) {
+	old := n.parent
+	if old == parent {
+		return
+	}
+	s.leaveLine(&n.stand)
+	n.weigh(-1)
+	n.parent = parent
+	n.weigh(1)
+	if parent != nil {
+		parent.members++
+	}
+	if old != nil {
+		old.members--
+		s.settleShared(old)
+	}
+	s.settleShared(n)
+}
+
+// weigh adds what n has to all limits above it, or takes it away with sign -1.
+func (n *shared) weigh(sign int) {
+	for a := n.parent; a != nil; a = a.parent {
+		a.busy += sign * n.busy
+		a.held += sign * n.held
+		a.waiting += sign * n.waiting
+		a.backlog += sign * n.backlog
+		a.allow()
+	}
+}
+
+// moveQueue puts a destination below leaf; nil: it has no limits. Deliveries under way are
+// counted where they began.
+func (s *Scheduler) moveQueue(q *queue, leaf *shared) {
+	s.stepBack(q)
+	old := q.leaf
+	for a := old; a != nil; a = a.parent {
+		a.backlog -= q.peers.n
+	}
+	q.leaf = leaf
+	q.stand.queue = q
+	for a := leaf; a != nil; a = a.parent {
+		a.backlog += q.peers.n
+	}
+	if leaf != nil {
+		leaf.members++
+	}
+	if old != nil {
+		old.members--
+		s.settleShared(old)
+	}
+}
+
+// rest sees to a shared limit that may have nobody below it any more: it is forgotten when
+// nothing is lost by that.
+func (s *Scheduler) rest(n *shared) {
+	if n.gone {
+		return
+	}
+	resting := n.members == 0 && n.busy == 0 && n.parked == 0
+	if resting && !n.resting {
+		s.resting++
+	} else if !resting && n.resting {
+		s.resting--
+	}
+	n.resting = resting
+	if !resting {
+		return
+	}
+	if at := n.until(s.now); at > s.now && s.resting <= maxResting {
+		s.startTimer(&n.timer, at)
+		return
+	}
+	s.stopTimer(&n.timer)
+	s.stopTimer(&n.recheck)
+	s.resting--
+	n.gone = true
+	delete(s.shares, n.key)
+	if p := n.parent; p != nil {
+		n.parent = nil
+		p.members--
+		s.settleShared(p)
+	}
+}
+
+// A Spent is what has been counted for a shared limit, to be kept over a restart.
+type Spent struct {
+	Level                             Level
+	Name                              string
+	Connections, Messages, Recipients rate.Meter
+}
+
+// Spent returns what has been counted and still matters, in the order of names. It shares
+// no memory with s.
+func (s *Scheduler) Spent() []Spent {
+	var list []Spent
+	for _, n := range s.shares {
+		if !n.fresh(s.now) {
+			list = append(list, Spent{n.key.level, n.key.name, n.conns, n.msgs, n.rcpts})
+		}
+	}
+	slices.SortFunc(list, func(a, b Spent) int {
+		return cmp.Or(cmp.Compare(a.Level, b.Level), cmp.Compare(a.Name, b.Name))
+	})
+	return list
+}
+
+// RestoreSpent has a scheduler that knows of no shared limit yet go on with what another
+// one has counted. What comes from a file is not relied on: what lies ahead of the clock is
+// of no use, and a debt is cut to what the limit can owe as soon as that is known.
+func (s *Scheduler) RestoreSpent(now time.Time, list []Spent) {
+	s.now = s.clock.advance(now.UnixMicro())
+	for i := range list {
+		sp := &list[i]
+		k := sharedKey{sp.Level, sp.Name}
+		if sp.Level >= levels || sp.Name == "" || s.shares[k] != nil || i >= maxResting {
+			continue
+		}
+		n := s.newShared(k)
+		n.conns, n.msgs, n.rcpts = s.saneMeter(sp.Connections), s.saneMeter(sp.Messages), s.saneMeter(sp.Recipients)
+		s.rest(n)
+	}
+}
+
+// saneMeter is a meter that another process has written down.
+func (s *Scheduler) saneMeter(m rate.Meter) rate.Meter {
+	const day = int64(rate.Day / time.Microsecond)
+	m.Due, m.Count = min(max(m.Due, 0), s.now+day), max(m.Count, 0)
+	if m.Date > s.now/day || m.Date < 0 {
+		m.Date, m.Count = 0, 0
+	}
+	return m
+}
+
+// A SharedLimit describes a shared limit, for listings.
+type SharedLimit struct {
+	Level    Level
+	Name     string
+	Limits   Limits
+	Provider string // of a site or a domain; "": none that has limits
+	Busy     int    // deliveries in progress
+	Waiting  int    // destinations that wait for it, or for one above it
+	Backlog  int    // about the messages that it keeps in the active queue
+	Parked   int    // messages that wait outside, until there is room
+	// Whether it keeps destinations waiting now, and until when at least; zero: until a
+	// delivery ends.
+	Shut  bool
+	Until time.Time
+	// What has been counted today, of rates by the day.
+	Connections, Messages, Recipients int64
+}
+
+// SharedLimits visits all shared limits in the order of level and name.
+func (s *Scheduler) SharedLimits(yield func(SharedLimit) bool) {
+	keys := slices.SortedFunc(maps.Keys(s.shares), func(a, b sharedKey) int {
+		return cmp.Or(cmp.Compare(b.level, a.level), cmp.Compare(a.name, b.name))
+	})
+	for _, k := range keys {
+		if !yield(s.shares[k].view(s)) {
+			return
+		}
+	}
+}
+
+func (n *shared) view(s *Scheduler) SharedLimit {
+	today := func(r rate.Rate, m rate.Meter) int64 {
+		if r.Per != rate.Day {
+			return 0
+		}
+		return r.N - m.Room(r, s.now) // m is a copy
+	}
+	l := &n.limits
+	v := SharedLimit{Level: n.key.level, Name: n.key.name, Limits: *l, Busy: n.busy, Waiting: n.waiting, Backlog: n.backlog, Parked: n.parked,
+		Connections: today(l.Connections, n.conns), Messages: today(l.Messages, n.msgs), Recipients: today(l.Recipients, n.rcpts)}
+	if !s.room(n) {
+		v.Shut = true
+		v.Until = s.realTime(n.opens(s.now))
+	}
+	for a := n.parent; a != nil; a = a.parent {
+		if a.key.level == ProviderLimit {
+			v.Provider = a.key.name
+		}
+	}
+	return v
+}
+
+// Sharing visits the shared limits that hold for a destination in core, innermost first.
+func (s *Scheduler) Sharing(d *Dest, yield func(SharedLimit) bool) {
+	t := s.transportIndex[d.Transport]
+	if t == nil || t.queues[d.Queue] == nil {
+		return
+	}
+	for n := t.queues[d.Queue].leaf; n != nil; n = n.parent {
+		if !yield(n.view(s)) {
+			return
+		}
+	}
+}

@@ -1,0 +1,372 @@
+package sched
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"posthaste/internal/rate"
+)
+
+// randomLimits are narrow enough for a random history to run into.
+func randomLimits(r *rand.Rand) (l Limits) {
+	span := func() rate.Rate {
+		return rate.Rate{N: 1 + r.Int64N(8), Per: []time.Duration{time.Second, time.Minute, 10 * time.Minute}[r.IntN(3)]}
+	}
+	if r.IntN(2) == 0 {
+		l.Concurrency = 1 + r.IntN(4)
+	}
+	if r.IntN(4) == 0 {
+		l.Connections = span()
+	}
+	if r.IntN(4) == 0 {
+		l.Messages = span()
+	}
+	switch r.IntN(6) {
+	case 0:
+		l.Recipients = span()
+	case 1:
+		l.Recipients = rate.Rate{N: 5 + r.Int64N(200), Per: rate.Day}
+	}
+	return l
+}
+
+// randomTerms has some destinations share limits: those of two sites, of which one or both
+// are a provider's, and some have their own.
+func randomTerms(r *rand.Rand, limits func(*rand.Rand) Limits) map[string]*Terms {
+	site := [2]Share{{"s1", limits(r)}, {"s2", limits(r)}}
+	provider := Share{"p", limits(r)}
+	both := r.IntN(2) == 0
+	list := map[string]*Terms{}
+	for i, d := range destinations {
+		x := &Terms{Reuse: r.IntN(3)}
+		k := r.IntN(3)
+		if k < 2 && i > 0 {
+			x.Shares[SiteLimit] = site[k]
+		}
+		if k == 0 || k == 1 && both {
+			x.Shares[ProviderLimit] = provider
+		}
+		if r.IntN(3) == 0 {
+			x.Shares[OwnLimit] = Share{d, limits(r)}
+		}
+		if r.IntN(8) > 0 {
+			list[d] = x
+		}
+	}
+	return list
+}
+
+// A watch holds a history against what its limits say, with nothing but what went out.
+type watch struct {
+	w     *world
+	under map[EntryID][]Share
+	busy  map[string]int
+	log   map[string][]start // by name: what began, not counting what was never made
+	most  map[string]int     // deliveries at once, ever
+}
+
+type start struct {
+	at          time.Time
+	entry       EntryID
+	rcpts       int
+	conn, unset bool
+}
+
+// watched begins to watch w, whose terms are not changed from now on.
+func watched(w *world) *watch {
+	x := &watch{w: w, under: map[EntryID][]Share{}, busy: map[string]int{}, log: map[string][]start{}, most: map[string]int{}}
+	w.on = x.effect
+	w.onEvent = x.event
+	return x
+}
+
+func (x *watch) effect(e Effect) {
+	if e.Kind != EffectDeliver || e.Transport == RetryTransport || e.Transport == ErrorTransport {
+		return
+	}
+	l := x.w.mail[e.ID]
+	terms := x.w.marked(l.rcpts[e.Rcpts[0]]).Terms
+	if terms == nil {
+		return
+	}
+	for _, sh := range terms.Shares {
+		if sh.Name == "" || sh.Limits == (Limits{}) {
+			continue
+		}
+		x.under[e.Entry] = append(x.under[e.Entry], sh)
+		x.busy[sh.Name]++
+		x.most[sh.Name] = max(x.most[sh.Name], x.busy[sh.Name])
+		if c := sh.Limits.Concurrency; c > 0 && x.busy[sh.Name] > c {
+			x.w.t.Fatalf("%s: %d at once, of %d", sh.Name, x.busy[sh.Name], c)
+		}
+		x.log[sh.Name] = append(x.log[sh.Name], start{x.w.now, e.Entry, len(e.Rcpts), true, false})
+		x.within(sh, x.log[sh.Name])
+	}
+}
+
+// within looks back from the latest start. What is to be refunded is not known yet, and
+// what was refunded was, when others began: as many as were under way may be too many.
+func (x *watch) within(sh Share, log []start) {
+	sum := func(r rate.Rate, n func(start) int) (total int) {
+		for i := len(log) - 1; i >= 0; i-- {
+			s := log[i]
+			switch {
+			case r.Per == rate.Day && s.at.UTC().YearDay() != x.w.now.UTC().YearDay():
+			case r.Per != rate.Day && !s.at.Add(r.Per).After(x.w.now):
+			case !s.unset:
+				total += n(s)
+			}
+		}
+		return total
+	}
+	const spare = 8 // the process limit of smallConfig, of each of two transports
+	l := sh.Limits
+	if n := sum(l.Connections, func(s start) int {
+		if s.conn {
+			return 1
+		}
+		return 0
+	}); l.Connections.N > 0 && n > int(l.Connections.N)+4*spare {
+		x.w.t.Fatalf("%s: %d connections within %v", sh.Name, n, l.Connections)
+	}
+	if n := sum(l.Messages, func(start) int { return 1 }); l.Messages.N > 0 && n > int(l.Messages.N) {
+		x.w.t.Fatalf("%s: %d messages within %v", sh.Name, n, l.Messages)
+	}
+	if n := sum(l.Recipients, func(s start) int { return s.rcpts }); l.Recipients.Per == rate.Day && n > int(l.Recipients.N) {
+		x.w.t.Fatalf("%s: %d recipients within %v", sh.Name, n, l.Recipients)
+	}
+}
+
+func (x *watch) event(ev Event) {
+	switch ev.Kind {
+	case EventDone:
+		x.ended(ev.Entry, ev.Result.Opened, false)
+	case EventLost:
+		x.ended(ev.Entry, true, false)
+	case EventAgentDown:
+		for _, id := range ev.Entries {
+			x.ended(id, false, true)
+		}
+	}
+}
+
+func (x *watch) ended(id EntryID, opened, unset bool) {
+	for _, sh := range x.under[id] {
+		x.busy[sh.Name]--
+		for i := range x.log[sh.Name] {
+			if s := &x.log[sh.Name][i]; s.entry == id {
+				s.conn, s.unset = opened, unset
+			}
+		}
+	}
+	delete(x.under, id)
+}
+
+// Random histories with shared limits end with an empty queue, and after every step all
+// invariants hold, while terms change, destinations change their sites, and the queue
+// manager is replaced.
+func TestSharedHistories(t *testing.T) {
+	t.Parallel()
+	n := *histories
+	if !*long {
+		n = 30
+	}
+	for seed := range n {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			playIn(t, seed, 400, func(r *rand.Rand, w *world) {
+				w.s.cfg.SharedActiveLimit = r.IntN(4)
+				w.terms = randomTerms(r, randomLimits)
+				if r.IntN(2) == 0 {
+					for _, d := range destinations[:3] {
+						w.site[d] = "site"
+					}
+					x := &Terms{Rollup: true}
+					x.Shares[SiteLimit] = Share{"site", randomLimits(r)}
+					w.terms["site"] = x
+				}
+				w.each = func(r *rand.Rand) {
+					if r.IntN(40) > 0 {
+						return
+					}
+					// Where mail waits for its place already, some is told of it and some not.
+					w.terms = randomTerms(r, randomLimits)
+					ev := Event{Kind: EventTerms}
+					for _, d := range destinations[r.IntN(len(destinations)):] {
+						ev.Terms = append(ev.Terms, DestTerms{"smtp", d, w.terms[d]})
+					}
+					w.step(ev)
+				}
+			})
+		})
+	}
+}
+
+// Limits hold at any time, seen from outside; and they are used: some limit of each kind
+// of history was reached.
+func TestSharedLimitsHold(t *testing.T) {
+	t.Parallel()
+	n := *histories
+	if !*long {
+		n = 30
+	}
+	reached := 0
+	for seed := range n {
+		var x *watch
+		playIn(t, seed, 250, func(r *rand.Rand, w *world) {
+			w.s.cfg.SharedActiveLimit = r.IntN(3) * 10
+			w.check = false
+			w.terms = randomTerms(r, randomLimits)
+			x = watched(w)
+			x.forgets()
+		})
+		for _, terms := range x.w.terms {
+			for _, sh := range terms.Shares {
+				if c := sh.Limits.Concurrency; c > 0 && x.most[sh.Name] == c {
+					reached++
+				}
+			}
+		}
+	}
+	if reached < int(n) {
+		t.Errorf("limits were reached %d times in %d histories: this proves too little", reached, n)
+	}
+}
+
+// forgets has x forget what was under way when the scheduler is replaced: deliveries of a
+// former one hold no places, as they hold none of a window.
+func (x *watch) forgets() {
+	last := x.w.s
+	x.w.onEvent = func(ev Event) {
+		if last != x.w.s {
+			last = x.w.s
+			clear(x.under)
+			clear(x.busy)
+			clear(x.log)
+		}
+		x.event(ev)
+	}
+}
+
+// Of two destinations that share a limit of one each gets every second place, whatever the
+// other has; and those of a small site do not wait behind all of a large one.
+func TestSharedTurns(t *testing.T) {
+	t.Parallel()
+	cfg := one(func(_ *Config, c *TransportConfig) { c.BatchLimit, c.FailedCohortLimit = 1, 0 })
+	w := newWorld(t, cfg)
+	big, small := &Terms{}, &Terms{}
+	p := Share{"p", Limits{Concurrency: 2}}
+	big.Shares[SiteLimit], big.Shares[ProviderLimit] = Share{"big", Limits{Concurrency: 10}}, p
+	small.Shares[SiteLimit], small.Shares[ProviderLimit] = Share{"small", Limits{Concurrency: 10}}, p
+	var rcpts []Rcpt
+	for d := range 20 {
+		name := fmt.Sprintf("big%02d", d)
+		w.terms[name] = big
+		for range 5 {
+			rcpts = append(rcpts, rcpt("smtp", name))
+		}
+	}
+	w.terms["small"] = small
+	w.arrive(1, 0, rcpts...)
+	for range 5 {
+		w.done(w.order[0], sent, false)
+	}
+	var next []string
+	w.on = func(e Effect) {
+		if e.Kind == EffectDeliver {
+			next = append(next, string(e.Nexthop))
+		}
+	}
+	w.arrive(2, 0, rcpt("smtp", "small"), rcpt("smtp", "small"), rcpt("smtp", "small"))
+	for len(w.order) > 0 {
+		w.done(w.order[0], sent, false)
+	}
+	if i := slices.Index(next, "small"); i > 1 {
+		t.Errorf("the small site waits for %d deliveries: %v", i, next)
+	}
+	turns := map[string]int{}
+	for _, d := range next {
+		turns[d]++
+		if turns[d] > turns["big19"]+4 {
+			t.Errorf("%s has had %d turns, big19 %d", d, turns[d], turns["big19"])
+		}
+	}
+}
+
+// What was counted goes to a successor, and what is in a file is not relied on.
+func TestSpent(t *testing.T) {
+	t.Parallel()
+	cfg := one(func(_ *Config, c *TransportConfig) { c.BatchLimit = 50 })
+	w := newWorld(t, cfg)
+	terms := &Terms{}
+	terms.Shares[OwnLimit] = Share{"a", Limits{Recipients: rate.Rate{N: 5, Per: rate.Day}}}
+	w.terms["a"] = terms
+	w.arrive(1, 0, rcpt("smtp", "a"), rcpt("smtp", "a"), rcpt("smtp", "a"))
+	for len(w.order) > 0 {
+		w.done(w.order[0], sent, false)
+	}
+	spent := w.s.Spent()
+	if len(spent) != 1 || spent[0].Name != "a" || spent[0].Recipients.Count != 3 {
+		t.Fatalf("%+v", spent)
+	}
+	w.succeed(cfg)
+	var sizes []int
+	w.on = func(e Effect) {
+		if e.Kind == EffectDeliver {
+			sizes = append(sizes, len(e.Rcpts))
+		}
+	}
+	w.arrive(2, 0, rcpt("smtp", "a"), rcpt("smtp", "a"), rcpt("smtp", "a"), rcpt("smtp", "a"))
+	if len(sizes) != 1 || sizes[0] != 2 {
+		t.Errorf("deliveries of %v, with 2 left for today", sizes)
+	}
+	for len(w.order) > 0 {
+		w.done(w.order[0], sent, false)
+	}
+	w.tick(24 * time.Hour) // to midnight and beyond
+	if len(sizes) != 2 || sizes[1] != 2 {
+		t.Errorf("deliveries of %v after midnight", sizes)
+	}
+
+	spent[0].Recipients = rate.Meter{Due: 1 << 62, Date: 1 << 40, Count: -5}
+	spent = append(spent, Spent{Level: 77, Name: "x", Messages: rate.Meter{Count: 3}}, Spent{Messages: rate.Meter{Count: 3}})
+	s := New(cfg)
+	s.RestoreSpent(w.now, spent)
+	if err := s.Check(); err != nil {
+		t.Error(err)
+	}
+	for _, sp := range s.Spent() {
+		if m := sp.Recipients; m.Count != 0 || m.Due > w.now.Add(rate.Day).UnixMicro() {
+			t.Errorf("taken over: %+v", sp)
+		}
+	}
+}
+
+// A limit that nobody needs any more is forgotten, at the latest when the day is over; and
+// without limits there is nothing to forget.
+func TestSharedForgotten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(_ *Config, c *TransportConfig) { c.BatchLimit = 50 }))
+	w.arrive(1, 0, rcpt("smtp", "a"))
+	w.done(w.order[0], sent, false)
+	if w.s.shares != nil || w.s.roots != nil {
+		t.Error("there are shared limits, and none is set")
+	}
+	terms := &Terms{}
+	terms.Shares[OwnLimit] = Share{"a", Limits{Concurrency: 3, Messages: rate.Rate{N: 5, Per: rate.Day}}}
+	terms.Shares[ProviderLimit] = Share{"p", Limits{Connections: rate.Rate{N: 5, Per: time.Minute}}}
+	w.terms["a"] = terms
+	w.arrive(2, 0, rcpt("smtp", "a"))
+	w.done(w.order[0], sent, false)
+	if n := len(w.s.shares); n != 2 {
+		t.Errorf("%d limits, 2 have counted something", n)
+	}
+	w.tick(2 * time.Minute)
+	w.tick(25 * time.Hour)
+	if n := len(w.s.shares); n != 0 || w.s.resting != 0 {
+		t.Errorf("%d limits are remembered for nothing, %d at rest", n, w.s.resting)
+	}
+}
