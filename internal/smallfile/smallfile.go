@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// Read reads a file of at most most octets with the rights of the process. It must be a regular file: a
-// named pipe would hold the reader up, and a device might have no end. It is not an error that
+// Read reads a file of at most most octets with the rights of the process. It must be a regular file, or
+// /dev/null: a named pipe or another device would hold the reader up. It is not an error that
 // the file is empty. Each error is a *fs.PathError; in that of a file that is too long is a *LongError.
 func Read(path string, most int) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -24,7 +24,7 @@ func Read(path string, most int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() {
+	if !info.Mode().IsRegular() && path != os.DevNull {
 		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("it is not a regular file")}
 	}
 	text, err := io.ReadAll(io.LimitReader(f, int64(most)+1))

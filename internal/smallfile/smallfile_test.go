@@ -25,6 +25,9 @@ func TestRead(t *testing.T) {
 			t.Errorf("%q: got %q, %v", text, got, err)
 		}
 	}
+	if got, err := Read("/dev/null", 16); err != nil || len(got) != 0 {
+		t.Errorf("/dev/null: got %q, %v", got, err)
+	}
 	var long *LongError
 	if got, err := Read(write("long", strings.Repeat("x", 17)), 16); !errors.As(err, &long) || got != nil {
 		t.Errorf("17 octets of 16: got %q, %v", got, err)
