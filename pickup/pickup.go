@@ -11,8 +11,9 @@
 //
 // Files are taken in the order of their creation. A file stays until cleanup
 // has confirmed that the message is on stable storage. If this process dies
-// before that, the message may be queued twice, but it is never lost. A
-// message with more recipients than the spool accepts, which depends on
+// before that, the message may be queued twice, but it is never lost: the next
+// process names each message that may be, and so does this one if postdrop has
+// taken back a file that it could not sync. A message with more recipients than the spool accepts, which depends on
 // spool_segment_size and spool_size_limit, is queued as several messages.
 //
 // # Security
@@ -28,7 +29,7 @@
 //
 // cleanup_service_name, content_filter, receive_override_options,
 // local_header_rewrite_clients (local submissions are always local),
-// message_size_limit, non_smtpd_milters.
+// message_size_limit, non_smtpd_milters, data_directory.
 //
 // # Diagnostics
 //
@@ -76,6 +77,12 @@ type Options struct {
 	// Parallel is how many messages are handed over at once: with one sync
 	// for all who wait, more at once is faster for all.
 	Parallel int
+	// Died says that the process before this one, which began at Began, has died: what was
+	// submitted before Began may have been queued.
+	Died  bool
+	Began time.Time
+	// Change is asked before a file is removed (service.World); nil: nobody is.
+	Change func(op, path string) error
 	// Slow: cleanup may take longer over a message than a user should wait, who
 	// then has only to wait for its file.
 	Slow bool
@@ -216,8 +223,9 @@ func (p *Picker) queueFile(ctx context.Context, name string, was int) (ok bool, 
 	// 5.5.3. Halving finds what fits within a few tries, and the refused part is
 	// tried again from where the last one ended, so that nobody is queued twice.
 	most := maildrop.MaxRecipients
+	var last mail.QueueID
 	for {
-		all, n, err := p.queuePart(ctx, f, owner, queued, most)
+		all, n, id, err := p.queuePart(ctx, f, owner, queued, most)
 		var many tooMany
 		if errors.As(err, &many) && n > 1 {
 			most = n / 2
@@ -226,6 +234,7 @@ func (p *Picker) queueFile(ctx context.Context, name string, was int) (ok bool, 
 		if err != nil {
 			return false, queued, err
 		}
+		last = id
 		if queued += n; queued >= all {
 			break
 		}
@@ -236,10 +245,25 @@ func (p *Picker) queueFile(ctx context.Context, name string, was int) (ok bool, 
 	// The message is on stable storage by now. If the file cannot be removed the next
 	// scan finds all of its recipients queued, and only removes it; a process that dies
 	// here queues it twice, which is the lesser evil.
-	if err := os.Remove(path); err != nil {
+	err = p.remove(path)
+	if errors.Is(err, os.ErrNotExist) { // postdrop could not sync it, and has told its user so
+		p.opt.Log.LogWarning(maillog.PickupWithdrawn{ID: string(last), Path: path})
+		err = nil
+	}
+	if err != nil {
 		return false, queued, fmt.Errorf("the message has been queued, but: %w", err)
 	}
 	return true, queued, nil
+}
+
+// remove removes a file.
+func (p *Picker) remove(path string) error {
+	if p.opt.Change != nil {
+		if err := p.opt.Change("remove", path); err != nil {
+			return err
+		}
+	}
+	return os.Remove(path)
 }
 
 // tooMany marks the refusal of a message with more recipients than the spool
@@ -247,25 +271,29 @@ func (p *Picker) queueFile(ctx context.Context, name string, was int) (ok bool, 
 type tooMany struct{ error }
 
 // queuePart hands over a file's message with some of its recipients, as many as most
-// beginning with number from. It returns how many those were, of all.
-func (p *Picker) queuePart(ctx context.Context, f *os.File, owner, from, most int) (all, n int, err error) {
+// beginning with number from. It returns how many those were, of all, and the ID of the
+// message that they have got.
+func (p *Picker) queuePart(ctx context.Context, f *os.File, owner, from, most int) (all, n int, id mail.QueueID, err error) {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return 0, 0, tryLater{err}
+		return 0, 0, "", tryLater{err}
 	}
 	m, err := maildrop.NewReader(f)
 	if err != nil {
-		return 0, 0, fmt.Errorf("not a message: %w", err)
+		return 0, 0, "", fmt.Errorf("not a message: %w", err)
 	}
 	defer m.Free()
 	if !p.checkSubmitter(m, owner) {
-		return 0, 0, fmt.Errorf("the file says that user %d submitted it, but it belongs to user %d", m.UID, owner)
+		return 0, 0, "", fmt.Errorf("the file says that user %d submitted it, but it belongs to user %d", m.UID, owner)
 	}
 	if all = len(m.Recipients); from > 0 && from >= all {
-		return all, 0, nil // only the file is left
+		return all, 0, "", nil // only the file is left
 	}
 	m.Recipients = m.Recipients[min(from, all):min(from+most, all)]
-	_, err = p.submit(ctx, m)
-	return all, len(m.Recipients), err
+	id, err = p.submit(ctx, m)
+	if err == nil && p.opt.Died && m.Time.Before(p.opt.Began) {
+		p.opt.Log.LogWarning(maillog.PickupAgain{ID: string(id), Path: f.Name()})
+	}
+	return all, len(m.Recipients), id, err
 }
 
 // checkSubmitter says whether a message may be from whom it says, when it came from

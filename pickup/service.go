@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"posthaste/internal/maildrop"
 	"posthaste/internal/proto"
 	"posthaste/internal/service"
+	"posthaste/internal/statedir"
 	"posthaste/internal/submit"
 )
 
@@ -37,19 +39,12 @@ func run(ctx context.Context, env *service.Env) error {
 	defer client.Close()
 	submitter := submit.New(client)
 	defer submitter.Close()
-	p := New(Options{
-		Dir:        "maildrop",
-		Submit:     submitter,
-		Log:        env.Log,
-		Myhostname: cfg.String("myhostname"),
-		MailName:   cfg.String("mail_name"),
-		Filter:     cfg.String("content_filter"),
-		Override:   proto.OverrideFlags(cfg.List("receive_override_options")),
-		AutoUTF8:   proto.AutoUTF8(cfg.List("smtputf8_autodetect_classes"), "sendmail"),
-		Owner:      ownerUID(cfg.String("mail_owner")),
-		Parallel:   parallel,
-		Slow:       len(cfg.List("non_smtpd_milters")) > 0,
-	})
+	o := settings(env)
+	o.Submit = submitter
+	var end func()
+	o.Died, end = begin(cfg.String("data_directory"), env)
+	defer end()
+	p := New(o)
 	// One token says that there may be files; a scan takes all there are. The first scan
 	// is for what came while nobody served.
 	wake := make(chan struct{}, 1)
@@ -87,6 +82,46 @@ func run(ctx context.Context, env *service.Env) error {
 		case <-ctx.Done():
 			return <-serving
 		}
+	}
+}
+
+// settings are the options that main.cf says.
+func settings(env *service.Env) Options {
+	cfg := env.Config
+	return Options{
+		Dir:        "maildrop",
+		Log:        env.Log,
+		Myhostname: cfg.String("myhostname"),
+		MailName:   cfg.String("mail_name"),
+		Filter:     cfg.String("content_filter"),
+		Override:   proto.OverrideFlags(cfg.List("receive_override_options")),
+		AutoUTF8:   proto.AutoUTF8(cfg.List("smtputf8_autodetect_classes"), "sendmail"),
+		Owner:      ownerUID(cfg.String("mail_owner")),
+		Began:      time.Now(),
+		Change:     env.Change(),
+		Parallel:   parallel,
+		Slow:       len(cfg.List("non_smtpd_milters")) > 0,
+	}
+}
+
+// begin notes in data_directory that this process runs, and says whether the one before it has
+// died. end is for the end.
+func begin(data string, env *service.Env) (died bool, end func()) {
+	dir, err := statedir.Open(filepath.Join(data, "pickup"))
+	if err != nil {
+		env.Log.Warning("what may be queued twice, should this process die, will not be named: %v", err)
+		return false, func() {}
+	}
+	died, remove, err := running(dir, env.Change())
+	if err != nil {
+		env.Log.Warning("what may be queued twice, should this process die, will not be named: %v", err)
+		remove = func() error { return nil }
+	}
+	return died, func() {
+		if err := remove(); err != nil {
+			env.Log.Warning("the next process will take this one for dead: %v", err)
+		}
+		dir.Close()
 	}
 }
 

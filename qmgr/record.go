@@ -426,7 +426,11 @@ func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 // here: the bounce service has recorded that it is done, and died before it said so. What is
 // left of it in the log must not be delivered.
 func (r *recorder) vanished(id mail.QueueID) {
-	if m := r.s.message(msgID(id)); m != nil && m.id == id && !r.removing(id) {
+	m := r.s.message(msgID(id))
+	if m == nil || m.id != id || r.removing(id) {
+		return
+	}
+	if _, ok := r.s.sched.Lookup(m.num); ok { // else it is being queued again
 		r.s.opt.Log.Log(maillog.Removed{ID: string(id)})
 		r.s.then(sched.Event{Kind: sched.EventRemove, Scope: sched.ScopeMessage, ID: m.num})
 	}

@@ -80,3 +80,32 @@ func (e PickupInDoubt) Append(b []byte) []byte {
 func (e PickupInDoubt) AppendFields(b []byte) []byte {
 	return appendString(appendString(appendEvent(b, "pickup in doubt"), "queue_id", e.ID), "reason", e.Reason)
 }
+
+// PickupWithdrawn says that postdrop has taken back a file whose message is in the queue: it could not
+// sync it, and has told its user that the message is not sent.
+type PickupWithdrawn struct{ ID, Path string }
+
+// Append implements Event.
+func (e PickupWithdrawn) Append(b []byte) []byte {
+	b = append(append(b, e.ID...), ": in doubt: it is in the queue, and its file "...)
+	return append(append(b, e.Path...), " has been withdrawn: its sender was told that it is not sent, and may send it again"...)
+}
+
+// AppendFields implements Fielder.
+func (e PickupWithdrawn) AppendFields(b []byte) []byte {
+	return appendString(appendString(appendEvent(b, "pickup withdrawn"), "queue_id", e.ID), "path", e.Path)
+}
+
+// PickupAgain says that a message may have been queued already, by a pickup process that has died.
+type PickupAgain struct{ ID, Path string }
+
+// Append implements Event.
+func (e PickupAgain) Append(b []byte) []byte {
+	b = append(append(b, e.ID...), ": in doubt: a pickup process that died may have queued it already: it may be queued twice ("...)
+	return append(append(b, e.Path...), ')')
+}
+
+// AppendFields implements Fielder.
+func (e PickupAgain) AppendFields(b []byte) []byte {
+	return appendString(appendString(appendEvent(b, "pickup again"), "queue_id", e.ID), "path", e.Path)
+}

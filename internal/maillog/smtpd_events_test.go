@@ -57,6 +57,8 @@ func serverEvents() []Event {
 		PickupSplit{"maildrop/4bXYZ", 70000, 40000},
 		PickupRemoved{"4bXYZ", "5.1.2 no recipients"},
 		PickupInDoubt{"4bXYZ", false, "write: broken pipe"},
+		PickupWithdrawn{"4bXYZ", "maildrop/0006"},
+		PickupAgain{"4bXYZ", "maildrop/0006"},
 		PickupInDoubt{"4bXYZ", true, "4bXYZ: nobody knows whether it is in the queue"},
 	)
 }

@@ -1,0 +1,37 @@
+// A pickup process that dies may have had messages queued and not have come to removing
+// their files, or to saying so to who offers them. The next one queues them again, and must
+// name them. It can tell that its predecessor has died by a file that each process removes
+// at its end.
+
+package pickup
+
+import (
+	"os"
+
+	"posthaste/internal/statedir"
+)
+
+// runningName is the file, in data_directory's pickup.
+const runningName = "running"
+
+// running notes that this process runs, and says whether the one before it has died: killed,
+// or with the machine. The file is not synced for that: it is there long before it matters.
+// change is as in Options.
+func running(dir *statedir.Dir, change func(op, path string) error) (died bool, end func() error, err error) {
+	if _, err := dir.Lstat(runningName); err == nil {
+		died = true
+	} else if err := dir.WriteFile(runningName, nil, 0o600); err != nil {
+		return false, nil, err
+	}
+	return died, func() error {
+		if change != nil {
+			if err := change("remove", runningName); err != nil {
+				return err
+			}
+		}
+		if err := dir.Remove(runningName); err != nil && !os.IsNotExist(err) {
+			return err
+		}
+		return nil
+	}, nil
+}
