@@ -432,6 +432,7 @@ func (s *Server) completed(d *delivery, reply *proto.DeliverReply) {
 	delete(s.entries, d.entry)
 	ev := sched.Event{Kind: sched.EventDone, Entry: d.entry}
 	m := s.messages[d.num]
+	s.note(d, reply)
 	if m != nil && m.active != nil {
 		s.sortOutcomes(m, d, reply, &ev.Result)
 	}

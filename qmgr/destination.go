@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/queueread"
@@ -30,6 +31,9 @@ const (
 	// Reading them takes a fraction of a second; what most of a long backlog was told is
 	// among them.
 	destSample = 500
+	// routePatience is how long the resolver may take to say where mail for the domain goes:
+	// who asks for the destination has the rest without it.
+	routePatience = 2 * time.Second
 	// destReplies is how many different replies are told.
 	destReplies = 10
 )
@@ -43,6 +47,8 @@ type portrait struct {
 	// shown or not.
 	lines []string
 	rows  int
+	// The same destinations in numbers, and what their hosts answer.
+	dests []proto.DestInfo
 	// Where the count of the queue goes on; now is the time of the question, which all
 	// ages refer to.
 	cursor int
@@ -76,6 +82,10 @@ func (s *Server) explainDestination(r *ipc.Request, text string) {
 		p.now = s.now
 		s.portrayRules(p)
 		s.portrayActive(p)
+		p.dests = s.destInfos(s.now, func(transport, nexthop string) bool { return p.dest.Match(transport, nexthop, "") })
+		for i := range p.dests {
+			p.lines = append(p.lines, repliesText(&p.dests[i])...)
+		}
 		s.portrayQueue(p)
 	})
 }
@@ -238,9 +248,31 @@ func (s *Server) portrayQueue(p *portrait) {
 	}
 	// What is not in memory is only counted, and the head line says so.
 	p.away = s.away.deferred + s.away.hold
+	// The relay hosts are known when the sample has been read. What the scheduler has of them is
+	// the loop's to say.
 	s.tasks.Go(func() {
-		p.r.Reply(&proto.ExplainReply{Lines: append([]string{p.head()}, append(p.lines, s.portrayReplies(p)...)...)})
+		last, hops := s.portrayReplies(p)
+		s.post(func() { s.portrayRelays(p, hops, last) }, sched.Event{})
 	})
+}
+
+// portrayRelays says how things are with the relay hosts by which mail for the domain goes, and
+// answers. An operator asks for the domain, and does not think of the host whose window is full.
+func (s *Server) portrayRelays(p *portrait, hops map[string]bool, last []string) {
+	for _, d := range s.destInfos(s.now, func(transport, nexthop string) bool {
+		return hops[hopName(mail.Transport(transport), mail.Nexthop(nexthop))] && !p.dest.Match(transport, nexthop, "")
+	}) {
+		text := fmt.Sprintf("  its mail goes by %s to %s", d.Transport, d.Nexthop)
+		if d.State != "" {
+			text += fmt.Sprintf(": %d deliveries under way, %d wait", d.Busy, d.Todo)
+		}
+		if d.State == "dead" {
+			text += fmt.Sprintf("; considered dead until %s (%s)", d.Until.Format(time.DateTime), d.Why)
+		}
+		p.dests = append(p.dests, d)
+		p.lines = append(append(p.lines, text), repliesText(&d)...)
+	}
+	p.r.Reply(&proto.ExplainReply{Lines: append([]string{p.head()}, append(p.lines, last...)...), Dests: p.dests, Oldest: p.oldest})
 }
 
 // count adds a message with n recipients in the domain.
@@ -290,8 +322,10 @@ func (p *portrait) head() string {
 }
 
 // portrayReplies says what the last attempts came to, of the sample, the most frequent
-// first. It reads the spool, and so is never called by the loop.
-func (s *Server) portrayReplies(p *portrait) (lines []string) {
+// first, and by which next hops its mail goes, as far as that is known. It
+// reads the spool, and so is never called by the loop.
+func (s *Server) portrayReplies(p *portrait) (lines []string, hops map[string]bool) {
+	hops = make(map[string]bool)
 	type reply struct {
 		n    int
 		last time.Time
@@ -303,7 +337,7 @@ func (s *Server) portrayReplies(p *portrait) (lines []string) {
 		if err != nil {
 			continue
 		}
-		for text, at := range p.replies(l, st) {
+		for text, at := range s.lastReplies(p, l, st, hops) {
 			r := found[text]
 			r.n++
 			if at.After(r.last) {
@@ -325,12 +359,13 @@ func (s *Server) portrayReplies(p *portrait) (lines []string) {
 	if n := len(texts) - destReplies; n > 0 {
 		lines = append(lines, fmt.Sprintf("  and %d other replies", n))
 	}
-	return lines
+	return lines, hops
 }
 
-// replies are the different replies that a message's pending recipients in the domain got
-// last, with the time of each. A message that cannot be read has none.
-func (p *portrait) replies(l *listed, st queueread.Stored) map[string]time.Time {
+// lastReplies are the different replies that a message's pending recipients in the domain got
+// last, with the time of each; the next hops by which these go are added to hops. A message that
+// cannot be read has none.
+func (s *Server) lastReplies(p *portrait, l *listed, st queueread.Stored, hops map[string]bool) map[string]time.Time {
 	rcpts, err := st.Recipients(0, -1)
 	if err != nil {
 		return nil
@@ -341,8 +376,21 @@ func (p *portrait) replies(l *listed, st queueread.Stored) map[string]time.Time 
 	}
 	list := make(map[string]time.Time)
 	m := message{done: l.done}
+	means := func(i int) bool {
+		return i < len(rcpts) && !m.isDone(i) && p.dest.Match("", "", rfc5322.Domain(rcpts[i].Address))
+	}
+	// All recipients in a domain go the same way, but for exceptions in tables: the resolver is
+	// asked once, and for the others what is known is enough.
+	if env, err := st.Envelope(); err == nil && len(hops) < destRows {
+		if i := slices.IndexFunc(rcpts, func(r mail.Recipient) bool { return p.dest.Match("", "", rfc5322.Domain(r.Address)) }); i >= 0 && len(hops) == 0 {
+			hops[hopName(s.whereToWithin(&env, rcpts[i].Address, min(routePatience, s.opt.ResolveTime)))] = true
+		} else if i >= 0 {
+			transport, nexthop, _, _ := s.routeKnown(&env, rcpts[i].Address)
+			hops[hopName(transport, nexthop)] = true
+		}
+	}
 	for i, o := range l.last(outcomes) {
-		if i >= len(rcpts) || m.isDone(i) || !p.dest.Match("", "", rfc5322.Domain(rcpts[i].Address)) {
+		if !means(i) {
 			continue
 		}
 		text := o.Status.String() + " " + o.Why()

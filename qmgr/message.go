@@ -254,6 +254,10 @@ func (s *Server) arrive(e *proto.Entry) {
 		s.located(num, e.Ref)
 		return
 	}
+	// What was in the incoming queue at the start came to a former queue manager.
+	if e.Queue == queue.Incoming && !created.Before(s.seen.totals.Since) {
+		s.seen.totals.In++
+	}
 	in := inline{e.Envelope, e.Recipients}
 	if len(e.Envelope) > 0 && s.inlined+in.size() <= maxInline {
 		s.inlined += in.size()

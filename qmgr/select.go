@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
@@ -270,11 +271,16 @@ func (s *Server) candidates(where *selection.Selection, l *listed, env *mail.Env
 // since the message was last tried. It may wait for the resolver, and so is never called
 // by the loop.
 func (s *Server) whereTo(env *mail.Envelope, addr string) (mail.Transport, mail.Nexthop) {
+	return s.whereToWithin(env, addr, s.opt.ResolveTime)
+}
+
+// whereToWithin is whereTo for somebody who does not wait longer for the resolver than that.
+func (s *Server) whereToWithin(env *mail.Envelope, addr string, patience time.Duration) (mail.Transport, mail.Nexthop) {
 	transport, nexthop, addr, known := s.routeKnown(env, addr)
 	if known {
 		return transport, nexthop
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, s.opt.ResolveTime)
+	ctx, cancel := context.WithTimeout(s.ctx, patience)
 	defer cancel()
 	ans, err := s.opt.Resolver.Resolve(ctx, env.Sender, addr)
 	if err != nil {

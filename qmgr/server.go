@@ -192,6 +192,9 @@ type Server struct {
 	// forgotten. Usually empty.
 	verdicts map[sched.MsgID][]mail.Outcome
 
+	// What deliveries came to, for those who look (replies.go).
+	seen seen
+
 	// Every decision becomes durable by way of log; its comment says in which order.
 	log      *recorder
 	reap     time.Time // when idle connections to agents are looked for; zero: there are none
@@ -312,6 +315,7 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	defer stopWork()
 	s.ctx = work
 	s.now = time.Now()
+	s.seen.totals.Since = s.now
 	// Before the loop, while nobody else has the scheduler: a snapshot can only be
 	// restored into one that has seen no event.
 	s.takeOver(s.now)

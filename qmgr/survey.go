@@ -195,7 +195,11 @@ func (s *Server) takeCensus(r *ipc.Request, c *census, reply *proto.PageReply) {
 	for k := range c.byID {
 		s.book.names.drop(k.name)
 	}
-	r.Reply(&proto.ShapeReply{Next: c.q.Cursor, Rows: c.rows, Unread: c.unread})
+	answer := &proto.ShapeReply{Next: c.q.Cursor, Rows: c.rows, Unread: c.unread}
+	if c.q.Split && answer.Next == 0 {
+		answer.Totals = s.seen.totals
+	}
+	r.Reply(answer)
 }
 
 // slip counts a message in the book.

@@ -303,26 +303,6 @@ func (m *Explain) Decode(b []byte) error {
 	return r.Err()
 }
 
-// ExplainReply is the answer in lines of text. None: no such message.
-type ExplainReply struct{ Lines []string }
-
-func (*ExplainReply) Kind() uint16 { return KindExplainReply }
-func (m *ExplainReply) Append(b []byte) []byte {
-	for _, l := range m.Lines {
-		b = pack.Bytes(b, 'l', l)
-	}
-	return b
-}
-func (m *ExplainReply) Decode(b []byte) error {
-	r := pack.NewReader(b)
-	for r.Next() {
-		if r.Tag() == 'l' {
-			m.Lines = append(m.Lines, r.String())
-		}
-	}
-	return r.Err()
-}
-
 // Shape asks how the mail in some queues is spread over domains and over
 // time, from Cursor on; Cursor 0 starts. Recipients with something still to do
 // are counted by their domains, or with Senders messages by their sender's.
@@ -384,6 +364,7 @@ type ShapeRow struct {
 type ShapeReply struct {
 	Rows   []ShapeRow
 	Unread []Item
+	Totals Totals // with Split, in the last answer
 	Next   int
 }
 
@@ -394,6 +375,9 @@ func (m *ShapeReply) Append(b []byte) []byte {
 	}
 	for i := range m.Unread {
 		b = pack.Nested(b, 'u', m.Unread[i].append)
+	}
+	if m.Totals != (Totals{}) {
+		b = pack.Nested(b, 't', m.Totals.append)
 	}
 	return pack.Int(b, 'n', m.Next)
 }
@@ -413,6 +397,10 @@ func (m *ShapeReply) Decode(b []byte) error {
 				return err
 			}
 			m.Unread = append(m.Unread, it)
+		case 't':
+			if err := m.Totals.decode(r.Bytes()); err != nil {
+				return err
+			}
 		case 'n':
 			m.Next = int(r.Int())
 		}

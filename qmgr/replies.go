@@ -1,0 +1,171 @@
+// What the hosts of destinations answer, as shares of the sessions of the last minutes
+// (package replyshare), and how much has come in and gone out. Both are made of what agents
+// report, are in memory only, and are for those who look: nothing is decided by them.
+
+package qmgr
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/replyshare"
+	"posthaste/qmgr/sched"
+)
+
+// explainedReplies is how many groups of replies of a destination "posthaste explain" tells.
+const explainedReplies = 3
+
+// seen is what the loop has seen of deliveries.
+type seen struct {
+	// What the hosts of each next hop answer, by hopName. It is bounded, however many next hops
+	// there are.
+	replies replyshare.Book
+	// How much has come and gone since the start; the start is in it.
+	totals proto.Totals
+}
+
+// hopName names a next hop of a transport in the book of replies. Next hops are compared
+// without letter case, as destinations are.
+func hopName(transport mail.Transport, nexthop mail.Nexthop) string {
+	return string(transport) + ":" + strings.ToLower(string(nexthop))
+}
+
+// note counts what came of a delivery. It is called once for each order that ends with a report,
+// also for one whose message has left the queue meanwhile: the host has answered all the same.
+func (s *Server) note(d *delivery, reply *proto.DeliverReply) {
+	for i := range reply.Outcomes {
+		switch reply.Outcomes[i].Action {
+		case dsn.Deferred:
+			s.seen.totals.Deferred++
+		case dsn.Failed:
+			s.seen.totals.Bounced++
+		default:
+			s.seen.totals.Sent++
+		}
+	}
+	// What these two transports report was never said by a host now.
+	if d.transport == sched.RetryTransport || d.transport == sched.ErrorTransport || len(reply.Outcomes) == 0 {
+		return
+	}
+	answer, example := answerOf(reply.Outcomes)
+	s.seen.replies.Add(s.now, hopName(d.transport, d.nexthop), answer, example)
+}
+
+// answerOf is the answer that most recipients of a delivery got, and the reply that was it. Of
+// several that as many got it is the first.
+func answerOf(outcomes []mail.Outcome) (replyshare.Answer, string) {
+	// One recipient, or the same for all, is the rule.
+	first, example := answerTo(&outcomes[0])
+	if len(outcomes) == 1 {
+		return first, example
+	}
+	counts := map[replyshare.Answer]int{first: 1}
+	best, most := first, 1
+	for i := range outcomes[1:] {
+		a, text := answerTo(&outcomes[i+1])
+		if counts[a]++; counts[a] > most {
+			best, most, example = a, counts[a], text
+		}
+	}
+	return best, example
+}
+
+// answerTo is what the host, or nobody, has said of a recipient.
+func answerTo(o *mail.Outcome) (replyshare.Answer, string) {
+	if o.Action != dsn.Deferred && o.Action != dsn.Failed {
+		return replyshare.Accept(), ""
+	}
+	// What the log says around the reply is no part of it.
+	text := o.Reason
+	if o.DiagType == "smtp" && o.DiagText != "" {
+		text = o.DiagText
+	}
+	return replyshare.Parse(text), text
+}
+
+// addReplies adds what the hosts of a destination answer.
+func (s *Server) addReplies(d *proto.DestInfo, now time.Time) {
+	shares := s.seen.replies.Of(now, hopName(mail.Transport(d.Transport), mail.Nexthop(d.Nexthop)))
+	d.Span, d.Sessions, d.Others = replyshare.Span, shares.Sessions, shares.Others
+	for i := range shares.Groups {
+		g := &shares.Groups[i]
+		d.Replies = append(d.Replies, proto.ReplyGroup{Sessions: g.Sessions, Accepted: g.Accepted, Code: g.Code, Status: g.Status, Text: g.Text, Example: g.Example, Last: g.Last})
+	}
+}
+
+// destInfos are the destinations that a question means, each next hop once: those in memory, and
+// then those of which only replies are remembered. It runs in the loop.
+func (s *Server) destInfos(now time.Time, means func(transport, nexthop string) bool) (list []proto.DestInfo) {
+	// Places in list, by hopName. A transport that delivers to one recipient at a time has a
+	// destination for each mailbox of a next hop, and they are told together.
+	known := make(map[string]int)
+	s.sched.Dests(func(d sched.Dest) bool {
+		if d.Transport == sched.RetryTransport || d.Transport == sched.ErrorTransport || !means(string(d.Transport), string(d.Nexthop)) {
+			return true
+		}
+		name := hopName(d.Transport, d.Nexthop)
+		if at, ok := known[name]; ok { // a mailbox of its own
+			list[at].Busy += d.Busy
+			list[at].Todo += d.Todo
+			return true
+		}
+		if len(list) >= destRows {
+			return true
+		}
+		known[name] = len(list)
+		list = append(list, s.destInfo(&d))
+		return true
+	})
+	// A destination is forgotten by the scheduler with its last delivery, but what its hosts have
+	// said in the last minutes is of interest still.
+	for name := range s.seen.replies.Names {
+		transport, nexthop, _ := strings.Cut(name, ":")
+		if _, ok := known[name]; !ok && len(list) < destRows && means(transport, nexthop) {
+			list = append(list, proto.DestInfo{Transport: transport, Nexthop: nexthop})
+		}
+	}
+	for i := range list {
+		s.addReplies(&list[i], now)
+	}
+	return slices.DeleteFunc(list, func(d proto.DestInfo) bool { return d.State == "" && d.Sessions == 0 })
+}
+
+// destInfo is a destination of the scheduler's in numbers.
+func (s *Server) destInfo(d *sched.Dest) proto.DestInfo {
+	info := proto.DestInfo{Transport: string(d.Transport), Nexthop: string(d.Nexthop), State: destState(d.State), Window: d.Window, Limit: d.Limit, Busy: d.Busy, Todo: d.Todo,
+		Set: limitOf(s.rules.limits, d.Transport, d.Nexthop) != nil}
+	// A destination that is ready has no end of that, and its window says the rest.
+	if d.State != sched.DestReady {
+		info.Until = d.Until
+	}
+	if d.State == sched.DestDead {
+		info.Why = string(maillog.AppendClean(nil, []byte(d.Status.String()+" "+d.Text)))
+	}
+	return info
+}
+
+// repliesText are lines about what the hosts of a destination answer, most frequent first.
+func repliesText(d *proto.DestInfo) (lines []string) {
+	shares, all := replyshare.Shares{Sessions: d.Sessions}, fmt.Sprint(d.Sessions, " sessions")
+	if d.Sessions == 1 {
+		all = "1 session"
+	}
+	for i := range d.Replies[:min(len(d.Replies), explainedReplies)] {
+		g := &d.Replies[i]
+		text := "accepted"
+		if !g.Accepted {
+			text = strings.TrimSpace(fmt.Sprintf("%s %s", g.Status, g.Text))
+			if g.Code > 0 {
+				text = fmt.Sprintf("%d %s", g.Code, text)
+			}
+		}
+		lines = append(lines, fmt.Sprintf("  %s to %s, last %d min: %d %% of %s: %s", d.Transport, d.Nexthop, int(d.Span/time.Minute), shares.Percent(g.Sessions), all, text))
+	}
+	return lines
+}

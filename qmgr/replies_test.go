@@ -1,0 +1,138 @@
+package qmgr
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/queue"
+	"posthaste/internal/testwait"
+)
+
+// A session's answer is the one that most of its recipients got, in the host's words if it has said something.
+func TestAnswerOf(t *testing.T) {
+	t.Parallel()
+	out := func(action dsn.Action, reason, diag string) mail.Outcome {
+		o := mail.Outcome{Action: action, Reason: reason}
+		if diag != "" {
+			o.DiagType, o.DiagText = "smtp", diag
+		}
+		return o
+	}
+	ok := out(dsn.Delivered, "250 2.0.0 ok", "")
+	full := out(dsn.Deferred, "host a.test[192.0.2.1] said: 452 4.2.2 full (in reply to RCPT TO command)", "452 4.2.2 full")
+	for _, c := range []struct {
+		outcomes []mail.Outcome
+		want     string
+	}{
+		{[]mail.Outcome{ok}, ""},
+		{[]mail.Outcome{full}, "4.2.2 full"},
+		{[]mail.Outcome{full, ok, ok}, ""},
+		{[]mail.Outcome{ok, full}, ""},
+		{[]mail.Outcome{ok, full, out(dsn.Deferred, "", "452 4.2.2 full"), out(dsn.Failed, "", "550 5.1.1 no")}, "4.2.2 full"},
+		{[]mail.Outcome{out(dsn.Failed, "unknown user: \"x\"", "")}, " unknown user: \"x\""},
+	} {
+		a, example := answerOf(c.outcomes)
+		if a.Accepted != (c.want == "") || !a.Accepted && a.Status+" "+a.Text != c.want || a.Accepted != (example == "") {
+			t.Errorf("%+v: %+v, %q; want %q", c.outcomes, a, example, c.want)
+		}
+	}
+}
+
+// What hosts answer is told as shares of the sessions, in words and in numbers, also of a relay host by which the
+// mail for a domain goes, and what has come in and gone out is counted.
+func TestReplies(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	st.routes["to.test"] = "smtp:[hub.test]"
+	st.fill(deferredMail(queue.Deferred, time.Minute, "s@from.test", "450 wait", "before@to.test"))
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	for _, word := range []string{"defer", "defer", "ok", "fail"} {
+		st.arrive("s@from.test", "a@to.test")
+		o := smtp.next()
+		o.answer(word)
+	}
+	ask := func(destination string) *proto.ExplainReply {
+		reply := new(proto.ExplainReply)
+		if err := st.tool.Call(t.Context(), &proto.Explain{Destination: destination}, reply); err != nil {
+			t.Fatal(err)
+		}
+		return reply
+	}
+	for _, destination := range []string{"[hub.test]", "to.test"} {
+		var reply *proto.ExplainReply
+		testwait.For(t, func() string {
+			if reply = ask(destination); len(reply.Dests) != 1 || reply.Dests[0].Sessions != 4 {
+				return strings.Join(reply.Lines, "\n")
+			}
+			return ""
+		})
+		text := strings.Join(reply.Lines, "\n")
+		expectText(t, text, "  smtp to [hub.test], last 15 min: 50 % of 4 sessions: 450 later\n", ": 25 % of 4 sessions: accepted", ": 25 % of 4 sessions: 550 never")
+		if relay := strings.Contains(text, "its mail goes by smtp to [hub.test]"); relay != (destination == "to.test") {
+			t.Errorf("%s:\n%s", destination, text)
+		}
+		d := &reply.Dests[0]
+		if g := d.Replies[0]; d.Transport != "smtp" || d.Nexthop != "[hub.test]" || d.Span != 15*time.Minute || g.Sessions != 2 || g.Code != 450 || g.Text != "later" || g.Example != "450 later" || g.Last.IsZero() {
+			t.Errorf("%+v", d)
+		}
+	}
+	// What the retry transport reports is what a host said before, and no answer of one now.
+	st.routes["later.test"] = "retry:4.3.0 no table"
+	retry := st.agent("retry", proto.Inventory{})
+	st.arrive("s@from.test", "c@later.test")
+	o := retry.next()
+	o.answer("defer")
+	testwait.For(t, func() string {
+		if text := st.explainDest("*"); !strings.Contains(text, "smtp to [hub.test], last 15 min") || strings.Contains(text, "retry to ") {
+			return text
+		}
+		return ""
+	})
+	if r := ask("other.test"); len(r.Dests) != 0 {
+		t.Errorf("%+v", r.Dests)
+	}
+	var shape proto.ShapeReply
+	if err := st.tool.Call(t.Context(), &proto.Shape{Queues: []string{"deferred"}, Split: true}, &shape); err != nil {
+		t.Fatal(err)
+	}
+	if got := shape.Totals; got.Since.IsZero() || got.In != 5 || got.Sent != 1 || got.Deferred != 3 || got.Bounced != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A window in numbers is the one that the words have.
+func TestDestInfo(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "initial_destination_concurrency = 3\nsmtp_destination_concurrency_failed_cohort_limit = 1\n")
+	st.keep()
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	if r := st.limit(proto.Override{Op: proto.OverridePut, Entry: proto.OverrideEntry{Target: "to.test", Most: 2}}); r.Refused != "" {
+		t.Fatal(r.Refused)
+	}
+	for range 3 {
+		st.arrive("s@from.test", "a@to.test")
+	}
+	smtp.next()
+	smtp.next()
+	testwait.For(t, func() string {
+		var reply proto.ExplainReply
+		if err := st.tool.Call(t.Context(), &proto.Explain{Destination: "to.test"}, &reply); err != nil {
+			return err.Error()
+		}
+		if len(reply.Dests) != 1 {
+			return "no destination"
+		}
+		if d := reply.Dests[0]; d.State != "ready" || d.Window != 2 || d.Limit != 2 || !d.Set || d.Busy != 2 || d.Todo != 1 {
+			return strings.Join(reply.Lines, "\n")
+		}
+		return ""
+	})
+}
