@@ -20,6 +20,7 @@ type Result struct {
 	Nexthop   mail.Nexthop       // for transports error and retry: the status code and the reason
 	Recipient string             // the address in standard form; always has a domain
 	Flags     proto.ResolveFlags // one of the classes, and properties; never ResolveFail
+	share     sharing            // what is limited, if that was asked for
 }
 
 // Transports whose next hop is a text for the sender, not a host: the error(8) and retry(8)

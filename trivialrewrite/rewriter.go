@@ -35,10 +35,14 @@
 // relocated_prefix_enable parent_domain_matches_subdomains helpful_warnings; the
 // address_verify_ forms of the transports, relayhosts and maps for probes.
 //
+// Limits: destination_rollup destination_provider_maps destination_limit_maps
+// destination_mx_timeout.
+//
 // # Diagnostics
 //
 // Warnings go to the function given to [New]: domains listed in two address
-// classes (with helpful_warnings), tables that cannot be opened, malformed table entries.
+// classes (with helpful_warnings), tables that cannot be opened, malformed table entries,
+// limits that are not understood.
 package trivialrewrite
 
 import (
@@ -96,6 +100,7 @@ type Rewriter struct {
 	relocated  *table.Maps   // empty: nobody has moved
 	dotParents bool          // transport_maps has parents as .parent
 
+	sites         *sites       // what destinations share; nil: nothing is limited
 	plain, verify routes       // of mail, and of address probes
 	warn          func(string) // never nil; called by any goroutine
 	helpful       bool         // helpful_warnings
@@ -180,6 +185,8 @@ func New(cfg *config.Config, o table.Options) (*Rewriter, error) {
 	r.relocated = maps("relocated_maps")
 	o.NoSubstitution = true // a stranger's address is to choose no transport and no host
 	r.initRoutes(cfg, maps)
+	r.sites, err = newSites(cfg, maps, warn)
+	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
@@ -217,6 +224,9 @@ func (r *Rewriter) Close() error {
 	for _, m := range []*table.Maps{r.relocated, r.plain.transports, r.plain.senderRelayhost, r.plain.senderTransport,
 		r.verify.transports, r.verify.senderRelayhost, r.verify.senderTransport} {
 		errs = append(errs, m.Close())
+	}
+	if s := r.sites; s != nil {
+		errs = append(errs, s.providers.Close(), s.limits.Close())
 	}
 	return errors.Join(errs...)
 }

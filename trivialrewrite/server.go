@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/resolver"
 	"posthaste/internal/service"
 )
 
@@ -36,6 +37,15 @@ func run(ctx context.Context, env *service.Env) error {
 		return err
 	}
 	defer r.Close()
+	if r.sites.asksDNS() {
+		o, err := env.Resolver()
+		if err != nil {
+			return err
+		}
+		dns := resolver.New(o)
+		defer dns.Close()
+		r.sites.dns = dns
+	}
 	if err := env.Confine(); err != nil {
 		return err
 	}
@@ -153,14 +163,20 @@ func (s *server) handle(_ *ipc.Conn, r *ipc.Request) {
 // resolve answers a question. A table that fails is logged here, and not by those who ask: they
 // are many, and know only that they have to ask again.
 func (s *server) resolve(q *proto.Resolve) *proto.ResolveReply {
+	keep := s.keep
 	res, err := s.rewriter.Resolve(s.ctx, q.Sender, q.Address, q.Verify)
+	// Mail hosts change, and limits come from tables.
+	if err == nil && q.Limits && s.rewriter.sites != nil {
+		keep = min(keep, keepShort)
+		res.share, err = s.rewriter.sites.share(s.ctx, &res)
+	}
 	if err != nil {
 		s.complain(err.Error(), time.Now())
 	}
 	reply := Reply(res, err)
 	// A failure is for as long as any answer that comes from tables.
-	reply.Fixed = (err == nil && s.keep != keepNot || s.keep == keepShort) && !q.Verify
-	if s.keep == keepShort {
+	reply.Fixed = (err == nil && keep != keepNot || keep == keepShort) && !q.Verify
+	if keep == keepShort {
 		s.expire()
 	}
 	return &reply
@@ -185,7 +201,9 @@ func Reply(res Result, err error) proto.ResolveReply {
 	if err != nil {
 		return proto.ResolveReply{Flags: proto.ResolveFail}
 	}
-	return proto.ResolveReply{Transport: string(res.Transport), Nexthop: string(res.Nexthop), Recipient: res.Recipient, Flags: res.Flags}
+	x := &res.share
+	return proto.ResolveReply{Transport: string(res.Transport), Nexthop: string(res.Nexthop), Recipient: res.Recipient, Flags: res.Flags,
+		Site: x.site, Provider: x.provider, Alone: x.alone, OwnLimits: x.own, SiteLimits: x.siteLimits, ProviderLimits: x.providerLimits}
 }
 
 // expire sees to it that the answer that is about to be given is forgotten

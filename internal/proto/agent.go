@@ -32,10 +32,16 @@ type Deliver struct {
 	// Exact says that it is recorded with cleanup, by Hand, that the delivery is about to be
 	// made before it is (spool_exact_doubt).
 	Exact bool
+	// Most is how many messages may be sent over one connection, this one included; 0: as
+	// the agent's own settings say.
+	Most int
 }
 
 // maxKeep bounds Deliver.Keep, so that it cannot overflow.
 const maxKeep = 24 * time.Hour
+
+// maxMost does the same for Deliver.Most.
+const maxMost = 1_000_000
 
 func (*Deliver) Kind() uint16 { return KindDeliver }
 
@@ -53,7 +59,8 @@ func (m *Deliver) Append(b []byte) []byte {
 	b = pack.Uint(b, 's', m.Session)
 	b = pack.Uint(b, 't', uint64(m.Keep))
 	b = pack.Bool(b, 'p', m.Passed)
-	return pack.Bool(b, 'x', m.Exact)
+	b = pack.Bool(b, 'x', m.Exact)
+	return pack.Uint(b, 'm', uint64(m.Most))
 }
 
 func (m *Deliver) Decode(b []byte) error {
@@ -99,6 +106,8 @@ func (m *Deliver) Decode(b []byte) error {
 			m.Passed = r.Bool()
 		case 'x':
 			m.Exact = r.Bool()
+		case 'm':
+			m.Most = int(min(r.Uint(), maxMost))
 		}
 	}
 	return r.Err()
@@ -133,6 +142,7 @@ type DeliverReply struct {
 	// it wants less, and is not dead.
 	SitePartly bool
 	Kept       bool // a session for this destination is kept open
+	Opened     bool // a connection was opened, or that was tried: no kept session was enough
 	// Stopped says that the agent was told to stop, and so nobody has got the
 	// message: it is as if it had not been tried.
 	Stopped bool
@@ -151,6 +161,7 @@ func (m *DeliverReply) Append(b []byte) []byte {
 	b = pack.String(b, 'r', m.SiteReason)
 	b = pack.Bool(b, 'p', m.SitePartly)
 	b = pack.Bool(b, 'k', m.Kept)
+	b = pack.Bool(b, 'n', m.Opened)
 	b = pack.Bool(b, 'x', m.Stopped)
 	return pack.Bool(b, 'c', m.Corrupt)
 }
@@ -177,6 +188,8 @@ func (m *DeliverReply) Decode(b []byte) error {
 			m.SitePartly = r.Bool()
 		case 'k':
 			m.Kept = r.Bool()
+		case 'n':
+			m.Opened = r.Bool()
 		case 'x':
 			m.Stopped = r.Bool()
 		case 'c':

@@ -44,12 +44,14 @@ func (m *RewriteReply) Decode(b []byte) error {
 type Resolve struct {
 	Sender, Address string
 	Verify          bool // use the address_verify_ parameters
+	Limits          bool // say what is limited, too; it may take a DNS lookup
 }
 
 func (*Resolve) Kind() uint16 { return KindResolve }
 func (m *Resolve) Append(b []byte) []byte {
 	b = pack.String(pack.String(b, 's', m.Sender), 'a', m.Address)
-	return pack.Bool(b, 'v', m.Verify)
+	b = pack.Bool(b, 'v', m.Verify)
+	return pack.Bool(b, 'l', m.Limits)
 }
 func (m *Resolve) Decode(b []byte) error {
 	r := pack.NewReader(b)
@@ -61,6 +63,8 @@ func (m *Resolve) Decode(b []byte) error {
 			m.Address = r.String()
 		case 'v':
 			m.Verify = r.Bool()
+		case 'l':
+			m.Limits = r.Bool()
 		}
 	}
 	return r.Err()
@@ -88,6 +92,15 @@ type ResolveReply struct {
 	// class and files whose change would be announced by Stale: the asker may
 	// keep it until then.
 	Fixed bool
+
+	// The rest answers Resolve.Limits. Site is the name of the set of mail hosts that the
+	// next hop has, when destinations that share them are one; Alone says that this next hop
+	// is a destination of its own even so. Provider is who is behind it. The limits of each,
+	// and of the next hop itself, are as rate.ParseLimits reads them, without error. What is
+	// empty does not exist.
+	Site, Provider                        string
+	Alone                                 bool
+	OwnLimits, SiteLimits, ProviderLimits string
 }
 
 func (*ResolveReply) Kind() uint16 { return KindResolveReply }
@@ -96,7 +109,10 @@ func (m *ResolveReply) Append(b []byte) []byte {
 	b = pack.String(b, 'n', m.Nexthop)
 	b = pack.String(b, 'r', m.Recipient)
 	b = pack.Uint(b, 'f', m.Flags)
-	return pack.Bool(b, 'x', m.Fixed)
+	b = pack.Bool(b, 'x', m.Fixed)
+	b = pack.String(pack.String(b, 's', m.Site), 'p', m.Provider)
+	b = pack.Bool(b, 'a', m.Alone)
+	return pack.String(pack.String(pack.String(b, 'o', m.OwnLimits), 'l', m.SiteLimits), 'm', m.ProviderLimits)
 }
 func (m *ResolveReply) Decode(b []byte) error {
 	r := pack.NewReader(b)
@@ -112,6 +128,18 @@ func (m *ResolveReply) Decode(b []byte) error {
 			m.Flags = ResolveFlags(r.Uint())
 		case 'x':
 			m.Fixed = r.Bool()
+		case 's':
+			m.Site = r.String()
+		case 'p':
+			m.Provider = r.String()
+		case 'a':
+			m.Alone = r.Bool()
+		case 'o':
+			m.OwnLimits = r.String()
+		case 'l':
+			m.SiteLimits = r.String()
+		case 'm':
+			m.ProviderLimits = r.String()
 		}
 	}
 	return r.Err()

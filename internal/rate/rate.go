@@ -24,6 +24,11 @@
 // be kept over a restart. UTC was chosen because its days have all the same
 // length and do not depend on where the server stands.
 //
+// # Limits
+//
+// [Limits] are the rates and counts that hold for a destination, as
+// destination_limit_maps has them.
+//
 // # What was not used
 //
 // [Meter.Refund] gives back what was spent and not used. A refund is taken at

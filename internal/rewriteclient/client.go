@@ -56,6 +56,7 @@ type Client struct {
 	resolves cache[string, proto.ResolveReply]
 	flights  map[question]*flight
 	ahead    cache[question, *flight] // what was asked ahead, and is not kept
+	limits   bool                     // set before the first question
 	now      func() time.Time
 }
 
@@ -90,6 +91,10 @@ func New(at ipc.Address) *Client {
 	})
 	return c
 }
+
+// AskLimits has Resolve say what is limited, too. It must be called before the first
+// question.
+func (c *Client) AskLimits() { c.limits = true }
 
 // Close ends the connection. Questions under way fail.
 func (c *Client) Close() { c.ipc.Close() }
@@ -258,7 +263,7 @@ func (c *Client) begin(ctx context.Context, q question, f *flight) {
 	c.mu.Unlock()
 	var req ipc.Message = &proto.Rewrite{Context: q.a, Address: q.addr}
 	if q.kind == proto.KindResolve {
-		req = &proto.Resolve{Sender: q.a, Address: q.addr}
+		req = &proto.Resolve{Sender: q.a, Address: q.addr, Limits: c.limits}
 	}
 	conn.Go(req, func(payload []byte, err error) { c.land(q, f, epoch, payload, err) })
 }
