@@ -1,19 +1,24 @@
 package servercert
 
 import (
+	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"posthaste/internal/config"
 	"posthaste/internal/confine"
+	"posthaste/internal/table"
 	"posthaste/internal/tlspolicy"
 )
 
@@ -26,6 +31,7 @@ type Options struct {
 	Warn     func(string)         // is told why new certificates cannot be used
 	Confined *confine.Confinement // may be nil
 	Roots    *x509.CertPool       // of CAs, some of which may be above our certificates; may be nil
+	Names    *table.Maps          // tls_server_sni_maps; nil: every client gets one of the certificates of all
 }
 
 // A Keyring holds the server's certificates, and reads them again when their files
@@ -103,15 +109,56 @@ func (k *Keyring) Certificates() []*tls.Certificate {
 	return k.certs
 }
 
-// For is the certificate for a client: the first of certs that it can use, and else the first of all, about which
-// the client has the last word. certs must not be empty.
-func For(hello *tls.ClientHelloInfo, certs []*tls.Certificate) *tls.Certificate {
+// Choose picks the certificate for a client: of those for the name that it asks for (SNI), if
+// tls_server_sni_maps has that, and else of those in use, the first that the client can use. It is
+// called in the middle of a handshake, and never fails: a client that can use none gets the first, and has
+// the last word. named says whether the name was in the table. Refresh must have succeeded once.
+func (k *Keyring) Choose(hello *tls.ClientHelloInfo) (cert *tls.Certificate, named bool) {
+	_ = k.Refresh(time.Now()) // what fails is in the log, and the certificates in use stay
+	certs := k.Certificates()
+	list, err := k.named(hello.Context(), hello.ServerName)
+	if err != nil {
+		k.Warn(err.Error())
+	} else if list != nil {
+		certs, named = list, true
+	}
 	for _, c := range certs {
 		if hello.SupportsCertificate(c) == nil {
-			return c
+			return c, named
 		}
 	}
-	return certs[0]
+	return certs[0], named
+}
+
+// named are the certificates for a server name, from tls_server_sni_maps; nil if it
+// has none. The entry's value is the PEM text in base64, as postmap -F stores it,
+// or names of files with it. It is parsed for each handshake that asks for the
+// name.
+func (k *Keyring) named(ctx context.Context, name string) ([]*tls.Certificate, error) {
+	if name == "" || k.Names == nil || k.Names.Empty() {
+		return nil, nil
+	}
+	value, found, err := k.Names.LookupDomain(ctx, strings.ToLower(name), true)
+	if err != nil || !found {
+		return nil, err
+	}
+	text, err := base64.StdEncoding.DecodeString(value)
+	if err != nil || !bytes.Contains(text, []byte("-----BEGIN")) {
+		text = nil
+		for _, f := range table.SplitList(value) {
+			part, err := os.ReadFile(f)
+			if err != nil {
+				return nil, fmt.Errorf("tls_server_sni_maps: %s: %w", name, err)
+			}
+			text = append(text, part...)
+		}
+	}
+	certs, err := tlspolicy.ParseChains(text)
+	if err != nil {
+		return nil, fmt.Errorf("tls_server_sni_maps: %s: %w", name, err)
+	}
+	tlspolicy.Complete(certs, k.Roots, time.Now())
+	return certs, nil
 }
 
 // Refresh reads the files if they have changed, and if Recheck has passed. The

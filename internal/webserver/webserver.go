@@ -33,8 +33,8 @@ func TLS(cfg *config.Config, o servercert.Options, parameter string, protocols .
 	}
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols,
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-			_ = keys.Refresh(time.Now()) // what fails is in the log, and the old ones serve
-			return servercert.For(hello, keys.Certificates()), nil
+			cert, _ := keys.Choose(hello)
+			return cert, nil
 		}}, nil
 }
 
