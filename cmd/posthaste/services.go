@@ -5,6 +5,7 @@ import (
 	"posthaste/internal/acme"
 	"posthaste/internal/anvil"
 	"posthaste/internal/bounce"
+	"posthaste/internal/policyhost"
 	"posthaste/internal/postlog"
 	"posthaste/internal/service"
 	"posthaste/internal/showq"
@@ -38,6 +39,7 @@ func services() map[string]service.Spec {
 		showq.Spec(),
 		anvil.Spec(),
 		acme.Spec(),
+		policyhost.Spec(),
 		proxymap.Spec(nil),
 		service.MetricsSpec(nil),
 		service.ConsoleSpec(nil),

@@ -287,6 +287,23 @@ func (a *adder) advise(class Class) {
 	if class != Foreign && strings.EqualFold(a.cfg.String("inet_interfaces"), "loopback-only") {
 		a.note("inet_interfaces = loopback-only: mail from other hosts cannot come in")
 	}
+	if class != Foreign && a.site.hosted != nil {
+		a.adviseNames(a.site.hosted.names(a.about))
+	}
+}
+
+// adviseNames says that the certificate of the policyhost service needs names. They are not ordered here: an
+// authority refuses a certificate for names that do not lead to this host yet.
+func (a *adder) adviseNames(names []string) {
+	has := a.cfg.List("tls_acme_domains")
+	names = slices.DeleteFunc(names, func(n string) bool { return slices.Contains(has, n) })
+	switch {
+	case len(names) == 0:
+	case a.cfg.Bool("tls_acme"):
+		a.note("when %s lead to this host, add them to tls_acme_domains: the certificate must have them", strings.Join(names, ", "))
+	default:
+		a.note("the certificate for policyhost must have the names %s", strings.Join(names, ", "))
+	}
 }
 
 // An outcome is what JSON says of domain add.

@@ -22,17 +22,26 @@ func (c *checker) mtaSTS(ctx context.Context, r *report) {
 	if c.class == Foreign {
 		return // it is the business of those who take its mail
 	}
+	own, publish, err := c.ownPolicy(ctx)
+	if err != nil {
+		r.unanswered(err)
+		return
+	}
 	a, err := c.DNS.TXT(ctx, "_mta-sts."+c.domain)
 	if resolver.NotFound(err) {
-		r.say(Note, c.domain+" has no MTA-STS policy", "with one, senders insist on TLS with a certificate that verifies, and cannot be led astray")
+		r.say(Note, c.domain+" has no MTA-STS policy", "with one, senders insist on TLS with a certificate that verifies, and cannot be led astray", publish...)
 		return
 	}
 	if err != nil {
 		r.unanswered(err)
 		return
 	}
-	if _, ok := mtasts.ParseRecord(a.Records); !ok {
-		r.say(Error, fmt.Sprintf("_mta-sts.%s is not well-formed, or not one record: %s", c.domain, printable(strings.Join(a.Records, " | "))), "senders take it for none", stsRecord(c.domain, c.Now))
+	id, ok := mtasts.ParseRecord(a.Records)
+	if !ok {
+		if own == nil {
+			publish = []Record{stsRecord(c.domain, c.Now)}
+		}
+		r.say(Error, fmt.Sprintf("_mta-sts.%s is not well-formed, or not one record: %s", c.domain, printable(strings.Join(a.Records, " | "))), "senders take it for none", publish...)
 		return
 	}
 	p, err := mtasts.Fetch(ctx, c.HTTP, c.domain, c.site.names)
@@ -40,7 +49,24 @@ func (c *checker) mtaSTS(ctx context.Context, r *report) {
 		r.say(Error, "the policy cannot be fetched: "+printable(err.Error()), "senders that have it already hold to it until it expires; others do without")
 		return
 	}
+	switch {
+	case own == nil:
+	case p.String() != own.String():
+		r.say(Error, "the policy that is fetched is not that of policyhost_sts_mode, policyhost_sts_mx and policyhost_sts_max_age", "mta-sts."+c.domain+" leads elsewhere, or \"posthaste reload\" is missing")
+	case id != own.ID():
+		r.say(Warning, fmt.Sprintf("the id of _mta-sts.%s is that of another policy", c.domain), "senders that have the former policy keep to it until they must fetch it again", publish...)
+	}
 	c.stsPolicy(ctx, r, p)
+}
+
+// ownPolicy is the policy that the policyhost service of this host serves for the domain, with the
+// record to publish; or nil.
+func (c *checker) ownPolicy(ctx context.Context) (*mtasts.Policy, []Record, error) {
+	h := c.site.hosted
+	if ok, err := h.has(ctx, c.domain); err != nil || !ok || h.policy == nil {
+		return nil, nil, err
+	}
+	return h.policy, []Record{hostedRecord(c.domain, h.policy)}, nil
 }
 
 // stsRecord announces a policy. Its id is the time at which the policy was changed last.

@@ -42,6 +42,7 @@ type Site struct {
 	classes map[Class]*table.List
 	named   []string // the domains that the lists of the classes name themselves
 	keys    *table.Maps
+	hosted  *hosted // by the policyhost service; nil: nothing
 	cfg     *config.Config
 	names   resolver.Names // how international names are converted
 }
@@ -70,6 +71,9 @@ func OpenSite(ctx context.Context, cfg *config.Config, services []config.Service
 			}
 		}
 	}
+	var err error
+	s.hosted, err = readHosted(cfg, services, o)
+	errs = append(errs, err)
 	s.keys = table.OpenMaps("dkim_sign_maps", cfg.List("dkim_sign_maps"), o)
 	if len(addrs) == 0 {
 		for _, name := range []string{"inet_interfaces", "proxy_interfaces"} {

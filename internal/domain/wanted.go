@@ -52,6 +52,11 @@ func wantedOf(ctx context.Context, s *Site, domain string, class Class, ch Choic
 	if class != Foreign {
 		list = append(list, tlsRPTRecord(domain, ch.Reports))
 		list = append(list, c.clientRecords(ch.IMAP)...)
+		more, err := s.hosted.records(ctx, domain, s.Host)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, more...)
 	}
 	if ch.CA != "" {
 		list = append(list, Record{s.Host, "CAA", `0 issue "` + ch.CA + `"`, "who may issue certificates for the mail host (RFC 8659)"})
