@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -20,6 +21,19 @@ type Box struct {
 	Socket string // pickup's; empty: pickup is neither offered mail nor told of it
 	// Sender says what is wrong with a sender that Drop is given; nil allows all.
 	Sender func(sender string) error
+	// A simulation's: how pickup's socket is reached, and who is asked before a file is synced
+	// or removed, as service.World says. nil: the operating system's, and nobody.
+	Dial   func() (net.Conn, error)
+	Change func(op, path string) error
+	Random func(b []byte) // fills b with what makes a name unique
+}
+
+// ask asks Change.
+func (b Box) ask(op, path string) error {
+	if b.Change == nil {
+		return nil
+	}
+	return b.Change(op, path)
 }
 
 // EverySender is the local_login_sender_maps that asks nothing of senders, and
@@ -67,19 +81,19 @@ func (b Box) Store(h *Header, content io.Reader, limit int64) error {
 		rest, stop := interruptible(content)
 		defer stop()
 		content = io.MultiReader(bytes.NewReader(start), rest)
-		err = drop(b.Dir, h.Time, func(w io.Writer) error { return Write(w, h, content) })
+		err = b.drop(h.Time, func(w io.Writer) error { return Write(w, h, content) })
 	case io.EOF, io.ErrUnexpectedEOF:
 		var whole []byte
 		if whole, err = h.whole(start[:n]); err != nil {
 			return err
 		}
-		if b.Socket != "" && offer(b.Socket, whole) {
+		if b.Socket != "" && b.offer(whole) {
 			return nil
 		}
-		err = drop(b.Dir, h.Time, func(w io.Writer) error { _, err := w.Write(whole); return err })
+		err = b.drop(h.Time, func(w io.Writer) error { _, err := w.Write(whole); return err })
 	}
 	if err == nil && b.Socket != "" {
-		wake(b.Socket)
+		b.wake()
 	}
 	return err
 }
@@ -90,8 +104,8 @@ func (b Box) Store(h *Header, content io.Reader, limit int64) error {
 // end tells a whole file from one that a power cut tore. Its directory is not
 // synced, because who runs postdrop may not read it; on the file systems that
 // mail is kept on, syncing a new file makes its name durable too.
-func drop(dir string, now time.Time, write func(io.Writer) error) (err error) {
-	f, err := create(dir, now)
+func (b Box) drop(now time.Time, write func(io.Writer) error) (err error) {
+	f, err := b.create(now)
 	if err != nil {
 		return err
 	}
@@ -101,7 +115,7 @@ func drop(dir string, now time.Time, write func(io.Writer) error) (err error) {
 			err = cerr
 		}
 		if err != nil {
-			err = withdraw(f.Name(), whole, err)
+			err = b.withdraw(f.Name(), whole, err)
 		}
 	}()
 	if err := write(f); err != nil {
@@ -111,6 +125,9 @@ func drop(dir string, now time.Time, write func(io.Writer) error) (err error) {
 		return err
 	}
 	whole = true
+	if err := b.ask("sync", f.Name()); err != nil {
+		return err
+	}
 	return f.Sync()
 }
 
@@ -118,8 +135,12 @@ func drop(dir string, now time.Time, write func(io.Writer) error) (err error) {
 // When a whole file is gone, pickup has removed it, which it does when the
 // message is on stable storage elsewhere: then there is no error. The sender
 // would only make another one of it.
-func withdraw(path string, whole bool, err error) error {
-	if rerr := os.Remove(path); whole && errors.Is(rerr, os.ErrNotExist) {
+func (b Box) withdraw(path string, whole bool, err error) error {
+	rerr := b.ask("remove", path)
+	if rerr == nil {
+		rerr = os.Remove(path)
+	}
+	if whole && errors.Is(rerr, os.ErrNotExist) {
 		return nil
 	}
 	return fmt.Errorf("maildrop: %w", err)
@@ -175,15 +196,19 @@ func (l *limited) Read(p []byte) (int, error) {
 
 // create makes a file that nobody else has: its name is the time, so that
 // pickup may take mail in the order in which it came, and a random number.
-func create(dir string, now time.Time) (*os.File, error) {
+func (b Box) create(now time.Time) (*os.File, error) {
 	for range 10 {
-		var b [4]byte
-		rand.Read(b[:])
-		name := fmt.Sprintf("%016x%08x", now.UnixMicro(), binary.LittleEndian.Uint32(b[:]))
-		f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		var r [4]byte
+		if b.Random != nil {
+			b.Random(r[:])
+		} else {
+			rand.Read(r[:])
+		}
+		name := fmt.Sprintf("%016x%08x", now.UnixMicro(), binary.LittleEndian.Uint32(r[:]))
+		f, err := os.OpenFile(filepath.Join(b.Dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if !errors.Is(err, os.ErrExist) {
 			return f, err
 		}
 	}
-	return nil, fmt.Errorf("maildrop: cannot find a free file name in %s", dir)
+	return nil, fmt.Errorf("maildrop: cannot find a free file name in %s", b.Dir)
 }

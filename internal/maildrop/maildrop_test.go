@@ -136,16 +136,16 @@ func TestWithdraw(t *testing.T) {
 	if err := os.WriteFile(name, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := withdraw(name, true, io.ErrShortWrite); !errors.Is(err, io.ErrShortWrite) {
+	if err := (Box{}).withdraw(name, true, io.ErrShortWrite); !errors.Is(err, io.ErrShortWrite) {
 		t.Errorf("nobody had it: %v", err)
 	}
 	if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is still there: %v", err)
 	}
-	if err := withdraw(name, true, io.ErrShortWrite); err != nil {
+	if err := (Box{}).withdraw(name, true, io.ErrShortWrite); err != nil {
 		t.Errorf("it was picked up: %v", err)
 	}
-	if err := withdraw(name, false, io.ErrShortWrite); !errors.Is(err, io.ErrShortWrite) {
+	if err := (Box{}).withdraw(name, false, io.ErrShortWrite); !errors.Is(err, io.ErrShortWrite) {
 		t.Errorf("somebody has removed what was not whole: %v", err)
 	}
 }

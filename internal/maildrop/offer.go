@@ -33,11 +33,11 @@ const taken = 'Q'
 // offer offers a whole message to pickup. It is true when the message is in
 // the queue, on stable storage. It saves a file, made, synced, listed, read
 // and removed, which is most of what a submission costs.
-func offer(socket string, message []byte) bool {
+func (b Box) offer(message []byte) bool {
 	if len(message) > MaxOffer {
 		return false
 	}
-	c, err := net.DialTimeout("unix", socket, time.Second)
+	c, err := b.dial()
 	if err != nil {
 		return false
 	}
@@ -50,6 +50,14 @@ func offer(socket string, message []byte) bool {
 	var answer [1]byte
 	_, err = io.ReadFull(c, answer[:])
 	return err == nil && answer[0] == taken
+}
+
+// dial connects to pickup.
+func (b Box) dial() (net.Conn, error) {
+	if b.Dial != nil {
+		return b.Dial()
+	}
+	return net.DialTimeout("unix", b.Socket, time.Second)
 }
 
 // TakeOffer is pickup's side: what follows OfferFirst on c is a message, for
@@ -70,8 +78,8 @@ func TakeOffer(c io.ReadWriter, take func(*Reader) bool) error {
 
 // wake tells pickup, by its socket, that there is mail. It is no error when
 // the mail system is not running: pickup looks when it starts.
-func wake(socket string) {
-	c, err := net.DialTimeout("unix", socket, time.Second)
+func (b Box) wake() {
+	c, err := b.dial()
 	if err != nil {
 		return
 	}

@@ -70,6 +70,7 @@ type books struct {
 	counts     Counts
 	errors     []string
 	exact      bool // all settings had spool_exact_doubt
+	overfull   bool // there were too many tokens
 }
 
 func (b *books) sent(l *Letter) *fate {
@@ -261,7 +262,7 @@ func (b *books) doubts(log []line, ids map[string]string) map[string]bool {
 		}
 	}
 	for _, l := range log {
-		if strings.Contains(l.Text, "in doubt") || strings.Contains(l.Text, "delivered again") || strings.Contains(l.Text, "queued twice") || strings.Contains(l.Text, "not known") {
+		if strings.Contains(l.Text, "in doubt") || strings.Contains(l.Text, "delivered again") || strings.Contains(l.Text, "queued twice") || strings.Contains(l.Text, "not known") || strings.Contains(l.Text, "nobody knows") {
 			for _, w := range strings.FieldsFunc(l.Text, func(r rune) bool { return strings.ContainsRune(" :,;()", r) }) {
 				if t, ok := ids[w]; ok {
 					m[t] = true

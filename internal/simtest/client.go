@@ -20,6 +20,8 @@ type Letter struct {
 	Chunks bool   // BDAT
 	Ahead  bool   // the envelope is sent in one piece
 	GiveUp string // the stage at which the client goes away: MAIL, RCPT, DATA, content, dot
+	Local  bool   // it is given to the sendmail program instead
+	File   bool   // and that leaves it in maildrop, without offering it to pickup
 }
 
 // body is its content, as the client sends it.
@@ -43,6 +45,10 @@ func (l *Letter) body() string {
 func (s *site) send(l *Letter) {
 	time.Sleep(l.At)
 	f := s.books.sent(l)
+	if l.Local {
+		f.answer(s.submit(l, f))
+		return
+	}
 	f.answer(s.talk(l, f))
 }
 

@@ -1,14 +1,14 @@
 // Package simtest runs all services of one mail system in one process, in virtual time, and has
 // everything go wrong that a seed says. Then it asks whether any mail was lost.
 //
-// A run is a seed. The seed draws letters, which SMTP clients send; next hops, and how they
+// A run is a seed. The seed draws letters, which SMTP clients or local programs send; next hops, and how they
 // misbehave; the settings; and faults, each at a step or at a time. After half an hour of virtual
 // time nothing goes wrong any more, the queue is flushed, and it must become empty. Then the
 // books are checked.
 //
 // # What is real, and what is simulated
 //
-// smtpd, cleanup with its spool, qmgr, trivial-rewrite, smtp, local and bounce are the services as they are:
+// smtpd, pickup, cleanup with its spool, qmgr, trivial-rewrite, smtp, local and bounce are the services as they are:
 // their Specs, run by service.Simulate, and started, reloaded, stopped and killed by a master that is
 // part of the simulation. They have a service.World around them:
 //
@@ -20,12 +20,14 @@
 //   - Mailboxes are real maildirs of simulated accounts. What is not synced of them may be lost or torn by a
 //     power cut, and they are full, or have no room now, while the plan says so. Aliases lead to them and
 //     to other hosts.
+//   - The maildrop is a real directory. What sendmail and postdrop do there is package maildrop. Without
+//     power what was not synced may be lost or torn, and files that have been removed may be there again.
 //   - Next hops are SMTP servers that are good, slow, or refuse connections, say nothing, answer
 //     421, 450, 451 or 554 at a stage, answer a command twice, close the connection in the
 //     middle of the content, or take a message and never say so.
 //
 // What qmgr keeps in data_directory, the handover and the suspensions, is in real files. The
-// clock is never set back. pickup, TLS, filters and tables are not simulated.
+// clock is never set back. TLS, filters and tables are not simulated.
 //
 // # Faults
 //
@@ -40,7 +42,7 @@
 // # What must hold
 //
 //   - Each recipient of a message that was acknowledged has it, or the sender was told that it does not
-//     get it, or an operator has deleted it. Nothing stays in the queue.
+//     get it, or an operator has deleted it. Nothing stays in the queue, nor in maildrop.
 //   - Nothing arrives that was not acknowledged, unless the client did not wait for the reply, or the log says that
 //     it is in doubt. Nothing arrives for a recipient that was refused.
 //   - What arrives is what was sent, octet for octet, behind the header fields that are added. In a maildir those are Return-Path,
@@ -52,6 +54,7 @@
 //     that the list is tried again.
 //   - No destination has more transactions at a time than its concurrency limit; when a queue manager takes over
 //     from another, than twice that.
+//   - There are never more tokens of in_flow_delay than may be made, and all of them when the queue is empty.
 //   - Where no process was killed, the audit (package audit) of the log adds up.
 //   - The log has no panic, no fatal error and no corrupt message.
 //
@@ -73,7 +76,7 @@
 // A message that local has forwarded is never queued again by an operator: its original recipient is the alias,
 // whose Delivered-To it has, so that it is returned as a loop.
 //
-// The tokens of in_flow_delay, metrics, and the queue in the middle of a run are not checked.
+// Metrics, and the queue in the middle of a run, are not checked.
 //
 // The order in which goroutines of one process run at one instant is that of Go's scheduler. With one
 // processor and without garbage collection it is the same for the same seed, but for one run in a

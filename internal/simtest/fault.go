@@ -19,6 +19,7 @@ func (s *site) step(p *process, what string) {
 	n := s.steps
 	trace := s.plan.trace
 	s.mu.Unlock()
+	s.books.tokens()
 	if trace {
 		s.note("step %d: %s %s", n, p.name(), what)
 	}
@@ -70,6 +71,7 @@ func (s *site) afterwards(f *Fault) {
 	case restart:
 		s.stop()
 		s.closeSockets()
+		s.flow.Put(-s.flow.Level()) // the next master makes a pipe of its own
 		time.Sleep(f.For)
 		s.boot()
 	case badSyncs:

@@ -115,6 +115,8 @@ func (w world) Change(op, path string) error {
 			return syscall.EIO
 		}
 		return m.sync(path)
+	case "remove":
+		w.p.site.drop.remove(path)
 	case "rename":
 		m.mu.Lock()
 		defer m.mu.Unlock()

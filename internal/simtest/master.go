@@ -178,7 +178,7 @@ func (s *site) kill(e *entry, after time.Duration) {
 // cut is a power cut. All starts again after a while.
 func (s *site) cut(after time.Duration) {
 	s.mu.Lock()
-	s.off = true
+	s.off, s.dark = true, true
 	var all []*process
 	for _, e := range s.services {
 		all = append(all, e.old...)
@@ -199,6 +199,8 @@ func (s *site) cut(after time.Duration) {
 	n := s.count("cut")
 	s.disk = s.disk.Cut(lossOf(s.seed, n))
 	s.mail.cut(s.seed.source(fmt.Sprintf("mail cut %d", n)))
+	s.flow.Put(-s.flow.Level()) // the pipe was master's
+	s.drop.cut(s.seed.source(fmt.Sprintf("maildrop cut %d", n)))
 	time.AfterFunc(after, s.boot)
 }
 
@@ -206,7 +208,7 @@ func (s *site) cut(after time.Duration) {
 func (s *site) boot() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.off = false
+	s.off, s.dark = false, false
 	for _, e := range s.services {
 		if e.spec.Exclusive {
 			e.start()

@@ -64,7 +64,7 @@ const (
 	suspend  = "suspend"
 )
 
-var killable = []string{"smtpd", "cleanup", "cleanup", "qmgr", "qmgr", "smtp", "smtp", "local", "local", "bounce", "trivial-rewrite"}
+var killable = []string{"smtpd", "pickup", "cleanup", "cleanup", "qmgr", "qmgr", "smtp", "smtp", "local", "local", "bounce", "trivial-rewrite"}
 
 // NewPlan draws a plan.
 func NewPlan(n uint64, w *World) *Plan {
@@ -72,6 +72,12 @@ func NewPlan(n uint64, w *World) *Plan {
 	p := &Plan{Seed: n, configs: w.configs, Setting: r.IntN(len(w.configs)), trouble: map[string]float64{}, moods: map[string][]string{}, boxes: map[string]box{}}
 	for i := range 1 + r.IntN(6) {
 		p.Letters = append(p.Letters, newLetter(r, i))
+	}
+	if local := seed(n).source("submission"); local.IntN(2) == 0 {
+		for i := range p.Letters {
+			l := &p.Letters[i]
+			l.Local, l.File = local.IntN(2) == 0, local.IntN(2) == 0
+		}
 	}
 	for _, h := range hopAddrs {
 		p.trouble[h] = pick(r, 0, 0, 0.3, 0.7, 1)
@@ -150,7 +156,11 @@ func (p *Plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d, setting %d\n", p.Seed, p.Setting)
 	for _, l := range p.Letters {
-		fmt.Fprintf(&b, "  %v: %s from <%s> to %v, %d lines %s\n", l.At, l.Token, l.From, l.Rcpts, l.Lines, l.GiveUp)
+		how := l.GiveUp
+		if l.Local {
+			how = map[bool]string{false: "by sendmail", true: "in a file"}[l.File]
+		}
+		fmt.Fprintf(&b, "  %v: %s from <%s> to %v, %d lines %s\n", l.At, l.Token, l.From, l.Rcpts, l.Lines, how)
 	}
 	for _, h := range hopAddrs {
 		fmt.Fprintf(&b, "  %s: trouble %v of %v\n", h, p.trouble[h], p.moods[h])

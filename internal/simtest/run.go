@@ -19,6 +19,7 @@ import (
 	"posthaste/internal/service"
 	"posthaste/internal/vfs"
 	"posthaste/local"
+	"posthaste/pickup"
 	"posthaste/qmgr"
 	"posthaste/smtp"
 	"posthaste/smtpd"
@@ -78,9 +79,9 @@ const concurrency = 2
 
 var variants = []string{
 	"in_flow_delay = 0\n",
-	"in_flow_delay = 1s\nspool_exact_doubt = yes\n",
+	"in_flow_delay = 1s\ndefault_process_limit = 3\nspool_exact_doubt = yes\n",
 	"smtp_destination_recipient_limit = 2\nspool_commit_delay = 1s\n",
-	"spool_exact_doubt = yes\nsmtp_connection_cache_on_demand = no\ndelay_warning_time = 10m\n",
+	"spool_exact_doubt = yes\ndefault_process_limit = 1\nsmtp_connection_cache_on_demand = no\ndelay_warning_time = 10m\n",
 }
 
 const masterCF = `smtp inet n - n - - smtpd
@@ -108,6 +109,7 @@ var specs = []struct {
 	{"smtp", "private/smtp", smtp.Spec()},
 	{"local", "private/local", local.Spec()},
 	{"smtp", "inet", smtpd.Spec()},
+	{"pickup", "public/pickup", pickup.Spec()},
 }
 
 // A World is what all runs of a test have in common: configurations, and the directory that they are in.
@@ -172,7 +174,7 @@ func (w *World) Run(t *testing.T, p *Plan) (out Outcome) {
 	if err := os.RemoveAll(filepath.Join(w.dir, "data")); err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range []string{"qmgr", "overrides"} {
+	for _, d := range []string{"qmgr", "overrides", "pickup"} {
 		if err := os.MkdirAll(filepath.Join(w.dir, "data", d), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -187,6 +189,9 @@ func (w *World) Run(t *testing.T, p *Plan) (out Outcome) {
 			hosts: map[string]*hop{}, counts: map[string]int{}, setting: p.Setting}
 		s.books = &books{site: s}
 		if s.mail, err = emptyMailroom(s, w.dir); err != nil {
+			t.Fatal(err)
+		}
+		if s.drop, err = emptyDropbox(s); err != nil {
 			t.Fatal(err)
 		}
 		s.run()
@@ -236,9 +241,14 @@ func (s *site) run() {
 			s.all.Go(func() { s.send(l) })
 		}
 	}
+	s.all.Go(s.wakeful)
 	time.Sleep(span)
 	s.heal()
 	s.settle()
+	s.mu.Lock()
+	s.over = true
+	s.mu.Unlock()
+	s.books.filled()
 	s.stop()
 	s.closeSockets()
 	s.all.Wait()
@@ -276,6 +286,7 @@ func (s *site) outcome() Outcome {
 		out.Sum = s.digest()
 	}
 	s.mail.delivered()
+	s.drop.left()
 	out.Errors = s.books.check(out.Log)
 	out.Doing = s.books.counts
 	out.Doing.Unfollowed = strings.Count(out.Log, "what was read while the predecessor had it was of no use")

@@ -44,6 +44,7 @@ type site struct {
 	hosts   map[string]*hop
 	books   *books
 	mail    *mailroom
+	drop    *dropbox
 	all     sync.WaitGroup // goroutines of processes, hops and clients
 
 	mu       sync.Mutex
@@ -53,6 +54,8 @@ type site struct {
 	log      bytes.Buffer
 	pids     int
 	off      bool // there is no power, or all is stopped
+	dark     bool // there is no power
+	over     bool // the run has come to its end
 	sick     bool // syncs fail
 	healed   bool // nothing goes wrong any more
 	setting  int  // which of the configurations is in force
@@ -84,6 +87,19 @@ func (s *site) syncsFail() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sick
+}
+
+// machine says how often the power has failed, and whether there is any.
+func (s *site) machine() (cuts int, on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.counts["cut"], !s.dark
+}
+
+func (s *site) isOver() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.over
 }
 
 func (s *site) isHealed() bool {

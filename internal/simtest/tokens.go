@@ -1,0 +1,39 @@
+package simtest
+
+// limit is how many tokens of in_flow_delay a setting allows; 0: nobody makes any.
+func (p *Plan) limit(setting int) int {
+	cfg := p.configs[setting]["qmgr"]
+	if cfg.Duration("in_flow_delay") == 0 {
+		return 0
+	}
+	return cfg.Int("default_process_limit")
+}
+
+// tokens checks at a step that none was made: there are no more than the most that any setting has allowed since the
+// pipe was made. The queue manager takes out what is more after a reload, when it comes to that.
+func (b *books) tokens() {
+	n := b.site.flow.Level()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	most := b.site.plan.limit(b.site.plan.Setting)
+	for _, f := range b.faults {
+		if f.Kind == reload {
+			most = max(most, b.site.plan.limit(int(f.N)%len(b.site.plan.configs)))
+		}
+	}
+	if n > most && !b.overfull {
+		b.overfull = true
+		b.fail("there are %d tokens of in_flow_delay, and at most %d may be made", n, most)
+	}
+}
+
+// filled checks that none was lost: with an empty queue all are there.
+func (b *books) filled() {
+	b.site.mu.Lock()
+	setting := b.site.setting
+	b.site.mu.Unlock()
+	want := b.site.plan.limit(setting)
+	if n := b.site.flow.Level(); want > 0 && n != want && len(b.remaining) == 0 {
+		b.fail("the queue is empty, and there are %d tokens of in_flow_delay, not %d", n, want)
+	}
+}
