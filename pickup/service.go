@@ -28,7 +28,7 @@ const parallel = 20
 
 // Spec declares the service.
 func Spec() service.Spec {
-	return service.Spec{Process: "pickup", Exclusive: true, Rank: service.Intake, Sandbox: service.Plain, Frugal: true, Run: run}
+	return service.Spec{Process: "pickup", Exclusive: true, Rank: service.Intake, Confines: true, Sandbox: service.Plain, Frugal: true, Run: run}
 }
 
 // run is the process's main function. It returns when ctx ends and the last message in
@@ -39,10 +39,21 @@ func run(ctx context.Context, env *service.Env) error {
 	defer client.Close()
 	submitter := submit.New(client)
 	defer submitter.Close()
+	// Opened before chroot: data_directory lies outside. Mail is taken without it, too, and only
+	// what happens when this process dies is less well known then.
+	state, err := statedir.Open(filepath.Join(cfg.String("data_directory"), "pickup"))
+	if err != nil {
+		env.Log.Warning(notNamed, err)
+	} else {
+		defer state.Close()
+	}
+	if err := env.Confine(); err != nil {
+		return err
+	}
 	o := settings(env)
 	o.Submit = submitter
 	var end func()
-	o.Died, end = begin(cfg.String("data_directory"), env)
+	o.Died, end = begin(state, env)
 	defer end()
 	p := New(o)
 	// One token says that there may be files; a scan takes all there are. The first scan
@@ -85,7 +96,8 @@ func run(ctx context.Context, env *service.Env) error {
 	}
 }
 
-// settings are the options that main.cf says.
+// settings are the options that main.cf says. It is called when the process has the rights
+// that it keeps: without mail_owner's account files of its own user count as postsuper's.
 func settings(env *service.Env) Options {
 	cfg := env.Config
 	return Options{
@@ -104,24 +116,24 @@ func settings(env *service.Env) Options {
 	}
 }
 
-// begin notes in data_directory that this process runs, and says whether the one before it has
-// died. end is for the end.
-func begin(data string, env *service.Env) (died bool, end func()) {
-	dir, err := statedir.Open(filepath.Join(data, "pickup"))
-	if err != nil {
-		env.Log.Warning("what may be queued twice, should this process die, will not be named: %v", err)
+// notNamed is what it costs when the state cannot be kept.
+const notNamed = "what may be queued twice, should this process die, will not be named: %v"
+
+// begin notes that this process runs, and says whether the one before it has died. end is for
+// the end. Without a state, which is nil then, nothing is known.
+func begin(state *statedir.Dir, env *service.Env) (died bool, end func()) {
+	if state == nil {
 		return false, func() {}
 	}
-	died, remove, err := running(dir, env.Change())
+	died, remove, err := running(state, env.Change())
 	if err != nil {
-		env.Log.Warning("what may be queued twice, should this process die, will not be named: %v", err)
-		remove = func() error { return nil }
+		env.Log.Warning(notNamed, err)
+		return false, func() {}
 	}
 	return died, func() {
 		if err := remove(); err != nil {
-			env.Log.Warning("the next process will take this one for dead: %v", err)
+			env.Log.Warning("the next pickup process will take this one for dead: %v", err)
 		}
-		dir.Close()
 	}
 }
 

@@ -258,7 +258,7 @@ func (c *command) insert(dir string) []string {
 var (
 	madeInQueue = []string{"pid", "private", "public", "spool", "tmp"}
 	madeForJail = []string{"etc/resolv.conf", "etc/hosts", "etc/host.conf", "etc/nsswitch.conf", "etc/services", "etc/localtime"}
-	madeInData  = []string{"tlsrpt", "mta-sts*", "postscreen_cache*", "verify_cache*", "verify", "overrides", "qmgr", "master.lock"}
+	madeInData  = []string{"tlsrpt", "mta-sts*", "postscreen_cache*", "verify_cache*", "verify", "overrides", "qmgr", "pickup", "master.lock"}
 )
 
 // destroy removes an instance that is disabled and stopped, and has no mail.
