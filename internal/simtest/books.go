@@ -238,6 +238,9 @@ func (b *books) reported(log []line) {
 		if strings.Contains(l.Text, "panic:") || strings.Contains(l.Text, "corrupt") || strings.HasPrefix(l.Text, "fatal:") && !disk {
 			b.fail("the log says: %s: %s", l.Process, l.Text)
 		}
+		if f := returned.FindStringSubmatch(l.Text); f != nil && !deserved.MatchString(f[1]) {
+			b.fail("returned without a cause: %s", l.Text)
+		}
 	}
 }
 
@@ -276,6 +279,8 @@ func (b *books) doubts(log []line, ids map[string]string) map[string]bool {
 var (
 	notice    = regexp.MustCompile(`^(\w+): sender non-delivery notification: (\w+)$`)
 	tryAgain  = regexp.MustCompile(`^(\w+): to=<(\S+)>, .*, status=deferred `)
+	returned  = regexp.MustCompile(`, status=bounced \((.*)`)
+	deserved  = regexp.MustCompile(`^unknown user|said: 5\d\d |Disk quota exceeded|^Protocol error`)
 	subject   = regexp.MustCompile(`(?m)^Subject: letter (letter\d+)\r$`)
 	recipient = regexp.MustCompile(`(?ms)^Final-Recipient: rfc822; *(\S+)\r$.*?^Action: (\w+)\r$`)
 )

@@ -27,13 +27,13 @@
 //     middle of the content, or take a message and never say so.
 //
 // What qmgr keeps in data_directory, the handover and the suspensions, is in real files. The
-// clock is never set back. TLS, filters and tables are not simulated.
+// clock is never set back. TLS and filters are not simulated, and tables only as what fails.
 //
 // # Faults
 //
 // At a step, which is counted over all that processes write to the disk or send: any process is killed
 // (kill -9), or the power fails. At a time: a reload with other settings, a stop and a start, syncs that fail, a
-// full disk, a flush, a destination that is suspended, and a message that is held, released,
+// full disk, lookups in aliases, virtual aliases or transports that fail, a flush, a destination that is suspended, and a message that is held, released,
 // queued again or deleted.
 //
 // Of a process that is killed nothing is carried out any more, its locks are free, and its connections
@@ -56,6 +56,7 @@
 //     from another, than twice that.
 //   - There are never more tokens of in_flow_delay than may be made, and all of them when the queue is empty.
 //   - Where no process was killed, the audit (package audit) of the log adds up.
+//   - Nothing is returned but what a next hop or local refuses for good.
 //   - The log has no panic, no fatal error and no corrupt message.
 //
 // # Running

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"time"
 
 	"posthaste/internal/ipc"
@@ -68,6 +69,10 @@ func (s *site) afterwards(f *Fault) {
 		s.setting = int(f.N) % len(s.plan.configs)
 		s.mu.Unlock()
 		s.reload()
+	case badTables:
+		s.fail(int(f.N) + 1)
+		time.Sleep(f.For)
+		s.fail(0)
 	case restart:
 		s.stop()
 		s.closeSockets()
@@ -94,6 +99,14 @@ func (s *site) afterwards(f *Fault) {
 	}
 }
 
+// fail has lookups fail from now on, with the settings of that number; 0: they do not any more.
+func (s *site) fail(n int) {
+	s.mu.Lock()
+	s.failing = n
+	s.mu.Unlock()
+	s.reload()
+}
+
 // closeSockets is what clients see who wait for services when master ends.
 func (s *site) closeSockets() {
 	for _, e := range s.services {
@@ -114,6 +127,12 @@ func (s *site) heal() {
 	s.mu.Unlock()
 	for !s.powered() {
 		time.Sleep(time.Minute)
+	}
+	if slices.ContainsFunc(s.plan.Faults, func(f Fault) bool { return f.Kind == badTables }) {
+		for range 2 { // while one reload goes on there is no other
+			s.fail(0)
+			time.Sleep(time.Second)
+		}
 	}
 	s.disk.SetLimit(0)
 	for _, d := range []string{"one.test", "two.test", "three.test"} {

@@ -53,6 +53,9 @@ func (e *entry) launch() *process {
 	s := e.site
 	p := s.newProcess(e)
 	cfg := s.plan.configs[s.setting][e.spec.Process]
+	if s.failing > 0 {
+		cfg = s.plan.broken[s.failing-1][e.spec.Process]
+	}
 	typ := "unix"
 	var addr net.Addr = address(e.path)
 	if e.path == "inet" {

@@ -43,6 +43,7 @@ type Plan struct {
 	boxes   map[string]box      // of local users
 	trace   bool
 	configs []map[string]*config.Config
+	broken  []map[string]*config.Config
 }
 
 // span is how long things go wrong. After that all is well, and the queue must become empty.
@@ -50,18 +51,19 @@ const span = 30 * time.Minute
 
 // kinds of faults that strike at a step, and at a time.
 const (
-	kill     = "kill"
-	powerCut = "power cut"
-	reload   = "reload"
-	restart  = "stop and start"
-	badSyncs = "failing syncs"
-	fullDisk = "full disk"
-	flush    = "flush"
-	hold     = "hold"
-	release  = "release"
-	requeue  = "requeue"
-	remove   = "delete"
-	suspend  = "suspend"
+	kill      = "kill"
+	powerCut  = "power cut"
+	reload    = "reload"
+	restart   = "stop and start"
+	badSyncs  = "failing syncs"
+	fullDisk  = "full disk"
+	flush     = "flush"
+	hold      = "hold"
+	release   = "release"
+	requeue   = "requeue"
+	remove    = "delete"
+	suspend   = "suspend"
+	badTables = "failing tables"
 )
 
 var killable = []string{"smtpd", "pickup", "cleanup", "cleanup", "qmgr", "qmgr", "smtp", "smtp", "local", "local", "bounce", "trivial-rewrite"}
@@ -69,7 +71,7 @@ var killable = []string{"smtpd", "pickup", "cleanup", "cleanup", "qmgr", "qmgr",
 // NewPlan draws a plan.
 func NewPlan(n uint64, w *World) *Plan {
 	r := seed(n).source("plan")
-	p := &Plan{Seed: n, configs: w.configs, Setting: r.IntN(len(w.configs)), trouble: map[string]float64{}, moods: map[string][]string{}, boxes: map[string]box{}}
+	p := &Plan{Seed: n, configs: w.configs, broken: w.broken, Setting: r.IntN(len(w.configs)), trouble: map[string]float64{}, moods: map[string][]string{}, boxes: map[string]box{}}
 	for i := range 1 + r.IntN(6) {
 		p.Letters = append(p.Letters, newLetter(r, i))
 	}
@@ -95,6 +97,10 @@ func NewPlan(n uint64, w *World) *Plan {
 	}
 	for range pick(r, 0, 1, 1, 2, 3, 5) {
 		p.Faults = append(p.Faults, p.newFault(r))
+	}
+	if r := seed(n).source("tables"); r.IntN(6) == 0 {
+		p.Faults = append(p.Faults, Fault{Kind: badTables, At: time.Duration(r.Int64N(int64(pick(r, 100*time.Millisecond, 10*time.Second, span/2)))),
+			For: pick(r, 500*time.Millisecond, time.Minute, span/3), N: int64(r.IntN(len(p.broken)))})
 	}
 	return p
 }

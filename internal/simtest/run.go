@@ -84,6 +84,14 @@ var variants = []string{
 	"spool_exact_doubt = yes\ndefault_process_limit = 1\nsmtp_connection_cache_on_demand = no\ndelay_warning_time = 10m\n",
 }
 
+// broken are settings with which lookups fail, beside those of the first variant.
+var broken = []string{
+	"alias_maps = fail:aliases\n",
+	"virtual_alias_maps = fail:virtual\n",
+	"transport_maps = fail:transport\n",
+	"virtual_alias_maps = fail:virtual\nalias_maps = fail:aliases\n",
+}
+
 const masterCF = `smtp inet n - n - - smtpd
 pickup unix n - n - 1 pickup
 cleanup unix n - n - 0 cleanup
@@ -115,7 +123,8 @@ var specs = []struct {
 // A World is what all runs of a test have in common: configurations, and the directory that they are in.
 type World struct {
 	dir     string
-	configs []map[string]*config.Config
+	configs []map[string]*config.Config // of variants
+	broken  []map[string]*config.Config // of broken
 }
 
 // NewWorld makes one below dir.
@@ -125,30 +134,41 @@ func NewWorld(t testing.TB, dir string) *World {
 	if err := w.accounts(); err != nil {
 		t.Fatal(err)
 	}
-	for i, v := range variants {
-		etc := filepath.Join(dir, fmt.Sprintf("etc%d", i))
-		data := filepath.Join(dir, "data")
-		text := mainCF + fmt.Sprintf("default_destination_concurrency_limit = %d\nalias_maps = texthash:%[2]s/aliases\nqueue_directory = %[2]s\ndata_directory = %[3]s\n", concurrency, dir, data) + v
-		if err := os.MkdirAll(etc, 0o700); err != nil {
-			t.Fatal(err)
+	for i, v := range slices.Concat(variants, broken) {
+		cfg := w.configure(t, i, v)
+		if i < len(variants) {
+			w.configs = append(w.configs, cfg)
+		} else {
+			w.broken = append(w.broken, cfg)
 		}
-		for name, text := range map[string]string{"main.cf": text, "master.cf": masterCF} {
-			if err := os.WriteFile(filepath.Join(etc, name), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		byProcess := map[string]*config.Config{}
-		for _, s := range specs {
-			line := service.CommandLine{Name: s.name}
-			cfg, err := config.Load(etc, line.Settings(s.spec.Process, 1)...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			byProcess[s.spec.Process] = cfg
-		}
-		w.configs = append(w.configs, byProcess)
 	}
 	return w
+}
+
+// configure makes configuration number i, and reads it as each service does.
+func (w *World) configure(t testing.TB, i int, more string) map[string]*config.Config {
+	t.Helper()
+	etc := filepath.Join(w.dir, fmt.Sprintf("etc%d", i))
+	data := filepath.Join(w.dir, "data")
+	text := mainCF + fmt.Sprintf("default_destination_concurrency_limit = %d\nalias_maps = texthash:%[2]s/aliases\nqueue_directory = %[2]s\ndata_directory = %[3]s\n", concurrency, w.dir, data) + more
+	if err := os.MkdirAll(etc, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{"main.cf": text, "master.cf": masterCF} {
+		if err := os.WriteFile(filepath.Join(etc, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	byProcess := map[string]*config.Config{}
+	for _, s := range specs {
+		line := service.CommandLine{Name: s.name}
+		cfg, err := config.Load(etc, line.Settings(s.spec.Process, 1)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		byProcess[s.spec.Process] = cfg
+	}
+	return byProcess
 }
 
 // An Outcome is what came of a run.
@@ -260,6 +280,9 @@ func (s *site) exact() bool {
 	for _, f := range s.plan.Faults {
 		if f.Kind == reload {
 			used = append(used, int(f.N)%len(s.plan.configs))
+		}
+		if f.Kind == badTables {
+			return false
 		}
 	}
 	return !slices.ContainsFunc(used, func(n int) bool { return !s.plan.configs[n]["cleanup"].Bool("spool_exact_doubt") })

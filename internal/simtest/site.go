@@ -59,6 +59,7 @@ type site struct {
 	sick     bool // syncs fail
 	healed   bool // nothing goes wrong any more
 	setting  int  // which of the configurations is in force
+	failing  int  // which of those with failing tables is instead, counted from 1; 0: none
 }
 
 // count numbers the events of a name.

@@ -1,8 +1,11 @@
 package simtest
 
+import "posthaste/internal/config"
+
 // limit is how many tokens of in_flow_delay a setting allows; 0: nobody makes any.
-func (p *Plan) limit(setting int) int {
-	cfg := p.configs[setting]["qmgr"]
+func (p *Plan) limit(setting int) int { return tokenLimit(p.configs[setting]["qmgr"]) }
+
+func tokenLimit(cfg *config.Config) int {
 	if cfg.Duration("in_flow_delay") == 0 {
 		return 0
 	}
@@ -10,7 +13,8 @@ func (p *Plan) limit(setting int) int {
 }
 
 // tokens checks at a step that none was made: there are no more than the most that any setting has allowed since the
-// pipe was made. The queue manager takes out what is more after a reload, when it comes to that.
+// pipe was made, and those that cleanup has put back of messages that did not come about, while there were as many as
+// may be. The queue manager takes out what is too much, when it comes to that.
 func (b *books) tokens() {
 	n := b.site.flow.Level()
 	b.mu.Lock()
@@ -20,10 +24,13 @@ func (b *books) tokens() {
 		if f.Kind == reload {
 			most = max(most, b.site.plan.limit(int(f.N)%len(b.site.plan.configs)))
 		}
+		if f.Kind == badTables {
+			most = max(most, tokenLimit(b.site.plan.broken[f.N]["qmgr"]))
+		}
 	}
-	if n > most && !b.overfull {
+	if most += len(b.fates); n > most && !b.overfull {
 		b.overfull = true
-		b.fail("there are %d tokens of in_flow_delay, and at most %d may be made", n, most)
+		b.fail("there are %d tokens of in_flow_delay, and at most %d may be there", n, most)
 	}
 }
 
