@@ -129,9 +129,9 @@ func (s *site) heal() {
 		time.Sleep(time.Minute)
 	}
 	if slices.ContainsFunc(s.plan.Faults, func(f Fault) bool { return f.Kind == badTables }) {
-		for range 2 { // while one reload goes on there is no other
+		for range 3 { // while one reload goes on there is no other
 			s.fail(0)
-			time.Sleep(time.Second)
+			time.Sleep(10 * time.Second)
 		}
 	}
 	s.disk.SetLimit(0)

@@ -56,6 +56,7 @@ func (e *entry) launch() *process {
 	if s.failing > 0 {
 		cfg = s.plan.broken[s.failing-1][e.spec.Process]
 	}
+	p.config = cfg
 	typ := "unix"
 	var addr net.Addr = address(e.path)
 	if e.path == "inet" {

@@ -35,8 +35,9 @@ type Plan struct {
 	Seed    uint64
 	Letters []Letter
 	Faults  []Fault
-	Setting int  // which of the configurations
-	Digest  bool // make Outcome.Sum
+	Setting int           // which of the configurations
+	Digest  bool          // make Outcome.Sum
+	Back    time.Duration // by how much the clock is set back while the mail system is down, which is the only fault then; 0: it is not
 
 	trouble map[string]float64  // of each next hop
 	moods   map[string][]string // of which it has some
@@ -102,6 +103,9 @@ func NewPlan(n uint64, w *World) *Plan {
 		p.Faults = append(p.Faults, Fault{Kind: badTables, At: time.Duration(r.Int64N(int64(pick(r, 100*time.Millisecond, 10*time.Second, span/2)))),
 			For: pick(r, 500*time.Millisecond, time.Minute, span/3), N: int64(r.IntN(len(p.broken)))})
 	}
+	if r := seed(n).source("clock"); r.IntN(12) == 0 {
+		p.Back, p.Faults = span+time.Duration(r.Int64N(int64(span))), nil
+	}
 	return p
 }
 
@@ -161,6 +165,9 @@ func lossOf(s seed, n int) vfs.Loss {
 func (p *Plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d, setting %d\n", p.Seed, p.Setting)
+	if p.Back > 0 {
+		fmt.Fprintf(&b, "  the clock is set back by %v\n", p.Back)
+	}
 	for _, l := range p.Letters {
 		how := l.GiveUp
 		if l.Local {

@@ -204,8 +204,9 @@ func (w *World) Run(t *testing.T, p *Plan) (out Outcome) {
 		t.Fatal(err)
 	}
 	defer free()
+	var s *site
 	synctest.Test(t, func(t *testing.T) {
-		s := &site{seed: seed(p.Seed), plan: p, disk: vfs.NewMem(4096), sockets: map[string]*socket{}, zone: fakezone.Must(zoneText), flow: flow,
+		s = &site{seed: seed(p.Seed), plan: p, disk: vfs.NewMem(4096), sockets: map[string]*socket{}, zone: fakezone.Must(zoneText), flow: flow,
 			hosts: map[string]*hop{}, counts: map[string]int{}, setting: p.Setting}
 		s.books = &books{site: s}
 		if s.mail, err = emptyMailroom(s, w.dir); err != nil {
@@ -215,9 +216,15 @@ func (w *World) Run(t *testing.T, p *Plan) (out Outcome) {
 			t.Fatal(err)
 		}
 		s.run()
-		out = s.outcome()
+		out.Doing.Virtual = time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
 	})
-	if !slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.Kind == kill || f.Kind == powerCut }) {
+	if p.Back > 0 {
+		s.again(t)
+	}
+	virtual := out.Doing.Virtual
+	out = s.outcome()
+	out.Doing.Virtual = virtual
+	if p.Back == 0 && !slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.Kind == kill || f.Kind == powerCut }) {
 		out.Errors = append(out.Errors, w.audit(t, out.Log)...)
 	}
 	return out
@@ -239,8 +246,8 @@ func (w *World) audit(t *testing.T, log string) (errors []string) {
 	return errors
 }
 
-// run is all of a run.
-func (s *site) run() {
+// furnish makes the services and the next hops.
+func (s *site) furnish() {
 	for _, sp := range specs {
 		e := &entry{site: s, name: sp.name, path: sp.path, spec: sp.spec, sock: newSocket(sp.path)}
 		s.services = append(s.services, e)
@@ -249,6 +256,11 @@ func (s *site) run() {
 	for _, a := range hopAddrs {
 		s.hosts[a] = &hop{site: s, addr: a, trouble: s.plan.trouble[a], list: s.plan.moods[a], rnd: s.seed.source("hop " + a), most: map[string]int{}}
 	}
+}
+
+// run is all of a run, or what comes before the clock is set back.
+func (s *site) run() {
+	s.furnish()
 	s.books.exact = s.exact()
 	s.boot()
 	for i := range s.plan.Faults {
@@ -262,13 +274,25 @@ func (s *site) run() {
 		}
 	}
 	s.all.Go(s.wakeful)
+	if s.plan.Back > 0 {
+		time.Sleep(s.plan.Back)
+		s.close()
+		return
+	}
 	time.Sleep(span)
 	s.heal()
 	s.settle()
+	s.close()
+}
+
+// close is the end.
+func (s *site) close() {
 	s.mu.Lock()
 	s.over = true
 	s.mu.Unlock()
-	s.books.filled()
+	if s.isHealed() {
+		s.books.filled()
+	}
 	s.stop()
 	s.closeSockets()
 	s.all.Wait()
@@ -314,7 +338,6 @@ func (s *site) outcome() Outcome {
 	out.Doing = s.books.counts
 	out.Doing.Unfollowed = strings.Count(out.Log, "what was read while the predecessor had it was of no use")
 	out.Doing.Followed = strings.Count(out.Log, "took over the queue: ") - out.Doing.Unfollowed
-	out.Doing.Virtual = time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
 	return out
 }
 

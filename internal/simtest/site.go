@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"posthaste/internal/config"
 	"posthaste/internal/resolver"
 	"posthaste/internal/resolver/fakezone"
 	"posthaste/internal/service"
@@ -129,6 +130,7 @@ type process struct {
 	rndMu  sync.Mutex
 	disk   disk
 	listen []*listener
+	config *config.Config
 
 	mu       sync.Mutex
 	killed   bool
