@@ -7,6 +7,8 @@ package pickup
 
 import (
 	"os"
+	"strconv"
+	"time"
 
 	"posthaste/internal/statedir"
 )
@@ -34,4 +36,20 @@ func running(dir *statedir.Dir, change func(op, path string) error) (died bool, 
 		}
 		return nil
 	}, nil
+}
+
+// doubtful says whether there are still files that a process that has died may have queued. The name of a file begins
+// with the time of its submission.
+func (p *Picker) doubtful() bool {
+	if !p.opt.Died {
+		return false
+	}
+	names, err := p.list()
+	for _, name := range names {
+		micros, err := strconv.ParseInt(name[:min(len(name), 16)], 16, 64)
+		if err != nil || time.UnixMicro(micros).Before(p.opt.Began) {
+			return true
+		}
+	}
+	return err != nil
 }

@@ -78,6 +78,9 @@ func TestDoubtIsNamed(t *testing.T) {
 			var log strings.Builder
 			w := maillog.NewWriter(&log, maillog.Plain)
 			p := New(Options{Dir: drop, Submit: submitter, Log: maillog.New("pickup", w), Parallel: 1, Owner: os.Getuid(), Died: c.died, Began: began})
+			if left := c.died && c.submitted.Before(began); p.doubtful() != left {
+				t.Errorf("before it is queued it is doubtful: %v", p.doubtful())
+			}
 			done := make(chan error, 1)
 			go func() { done <- p.Scan(t.Context()) }()
 			r := <-got
@@ -94,6 +97,9 @@ func TestDoubtIsNamed(t *testing.T) {
 			w.Close()
 			if s := log.String(); strings.Contains(s, ": in doubt: ") != (c.want != "") || !strings.Contains(s, c.want) || strings.Contains(s, "no such file") {
 				t.Error(s)
+			}
+			if p.doubtful() {
+				t.Error("there is still doubt")
 			}
 			if left, _ := os.ReadDir(drop); len(left) != 0 {
 				t.Errorf("%d files are left", len(left))

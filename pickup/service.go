@@ -52,10 +52,10 @@ func run(ctx context.Context, env *service.Env) error {
 	}
 	o := settings(env)
 	o.Submit = submitter
-	var end func()
+	var end func(*Picker)
 	o.Died, end = begin(state, env)
-	defer end()
 	p := New(o)
+	defer end(p)
 	// One token says that there may be files; a scan takes all there are. The first scan
 	// is for what came while nobody served.
 	wake := make(chan struct{}, 1)
@@ -121,16 +121,19 @@ const notNamed = "what may be queued twice, should this process die, will not be
 
 // begin notes that this process runs, and says whether the one before it has died. end is for
 // the end. Without a state, which is nil then, nothing is known.
-func begin(state *statedir.Dir, env *service.Env) (died bool, end func()) {
+func begin(state *statedir.Dir, env *service.Env) (died bool, end func(*Picker)) {
 	if state == nil {
-		return false, func() {}
+		return false, func(*Picker) {}
 	}
 	died, remove, err := running(state, env.Change())
 	if err != nil {
 		env.Log.Warning(notNamed, err)
-		return false, func() {}
+		return false, func(*Picker) {}
 	}
-	return died, func() {
+	return died, func(p *Picker) {
+		if p.doubtful() {
+			return // the next process must know that one has died
+		}
 		if err := remove(); err != nil {
 			env.Log.Warning("the next pickup process will take this one for dead: %v", err)
 		}

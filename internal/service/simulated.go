@@ -7,6 +7,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/confine"
 	"posthaste/internal/maillog"
+	"posthaste/internal/metrics"
 )
 
 // A Setting is what master, main.cf and the system give to a process otherwise. It is for
@@ -18,6 +19,8 @@ type Setting struct {
 	World     World
 	Flow      *Flow
 	Listeners []net.Listener
+	// Metrics counts what the log says and what the service adds; nil: nobody does.
+	Metrics *metrics.Set
 	// Tell is what master hears on the status socket, StatusReady and so on. It may be
 	// called from any goroutine, and must not wait.
 	Tell func(status byte)
@@ -43,6 +46,10 @@ func Simulate(spec Spec, s Setting) *Simulated {
 	env.Name, env.Type, env.Args, env.MaxProc = s.Line.Name, s.Line.Type, s.Line.Args, s.Line.MaxProc
 	env.Process, env.Verbose = spec.Process, s.Line.Verbose
 	env.Config, env.Log, env.Flow, env.world, env.exit = s.Config, s.Log, s.Flow, s.World, s.Exit
+	if s.Metrics != nil {
+		env.Metrics = s.Metrics
+		env.Log.Observe(s.Metrics.Event)
+	}
 	env.activity = &activity{onUse: func() { p.status.write(StatusUsed) }}
 	for _, l := range s.Listeners {
 		env.Listeners = append(env.Listeners, &listener{l, env.activity})

@@ -69,8 +69,9 @@ type books struct {
 	err        error
 	counts     Counts
 	errors     []string
-	exact      bool // all settings had spool_exact_doubt
-	overfull   bool // there were too many tokens
+	exact      bool               // all settings had spool_exact_doubt
+	overfull   bool               // there were too many tokens
+	published  map[string]float64 // what processes have counted, by family and labels
 }
 
 func (b *books) sent(l *Letter) *fate {
@@ -212,6 +213,7 @@ func (b *books) check(text string) []string {
 	}
 	b.crowded()
 	b.reported(log)
+	b.counted(log)
 	return b.errors
 }
 

@@ -13,7 +13,7 @@ import (
 func (s *site) again(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &site{seed: s.seed, plan: s.plan, disk: s.disk, sockets: map[string]*socket{}, zone: s.zone, flow: s.flow, hosts: map[string]*hop{},
-			counts: s.counts, setting: s.setting, books: s.books, mail: s.mail, drop: s.drop, steps: s.steps, pids: s.pids, healed: true}
+			counts: s.counts, setting: s.setting, books: s.books, mail: s.mail, drop: s.drop, steps: s.steps, pids: s.pids, healed: true, past: s.plan.Back}
 		n.log.Write(s.log.Bytes())
 		n.books.site, n.mail.site, n.drop.site = n, n, n
 		n.furnish()
@@ -29,6 +29,9 @@ func (s *site) again(t *testing.T) {
 		s.books.site, s.mail.site, s.drop.site = s, s, s
 	})
 }
+
+// since is the time as it would be if nobody had set the clock back.
+func (s *site) since() time.Time { return time.Now().Add(s.past) }
 
 // patientFor is a good deal more than maximal_backoff_time.
 const patientFor = 10 * time.Minute

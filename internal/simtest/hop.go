@@ -252,7 +252,7 @@ func (hs *hopSession) content() error {
 		hs.say("554 5.6.0 not this")
 		return nil
 	}
-	hs.h.site.books.arrived(&delivery{at: time.Now(), hop: hs.h.addr, session: hs.n, from: hs.from, rcpts: hs.rcpt, content: b.String(), mood: hs.mood})
+	hs.h.site.books.arrived(&delivery{at: hs.h.site.since(), hop: hs.h.addr, session: hs.n, from: hs.from, rcpts: hs.rcpt, content: b.String(), mood: hs.mood})
 	hs.idle()
 	hs.rcpt = nil
 	if hs.mood == loseReply {

@@ -120,7 +120,7 @@ func (w world) Change(op, path string) error {
 	case "rename":
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.filed[path] = &paper{at: time.Now()}
+		m.filed[path] = &paper{at: w.p.site.since()}
 	}
 	return nil
 }

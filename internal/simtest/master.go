@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"posthaste/internal/maillog"
+	"posthaste/internal/metrics"
 	"posthaste/internal/service"
 )
 
@@ -56,7 +57,7 @@ func (e *entry) launch() *process {
 	if s.failing > 0 {
 		cfg = s.plan.broken[s.failing-1][e.spec.Process]
 	}
-	p.config = cfg
+	p.config, p.metrics = cfg, metrics.New()
 	typ := "unix"
 	var addr net.Addr = address(e.path)
 	if e.path == "inet" {
@@ -66,7 +67,7 @@ func (e *entry) launch() *process {
 	p.listen = []*listener{l}
 	log := maillog.New(maillog.Tag(cfg, e.spec.Process), maillog.NewWriter(p, maillog.JSON))
 	p.sim = service.Simulate(e.spec, service.Setting{Line: &service.CommandLine{Name: e.name, Type: typ, Sockets: 1, MaxProc: e.maxProc()},
-		Config: cfg, Log: log, World: world{p}, Flow: s.flow, Listeners: []net.Listener{l},
+		Config: cfg, Log: log, World: world{p}, Flow: s.flow, Metrics: p.metrics, Listeners: []net.Listener{l},
 		Tell: func(b byte) { s.heard(p, b) }, Exit: func() { s.all.Go(func() { s.ended(p, nil) }) }})
 	s.all.Go(func() {
 		err := p.sim.Run()
@@ -121,6 +122,7 @@ func (e *entry) settle() {
 
 // ended is called when a process has ended. Master starts another.
 func (s *site) ended(p *process, err error) {
+	s.books.count(p.metrics.Take())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := p.entry

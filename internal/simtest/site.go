@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/config"
+	"posthaste/internal/metrics"
 	"posthaste/internal/resolver"
 	"posthaste/internal/resolver/fakezone"
 	"posthaste/internal/service"
@@ -54,13 +55,14 @@ type site struct {
 	counts   map[string]int
 	log      bytes.Buffer
 	pids     int
-	off      bool // there is no power, or all is stopped
-	dark     bool // there is no power
-	over     bool // the run has come to its end
-	sick     bool // syncs fail
-	healed   bool // nothing goes wrong any more
-	setting  int  // which of the configurations is in force
-	failing  int  // which of those with failing tables is instead, counted from 1; 0: none
+	off      bool          // there is no power, or all is stopped
+	dark     bool          // there is no power
+	past     time.Duration // by how much the clock has been set back
+	over     bool          // the run has come to its end
+	sick     bool          // syncs fail
+	healed   bool          // nothing goes wrong any more
+	setting  int           // which of the configurations is in force
+	failing  int           // which of those with failing tables is instead, counted from 1; 0: none
 }
 
 // count numbers the events of a name.
@@ -121,16 +123,17 @@ func flowPipe() (f *service.Flow, free func(), err error) {
 
 // A process is one that runs, or has run.
 type process struct {
-	site   *site
-	entry  *entry
-	pid    int
-	sim    *service.Simulated
-	sync   *rand.Rand // how long syncs take
-	rnd    *rand.Rand
-	rndMu  sync.Mutex
-	disk   disk
-	listen []*listener
-	config *config.Config
+	site    *site
+	entry   *entry
+	pid     int
+	sim     *service.Simulated
+	sync    *rand.Rand // how long syncs take
+	rnd     *rand.Rand
+	rndMu   sync.Mutex
+	disk    disk
+	listen  []*listener
+	config  *config.Config
+	metrics *metrics.Set
 
 	mu       sync.Mutex
 	killed   bool
