@@ -231,7 +231,11 @@ func TestBrowser(t *testing.T) {
 	t.Run("axe", func(t *testing.T) { playAxe(t, open(t, browser, newWorld(t))) })
 }
 
-const throttled = "smtp to slow.test: 2 deliveries under way, 4308 wait; window 2 (at most 20), feedback +0.00 -0.83"
+const (
+	throttled = "smtp to slow.test: 2 deliveries under way, 4308 wait; window 2 (at most 20), feedback +0.00 -0.83"
+	// hurts is what the first page says of it.
+	hurts = "slow.test: answers 421 4.7.0 to 83 % of sessions; window 2 of 20; 4,311 recipients wait, the oldest for 3 h."
+)
 
 // throttle has slow.test answer most sessions with 421, and takes suspensions and holds seriously.
 func (w *world) throttle() {
@@ -239,6 +243,10 @@ func (w *world) throttle() {
 		w.changes = true
 		w.domain = "slow.test"
 		w.entries = nil
+		w.oldest = w.now.Add(-3*time.Hour - time.Minute)
+		w.dests = []proto.DestInfo{{Transport: "smtp", Nexthop: "slow.test", State: "ready", Window: 2, Limit: 20, Busy: 2, Todo: 4308, Span: 15 * time.Minute, Sessions: 100, Replies: []proto.ReplyGroup{
+			{Sessions: 50, Code: 421, Status: "4.7.0", Text: "too many connections from *", Example: "421 4.7.0 too many connections from 198.51.100.7 <b>now</b>", Last: w.now},
+			{Sessions: 33, Code: 421, Status: "4.7.0", Text: "try again later", Example: "421 4.7.0 try again later", Last: w.now}, {Sessions: 17, Accepted: true, Last: w.now}}}}
 		w.destination = []string{"slow.test: 4310 recipient(s) of 4310 message(s) deferred", "  " + throttled, "  83 message(s) were last told: 421 4.7.0 try again later"}
 	})
 	w.count()
@@ -248,14 +256,22 @@ func (w *world) throttle() {
 // open shows the effect by itself.
 func playStory(t *testing.T, b *tab) {
 	b.w.throttle()
+	b.w.console.machine.advice.Mistakes = nil
 	b.login("ann", "wrong")
 	b.see(errLogin.Error())
 	b.login("ann", "secret of ann")
 	b.see("What hurts")
-	b.see("slow.test: 4,311 recipients wait, the oldest for over 10 min.")
+	b.see(hurts)
+	for _, text := range []string{"free of", "segments,", "last written at", "The SMTP server has none.", "What posthaste check -v advises", "It finds no mistake."} {
+		b.see(text)
+	}
+	b.do(chromedp.Click(chromedp.CSS("ol.hurts summary")))
 	b.see(throttled)
 	b.do(chromedp.Click(chromedp.CSS("ol.hurts a")))
 	b.see("were last told: 421 4.7.0")
+	b.see("What slow.test answered in the last 15 minutes (smtp)")
+	b.see("421 4.7.0 too many connections from *")
+	b.see("421 4.7.0 too many connections from 198.51.100.7 <b>now</b>")
 	b.sound("the first pages")
 	b.w.take()
 

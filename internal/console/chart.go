@@ -3,6 +3,7 @@ package console
 import (
 	"fmt"
 	"html/template"
+	"math"
 	"strings"
 	"time"
 
@@ -62,6 +63,35 @@ func (c *console) points(d time.Duration, which func(*history.Row) bool, others 
 		if found {
 			list = append(list, p)
 		}
+		return true
+	})
+	return list
+}
+
+// A series is one line of a chart of its own.
+type series struct {
+	Name   string
+	Points []point
+}
+
+// ratesFor is what came in and went out by the minute, for so long before now. A time without the
+// queue manager, or without samples, has no point.
+func (c *console) ratesFor(d time.Duration) []series {
+	now := c.now()
+	if first, _, err := history.Span(c.mta.history); err == nil && now.Sub(first) < d {
+		d = now.Sub(first)
+	}
+	list := []series{{"Messages in, by the minute", nil}, {"Recipients delivered to, by the minute", nil}, {"Attempts deferred, by the minute", nil}, {"Recipients bounced, by the minute", nil}}
+	var before *history.Sample
+	_ = history.Between(c.mta.history, now.Add(-d), now, d/chartPoints, func(s *history.Sample) bool {
+		if before != nil {
+			if r, ok := history.RatesBetween(before, s); ok {
+				for i, v := range [...]float64{r.In, r.Sent, r.Deferred, r.Bounced} {
+					list[i].Points = append(list[i].Points, point{s.At, int64(math.Round(v))})
+				}
+			}
+		}
+		before = &history.Sample{At: s.At, Totals: s.Totals}
 		return true
 	})
 	return list

@@ -14,12 +14,15 @@
 //
 // # Pages and API
 //
+// What posthaste check -v says is found out when the service starts, and so at each reload.
+//
 // Both are served at console_listen, for the users in console_user_maps, whose entries "posthaste
 // passwd" makes. The users in console_operators may suspend and resume mail, limit destinations, and hold, release,
 // retry, requeue, return and delete messages. All others may only look.
 //
 // The pages work without scripts; one script updates the numbers. There are pages for the present
-// state of the queue, the queue by age and domain (now or at an earlier time), a destination, a
+// state of the queue and of the system (disks, spool, log, certificates, what posthaste check -v
+// says), the queue by age and domain (now or at an earlier time), a destination, a
 // message with its story in the log, a search of the queue and the log, and the suspensions. The
 // API is below /api/v1. /api/v1/openapi.json describes it (OpenAPI), and is made from the
 // declarations that the service itself uses. A program has a token of the role look or operate, which
@@ -49,8 +52,8 @@
 //
 // # Parameters
 //
-// api_token_directory, console_hosts, console_listen, console_operators, console_tls,
-// console_user_maps, data_directory, maillog_file, myhostname, queue_directory, queue_history_directory,
+// api_token_directory, console_hosts, console_listen, console_operators, console_tls, console_user_maps,
+// data_directory, maillog_file, message_size_limit, myhostname, queue_directory, queue_minfree, queue_history_directory,
 // queue_history_limit, queue_history_time, queue_service_name, smtpd_tls_cert_file,
 // smtpd_tls_chain_files, smtpd_tls_key_file, tls_acme, track_index_directory, track_index_limit.
 //
@@ -120,6 +123,10 @@ func run(ctx context.Context, env *service.Env) error {
 	}
 	defer programs.Close()
 	who, secure, l, err := prepare(env)
+	look := &machine{cfg: cfg, advice: advise(cfg, time.Now())}
+	if err == nil {
+		look.keys = certificates(env)
+	}
 	if err == nil {
 		err = env.Confine()
 	}
@@ -142,7 +149,7 @@ func run(ctx context.Context, env *service.Env) error {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	m := &mta{manager: manager, history: cfg.String("queue_history_directory"), logs: func() (track.Options, error) { return logs(cfg) }}
-	c := newConsole(env, m, who, programs, serving.Done())
+	c := newConsole(env, m, look, who, programs, serving.Done())
 	k := &keeper{sampler: &sampler{manager: manager, store: store, warn: env.Log.Warning}, mta: m, live: c.live}
 	wake := make(chan struct{}, 1)
 	var wg sync.WaitGroup
@@ -164,9 +171,9 @@ func run(ctx context.Context, env *service.Env) error {
 }
 
 // newConsole makes what answers requests.
-func newConsole(env *service.Env, m *mta, who *people, programs *apitoken.Store, stopping <-chan struct{}) *console {
+func newConsole(env *service.Env, m *mta, look *machine, who *people, programs *apitoken.Store, stopping <-chan struct{}) *console {
 	cfg := env.Config
-	return &console{mta: m, people: who, sessions: newSessions(time.Now), programs: programs, tries: newTries(time.Now), live: newLive(),
+	return &console{mta: m, machine: look, people: who, sessions: newSessions(time.Now), programs: programs, tries: newTries(time.Now), live: newLive(),
 		log: func(e maillog.Event) { env.Log.Log(e) }, now: time.Now, host: cfg.String("myhostname"),
 		hosts: append(cfg.List("console_hosts"), cfg.String("myhostname")), version: cfg.String("mail_version"), stopping: stopping}
 }
@@ -209,6 +216,16 @@ func prepare(env *service.Env) (*people, *tls.Config, net.Listener, error) {
 		return nil, nil, nil, fmt.Errorf("console_listen = %s: other machines can reach it, and passwords would be sent in clear text: set console_tls = yes", address)
 	}
 	return who, secure, l, nil
+}
+
+// certificates are those of the SMTP server, read while there are the rights of root; nil: it has
+// none that can be read. What is wrong with them is the server's to say.
+func certificates(env *service.Env) *servercert.Keyring {
+	keys := servercert.New(env.Config, servercert.Options{Warn: func(string) {}, Confined: env.Tables().Confined})
+	if keys.Refresh(time.Now()) != nil || len(keys.Certificates()) == 0 {
+		return nil
+	}
+	return keys
 }
 
 // listenUnix listens on a socket below the queue directory, in place of one that a process before

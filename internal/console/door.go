@@ -112,13 +112,12 @@ func (m *mta) explain(ctx context.Context, id mail.QueueID) ([]string, error) {
 }
 
 // destination says how things are with a destination.
-func (m *mta) destination(ctx context.Context, name string) ([]string, error) {
+func (m *mta) destination(ctx context.Context, name string) (*proto.ExplainReply, error) {
 	if _, err := selection.ParseDestination(name); err != nil {
 		return nil, wrong("%v", err)
 	}
-	var reply proto.ExplainReply
-	err := m.call(ctx, &proto.Explain{Destination: name}, &reply)
-	return reply.Lines, err
+	reply := new(proto.ExplainReply)
+	return reply, m.call(ctx, &proto.Explain{Destination: name}, reply)
 }
 
 // verbs are what can be done to a message, by the word that the API has for it.

@@ -22,6 +22,8 @@ const (
 	// beatTime is how often a live page is sent something when nothing changes, so that it can
 	// tell that it still lives.
 	beatTime = 20 * time.Second
+	// rateTime is over how long a time rates are, where there are samples enough.
+	rateTime = 70 * time.Second
 	// sendTime is how long a browser may take to read what it is sent; then it has to come back.
 	sendTime = 10 * time.Second
 	// maxStreams bounds the live pages of all sessions, sessionStreams those of one.
@@ -36,6 +38,7 @@ type live struct {
 
 	mu      sync.Mutex
 	sample  *history.Sample
+	before  []*history.Sample // earlier ones of the last rateTime, the earliest first, without tables: rates are since then
 	now     *overview.Now
 	changed chan struct{} // closed when there is something newer
 }
@@ -90,9 +93,24 @@ func (l *live) publish(s *history.Sample, n *overview.Now) {
 	if n.Suspensions == nil {
 		n.Suspensions, n.Limits = []overview.Suspension{}, []overview.Limit{}
 	}
+	n.Rates = l.rates(s)
 	l.sample, l.now = s, n
 	close(l.changed)
 	l.changed = make(chan struct{})
+}
+
+// rates are those up to a sample, and remembers what it says. l.mu is held.
+func (l *live) rates(s *history.Sample) *overview.Rates {
+	for len(l.before) > 1 && s.At.Sub(l.before[0].At) > rateTime {
+		l.before = l.before[1:]
+	}
+	var earliest *history.Sample
+	if len(l.before) > 0 {
+		earliest = l.before[0]
+	}
+	r := overview.RatesOf(earliest, s)
+	l.before = append(l.before[max(0, len(l.before)-int(rateTime/time.Second)):], &history.Sample{At: s.At, Totals: s.Totals})
+	return r
 }
 
 // A keeper counts: a sample each time that master wakes the service, and more while somebody looks.

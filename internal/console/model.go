@@ -72,6 +72,8 @@ type Destination struct {
 	Explanation []string              `json:"explanation" doc:"Window, feedback, backlog and last replies, in sentences"`
 	Suspensions []overview.Suspension `json:"suspensions" doc:"Those of this target"`
 	Limits      []overview.Limit      `json:"limits" doc:"Those of this target"`
+	// Destinations are the next hops.
+	Destinations []overview.Destination `json:"destinations" doc:"The next hops that its mail goes to, in numbers: windows, and what their hosts answer"`
 }
 
 // Found is what a search of the log has found.

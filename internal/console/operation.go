@@ -80,6 +80,7 @@ func operations() []operation {
 		{"login", "POST", "/session", nobody, "Log in", []param{{"user", "Name, as in console_user_maps", true}, {"password", "Password", true}}, Token{}, (*console).opLogin},
 		{"logout", "POST", "/session/end", look, "Log out: the token is good no longer", nil, Done{}, (*console).opLogout},
 		{"now", "GET", "/now", look, "What hurts now: queues, the domains that most mail waits for, suspensions", nil, overview.Now{}, (*console).opNow},
+		{"system", "GET", "/system", look, "Disks, spool, log, certificates, and what posthaste check -v says", nil, System{}, (*console).opSystem},
 		{"shape", "GET", "/shape", look, "How the mail is spread over domains and age, as qshape says",
 			[]param{{"queue", "incoming, active, deferred or hold; may be repeated. Without it deferred, active and incoming", false},
 				{"side", "recipient, or sender", false}, {"at", "An earlier time: 2026-11-24T08:00", false}, {"rows", "At most so many domains, 1 to 150", false}}, overview.Shape{}, (*console).opShape},
@@ -125,6 +126,8 @@ func conditionParams() (list []param) {
 }
 
 func (c *console) opNow(q *query) (any, error) { return c.live.view(), nil }
+
+func (c *console) opSystem(q *query) (any, error) { return c.machine.look(c.now()), nil }
 
 // sample is that of a time, or the latest.
 func (c *console) sample(at string) (*history.Sample, error) {
@@ -286,11 +289,11 @@ func (c *console) opAct(q *query, word string) (any, error) {
 
 func (c *console) opDestination(q *query) (any, error) {
 	name := q.get("name")
-	lines, err := c.mta.destination(q.ctx, name)
+	reply, err := c.mta.destination(q.ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	d := &Destination{Name: name, Explanation: lines, Suspensions: []overview.Suspension{}, Limits: []overview.Limit{}}
+	d := &Destination{Name: name, Explanation: reply.Lines, Destinations: overview.Destinations(reply), Suspensions: []overview.Suspension{}, Limits: []overview.Limit{}}
 	suspensions, limits, err := c.mta.overrides(q.ctx)
 	for _, s := range suspensions {
 		if strings.EqualFold(s.Target, name) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"math"
 	"math/bits"
 	"net/http"
 	"net/url"
@@ -55,7 +56,7 @@ type actForm struct {
 // functions are what templates call besides. What strangers have written goes through vis.
 func functions() template.FuncMap {
 	return template.FuncMap{
-		"number": number, "vis": visible, "stamp": stamp, "ago": func(t time.Time) string { return overview.Span(time.Since(t)) },
+		"number": number, "size": size, "join": strings.Join, "rate": func(v float64) string { return overview.Number(int64(math.Round(v))) }, "vis": visible, "stamp": stamp, "ago": func(t time.Time) string { return overview.Span(time.Since(t)) },
 		"heat":  heat,
 		"cells": cells, "domain": domainName, "place": func(name string) string { return "/destination/" + url.PathEscape(name) },
 		"form": func(p *page, name, label, confirm string, fields ...string) actForm {
@@ -176,7 +177,7 @@ func views() []view {
 	return []view{
 		{"/{$}", "now", func(c *console, q *query, _ *http.Request) (string, any, error) {
 			c.live.poke()
-			return "Now", nowBody{c.live.view(), c.waiting(24 * time.Hour)}, nil
+			return "Now", nowBody{c.live.view(), c.machine.look(c.now()), c.waiting(24 * time.Hour), c.ratesFor(24 * time.Hour)}, nil
 		}},
 		{"/queue", "queue", viewShape},
 		{"/messages", "messages", func(c *console, q *query, _ *http.Request) (string, any, error) {
@@ -202,8 +203,19 @@ type overrides struct {
 // A nowBody is the first page.
 type nowBody struct {
 	*overview.Now
+	System  *System
 	Waiting []point
+	Flow    []series
 }
+
+// A nowPart is what of the first page is sent anew.
+type nowPart struct {
+	*overview.Now
+	System *System
+}
+
+// Part is that of the page as it is sent first.
+func (b nowBody) Part() nowPart { return nowPart{b.Now, b.System} }
 
 // A shapeBody is the table of ages.
 type shapeBody struct {

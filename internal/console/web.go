@@ -20,6 +20,7 @@ import (
 // A console answers requests. Its methods may be called concurrently.
 type console struct {
 	mta       *mta
+	machine   *machine
 	people    *people
 	sessions  *sessions
 	programs  *apitoken.Store // tokens of programs; nil in tests
@@ -147,7 +148,9 @@ func (c *console) servePart(w http.ResponseWriter, r *http.Request) {
 	}
 	switch r.PathValue("page") {
 	case "now":
-		c.serveLive(w, r, &s, func(b *bytes.Buffer) error { return c.fragment("now", c.live.view())(b) })
+		c.serveLive(w, r, &s, func(b *bytes.Buffer) error {
+			return c.fragment("now", nowPart{c.live.view(), c.machine.look(c.now())})(b)
+		})
 	case "queue":
 		values := r.URL.Query()
 		c.serveLive(w, r, &s, func(b *bytes.Buffer) error {

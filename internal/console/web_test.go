@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/config"
 	"posthaste/internal/history"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
@@ -53,11 +54,14 @@ type world struct {
 	lines    []string
 	entries  []proto.OverrideEntry
 	refused  string
-	commands bool // of a message are carried out
-	changes  bool // what is done has an effect on what is answered
+	commands bool  // of a message are carried out
+	counted  int64 // how often the queue was
+	changes  bool  // what is done has an effect on what is answered
 	domain   string
 	// What is said of a destination; without it lines.
 	destination []string
+	dests       []proto.DestInfo
+	oldest      time.Time // of its mail
 }
 
 func newWorld(t *testing.T) *world {
@@ -67,6 +71,8 @@ func newWorld(t *testing.T) *world {
 	w.item = proto.Item{ID: queueID, Queue: "deferred", Arrival: w.now.Add(-time.Hour), Next: w.now.Add(time.Hour), Size: 1234, Attempts: 3, Sender: evil + "@from.test", Client: evil, ClientAddr: "192.0.2.1",
 		SASLUser: evil, Recipients: []proto.ItemRcpt{{Address: "x@" + evil, Orig: evil, Reason: "host said: 450 " + evil}}}
 	w.entries = []proto.OverrideEntry{{Of: "suspension", Target: "slow.test", By: evil, Reason: evil, Since: w.now}, {Of: "limit", Target: "slow.test", Most: 2, By: evil, Reason: evil, Since: w.now}}
+	w.dests = []proto.DestInfo{{Transport: evil, Nexthop: evil, State: "dead", Why: evil, Until: w.now, Span: 15 * time.Minute, Sessions: 2, Others: 1,
+		Replies: []proto.ReplyGroup{{Sessions: 1, Code: 450, Status: evil, Text: evil, Example: evil, Last: w.now}}}}
 	site.Serve("qmgr", w.manager)
 	manager := ipc.NewClient(ipc.Unix(filepath.Join(site.Queue, "public", "qmgr")), nil)
 	t.Cleanup(func() { manager.Close() })
@@ -93,7 +99,12 @@ func newWorld(t *testing.T) *world {
 	maps := table.OpenMaps("console_user_maps", []string{"inline:{ " + strings.TrimSuffix(users, ", ") + " }"}, table.Options{Warn: func(text string) { t.Error(text) }})
 	clock := func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return w.now }
 	stopping := make(chan struct{})
-	w.console = &console{mta: &mta{manager: manager, history: filepath.Join(dir, "history"), logs: func() (track.Options, error) { return track.Options{Logs: []string{log}}, nil }},
+	cfg, err := config.LoadString("compatibility_level = 3.6\nqueue_directory = " + site.Queue + "\ndata_directory = " + dir + "\nmaillog_file = " + log + "\nmaillog_file_prefixes = /\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := &machine{cfg: cfg, advice: Advice{At: w.now, Mistakes: []string{"main.cf:1: " + evil}, Unwise: []string{evil}, Differences: []string{evil}}}
+	w.console = &console{machine: look, mta: &mta{manager: manager, history: filepath.Join(dir, "history"), logs: func() (track.Options, error) { return track.Options{Logs: []string{log}}, nil }},
 		people: &people{backend: sasl.NewUsers(maps, "", nil, nil), operators: operators}, sessions: newSessions(clock), tries: newTries(clock), live: newLive(),
 		log: w.event, now: clock, host: "mta.test", hosts: []string{"mta.test"}, version: "0.1", stopping: stopping}
 	w.server = httptest.NewServer(w.console.handler())
@@ -144,7 +155,10 @@ func (w *world) manager(r *ipc.Request) {
 		r.Reply(&proto.SelectReply{IDs: []mail.QueueID{w.item.ID}, Items: []proto.Item{w.item}, Refused: w.refused, Next: max(0, 2-2*q.Cursor)})
 	case proto.KindExplain:
 		if q := faketest.Decode[proto.Explain](w.t, r); q.Destination != "" && w.destination != nil {
-			r.Reply(&proto.ExplainReply{Lines: w.destination})
+			r.Reply(&proto.ExplainReply{Lines: w.destination, Dests: w.dests, Oldest: w.oldest})
+			return
+		} else if q.Destination != "" {
+			r.Reply(&proto.ExplainReply{Lines: w.lines, Dests: w.dests})
 			return
 		}
 		r.Reply(&proto.ExplainReply{Lines: w.lines})
@@ -176,7 +190,8 @@ func (w *world) manager(r *ipc.Request) {
 		if w.changes { // numbers of every size
 			rows = append(rows, proto.ShapeRow{Domain: "all.test", Queue: "hold", Counts: []int{0, 1, 2, 8, 32, 128, 512, 2048, 8192, 32768}}, proto.ShapeRow{Domain: "all.test", Queue: "hold", Senders: true, Counts: []int{131072}})
 		}
-		r.Reply(&proto.ShapeReply{Rows: rows})
+		w.counted++
+		r.Reply(&proto.ShapeReply{Rows: rows, Totals: proto.Totals{Since: w.now.Add(-time.Hour), In: w.counted * 1e6, Sent: w.counted * 2e6, Deferred: w.counted * 3e6, Bounced: w.counted * 4e6}})
 	}
 }
 
@@ -193,7 +208,7 @@ func (w *world) sampled() {
 	}
 	defer store.Close()
 	for i := range 10 {
-		s := &history.Sample{At: w.now.Add(time.Duration(i-10) * time.Minute), Tables: []history.Table{{Queue: "deferred", Others: history.Counts{1000}, Names: 1,
+		s := &history.Sample{At: w.now.Add(time.Duration(i-10) * time.Minute), Totals: proto.Totals{Since: w.now.Add(-time.Hour), In: int64(60 * i), Sent: int64(120 * i)}, Tables: []history.Table{{Queue: "deferred", Others: history.Counts{1000}, Names: 1,
 			Rows: []history.Row{{Domain: "a.test", Counts: history.Counts{int64(i)}}}}, {Queue: "hold", Rows: []history.Row{{Domain: "a.test", Counts: history.Counts{5}}}}}}
 		if err := store.Append(s); err != nil {
 			w.t.Fatal(err)
@@ -306,7 +321,7 @@ func TestHostileData(t *testing.T) {
 			t.Errorf("%s: %v", p, h)
 		}
 	}
-	for p, want := range map[string]string{"/": "4,311 recipients wait, the oldest for over 10 min.", "/queue": `class="n h7"`, "/message/" + queueID: `\u202e\u001b[2J`,
+	for p, want := range map[string]string{"/": "4,311 recipients wait, the oldest for over 10 min", "/queue": `class="n h7"`, "/message/" + queueID: `\u202e\u001b[2J`,
 		"/search?q=" + queueID: "status", "/suspended": "slow.test", "/destination/slow.test": "Resume", "/queue?side=sender": `<td class="n">7</td>`} {
 		if status, text, _ := b.do("GET", p, nil); status != 200 || !strings.Contains(text, want) {
 			t.Errorf("%s: %d, there is no %q\n%s", p, status, want, text)
@@ -789,11 +804,14 @@ func TestChart(t *testing.T) {
 	if text := string(chart(list, `<Waiting>`)); strings.Count(text, ",") < 9 || !strings.Contains(text, `aria-label="&lt;Waiting&gt; from `) || strings.Contains(text, "style=") {
 		t.Errorf("%s", text)
 	}
+	if flow := w.console.ratesFor(24 * time.Hour); len(flow) != 4 || len(flow[0].Points) < 8 || flow[0].Points[3].N != 60 || flow[1].Points[3].N != 120 || flow[2].Points[3].N != 0 {
+		t.Errorf("%+v", flow)
+	}
 	if chart(list[:1], "x") != "" || len(w.console.waitingFor("nosuch.test", time.Hour)) != 0 {
 		t.Error("a line of nothing")
 	}
 	w.count()
-	if _, text, _ := w.login("ann").do("GET", "/", nil); !strings.Contains(text, "<polyline") {
+	if _, text, _ := w.login("ann").do("GET", "/", nil); strings.Count(text, "<polyline") != 5 || !strings.Contains(text, "Messages in, by the minute from ") {
 		t.Errorf("the first page has no chart:\n%s", text)
 	}
 }

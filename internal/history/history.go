@@ -3,7 +3,8 @@
 // console can show the queue as it was at an earlier time.
 //
 // A Sample has the numbers that qshape prints: for each queue, the messages of each age by the
-// recipients' domains and by the senders' domains. It comes from the queue manager, which counts
+// recipients' domains and by the senders' domains. It also has how much has come in and gone out
+// since the start of the queue manager, from which [RatesBetween] makes rates. It comes from the queue manager, which counts
 // in one pass over its memory (Take). One process appends samples (Writer). Any process that may
 // read the files can read them at the same time (At, Between).
 //
@@ -110,6 +111,33 @@ type Table struct {
 type Sample struct {
 	At     time.Time
 	Tables []Table
+	// What has come in and gone out since the start of the queue manager; without a Since it is not
+	// known.
+	Totals proto.Totals
+}
+
+// Rates are what came in and went out in a time, by the minute.
+type Rates struct {
+	In       float64 `json:"in" doc:"Messages that came into the queue"`
+	Sent     float64 `json:"sent" doc:"Recipients that got their message"`
+	Deferred float64 `json:"deferred" doc:"Attempts for a recipient that are to be repeated"`
+	Bounced  float64 `json:"bounced" doc:"Recipients whose delivery failed for good"`
+}
+
+// RatesBetween are those between two samples, the earlier one first. ok is false where they are not
+// known. A queue manager that was started in between counts since its start.
+func RatesBetween(a, b *Sample) (r Rates, ok bool) {
+	from, to := a.Totals, b.Totals
+	begin := a.At
+	if to.Since.After(a.At) {
+		from, begin = proto.Totals{Since: to.Since}, to.Since
+	}
+	d := b.At.Sub(begin).Seconds()
+	if from.Since.IsZero() || to.Since.IsZero() || d <= 0 {
+		return r, false
+	}
+	rate := func(from, to int64) float64 { return float64(60*max(to-from, 0)) / d }
+	return Rates{rate(from.In, to.In), rate(from.Sent, to.Sent), rate(from.Deferred, to.Deferred), rate(from.Bounced, to.Bounced)}, true
 }
 
 // Edges are the times at which one column begins and another ends, latest first.
@@ -145,7 +173,9 @@ func Take(ctx context.Context, conn *ipc.Conn, now time.Time) (*Sample, error) {
 			}
 		}
 		if q.Cursor = reply.Next; q.Cursor == 0 {
-			return c.sample(), nil
+			s := c.sample()
+			s.Totals = reply.Totals
+			return s, nil
 		}
 	}
 }
@@ -247,6 +277,12 @@ func (s *Sample) append(b []byte) []byte {
 			b = t.Rows[j].Counts.append(b)
 		}
 	}
+	if s.Totals.Since.IsZero() { // as in the samples of before there were totals
+		return b
+	}
+	for _, n := range [...]int64{s.Totals.Since.UnixMicro(), s.Totals.In, s.Totals.Sent, s.Totals.Deferred, s.Totals.Bounced} {
+		b = binary.AppendUvarint(b, uint64(max(n, 0)))
+	}
 	return b
 }
 
@@ -315,6 +351,13 @@ func decode(b []byte) (*Sample, error) {
 			t.Rows = append(t.Rows, Row{d.text(), d.counts()})
 		}
 		s.Tables = append(s.Tables, t)
+	}
+	if len(d.b) > 0 {
+		t := &s.Totals
+		t.Since = time.UnixMicro(int64(d.number(1 << 60)))
+		for _, n := range [...]*int64{&t.In, &t.Sent, &t.Deferred, &t.Bounced} {
+			*n = int64(d.number(1 << 60))
+		}
 	}
 	if d.failed || len(d.b) > 0 {
 		return nil, errSample

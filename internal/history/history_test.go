@@ -365,3 +365,46 @@ func BenchmarkDay(b *testing.B) {
 		b.ReportMetric(float64(total), "octets/day")
 	}
 }
+
+// Totals come back as they were, samples without them can be read, and rates are told only where they are known.
+func TestTotals(t *testing.T) {
+	t.Parallel()
+	since := start.Add(-time.Hour)
+	at := func(minutes int, t proto.Totals) *Sample {
+		return &Sample{At: start.Add(time.Duration(minutes) * time.Minute), Totals: t}
+	}
+	totals := func(since time.Time, n int64) proto.Totals {
+		return proto.Totals{Since: since, In: n, Sent: 2 * n, Deferred: 3 * n, Bounced: 4 * n}
+	}
+	for _, s := range []*Sample{at(0, proto.Totals{}), at(0, totals(since, 7)), at(0, totals(since, 0))} {
+		back, err := decode(s.append(nil))
+		if err != nil || !back.Totals.Since.Equal(s.Totals.Since) || back.Totals.In != s.Totals.In || back.Totals.Sent != s.Totals.Sent || back.Totals.Deferred != s.Totals.Deferred || back.Totals.Bounced != s.Totals.Bounced {
+			t.Errorf("%+v becomes %+v, %v", s, back, err)
+		}
+	}
+	whole := at(0, totals(since, 1000)).append(nil)
+	short := at(0, proto.Totals{}).append(nil)
+	for n := len(short) + 1; n < len(whole); n++ {
+		if _, err := decode(whole[:n]); err == nil {
+			t.Errorf("%d of %d octets are a sample", n, len(whole))
+		}
+	}
+	for _, c := range []struct {
+		a, b *Sample
+		in   float64
+		ok   bool
+	}{
+		{at(0, totals(since, 100)), at(2, totals(since, 160)), 30, true},
+		{at(0, totals(since, 100)), at(3, totals(start.Add(time.Minute), 60)), 30, true}, // it was started meanwhile
+		{at(0, proto.Totals{}), at(3, totals(start.Add(time.Minute), 60)), 30, true},
+		{at(0, proto.Totals{}), at(1, totals(since, 60)), 0, false},
+		{at(0, totals(since, 60)), at(1, proto.Totals{}), 0, false},
+		{at(0, totals(since, 60)), at(0, totals(since, 70)), 0, false},
+		{at(0, totals(since, 60)), at(1, totals(since, 50)), 0, true}, // never negative
+	} {
+		r, ok := RatesBetween(c.a, c.b)
+		if ok != c.ok || r.In != c.in || r.Sent != 2*c.in || r.Deferred != 3*c.in || r.Bounced != 4*c.in {
+			t.Errorf("%+v, %+v: %+v, %v", c.a, c.b, r, ok)
+		}
+	}
+}

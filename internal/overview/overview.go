@@ -1,5 +1,5 @@
-// Package overview describes the queue at a glance: how many messages are in each queue, for
-// which domains most mail waits and why, and what is suspended or limited. The console's pages, its API and
+// Package overview describes the queue at a glance: how many messages are in each queue, how many
+// come and go, for which domains mail waits longest and why, and what is suspended or limited. The console's pages, its API and
 // "posthaste top" show this in the same words.
 //
 // The texts have names of domains and replies of other hosts, unchanged: whoever shows them must
@@ -26,7 +26,7 @@ const (
 	// worst is how many domains a glance names.
 	worst = 8
 	// whyLines is how many sentences each of them has.
-	whyLines = 4
+	whyLines = 6
 )
 
 // A Suspension is mail that is not tried for now.
@@ -121,9 +121,27 @@ func Table(s *history.Sample, queues []string, senders bool, top int) *Shape {
 type Now struct {
 	At          time.Time    `json:"at" doc:"When the queue was counted"`
 	Queues      []QueueState `json:"queues"`
-	Hurts       []Hurt       `json:"hurts" doc:"The domains with the most mail that waits, the worst first"`
+	Rates       *Rates       `json:"rates,omitempty" doc:"What came in and went out; absent while it is not known"`
+	Hurts       []Hurt       `json:"hurts" doc:"The domains whose mail has waited longest, all together, the worst first"`
 	Suspensions []Suspension `json:"suspensions"`
 	Limits      []Limit      `json:"limits" doc:"What operators have set of destinations for now"`
+}
+
+// Rates are what came in and went out just now, by the minute.
+type Rates struct {
+	history.Rates
+	Seconds int `json:"seconds" doc:"Over how long a time"`
+}
+
+// RatesOf are the rates between two samples; nil where they are not known.
+func RatesOf(before, now *history.Sample) *Rates {
+	if before == nil || now == nil {
+		return nil
+	}
+	if r, ok := history.RatesBetween(before, now); ok {
+		return &Rates{r, int(now.At.Sub(before.At) / time.Second)}
+	}
+	return nil
 }
 
 // A QueueState is one queue.
@@ -135,10 +153,12 @@ type QueueState struct {
 
 // A Hurt is a domain that mail waits for.
 type Hurt struct {
-	Domain  string   `json:"domain"`
-	Waiting int64    `json:"waiting" doc:"Recipients that wait, in the deferred and the active queue"`
-	Oldest  string   `json:"oldest" doc:"How old the oldest is, in words"`
-	Why     []string `json:"why" doc:"What keeps them waiting, in sentences"`
+	Domain       string        `json:"domain"`
+	Reason       string        `json:"reason" doc:"What is wrong, in one line: what its hosts answer, its window, how much waits"`
+	Waiting      int64         `json:"waiting" doc:"Recipients that wait, in the deferred and the active queue"`
+	Oldest       string        `json:"oldest" doc:"How old the oldest is, in words"`
+	Why          []string      `json:"why" doc:"What keeps them waiting, in sentences"`
+	Destinations []Destination `json:"destinations" doc:"That its mail goes to, in numbers"`
 }
 
 // Oldest says how old the oldest in a row is.
@@ -185,47 +205,65 @@ func Glance(s *history.Sample) *Now {
 		c := history.Counts(t.Total.Counts)
 		n.Queues = append(n.Queues, QueueState{q, t.Total.Total, Oldest(&c)})
 	}
-	for _, r := range Table(s, []string{"deferred", "active"}, false, history.MaxRows).Rows {
+	rows := Table(s, []string{"deferred", "active"}, false, history.MaxRows).Rows
+	slices.SortStableFunc(rows, func(a, b ShapeRow) int { return cmp.Compare(waited(&b.Counts), waited(&a.Counts)) })
+	for _, r := range rows {
 		if strings.HasPrefix(r.Domain, "(") || len(n.Hurts) == worst {
 			continue
 		}
 		c := history.Counts(r.Counts)
-		n.Hurts = append(n.Hurts, Hurt{Domain: r.Domain, Waiting: r.Total, Oldest: Oldest(&c), Why: []string{}})
+		h := Hurt{Domain: r.Domain, Waiting: r.Total, Oldest: Oldest(&c), Why: []string{}, Destinations: []Destination{}}
+		h.Reason = reason(&h, nil)
+		n.Hurts = append(n.Hurts, h)
 	}
 	return n
 }
 
-// See counts the queue, and asks what keeps the mail of the domains waiting that most mail waits
-// for.
+// waited is for how many minutes the recipients of a row have waited at least, all together: what
+// is delivered as it comes has waited for nothing, however much it is.
+func waited(c *[history.Buckets]int64) (minutes int64) {
+	for i := 1; i < history.Buckets; i++ {
+		minutes += c[i] * int64(history.Tick/time.Minute<<(i-1))
+	}
+	return minutes
+}
+
+// See counts the queue, and asks what keeps the mail of the domains waiting that hurt most.
 func See(ctx context.Context, conn *ipc.Conn, now time.Time) (*history.Sample, *Now, error) {
 	s, err := history.Take(ctx, conn, now)
 	if err != nil {
 		return nil, nil, err
 	}
 	n := Glance(s)
+	if n.Suspensions, n.Limits, err = Overrides(ctx, conn); err != nil {
+		return nil, nil, err
+	}
 	for i := range n.Hurts {
-		if n.Hurts[i].Why, err = why(ctx, conn, n.Hurts[i].Domain); err != nil {
+		if err = n.Hurts[i].explain(ctx, conn, n.Suspensions, now); err != nil {
 			return nil, nil, err
 		}
 	}
-	n.Suspensions, n.Limits, err = Overrides(ctx, conn)
-	return s, n, err
+	return s, n, nil
 }
 
-// why is what keeps mail for a domain waiting. A name that is no destination has nothing.
-func why(ctx context.Context, conn *ipc.Conn, domain string) ([]string, error) {
-	list := []string{}
-	if _, err := selection.ParseDestination(domain); err != nil {
-		return list, nil
+// explain asks what keeps the mail of a domain waiting. A name that is no destination has nothing.
+func (h *Hurt) explain(ctx context.Context, conn *ipc.Conn, suspensions []Suspension, now time.Time) error {
+	if _, err := selection.ParseDestination(h.Domain); err != nil {
+		return nil
 	}
 	var reply proto.ExplainReply
-	if err := conn.Call(ctx, &proto.Explain{Destination: domain}, &reply); err != nil {
-		return nil, fmt.Errorf("ask the queue manager: %w", err)
+	if err := conn.Call(ctx, &proto.Explain{Destination: h.Domain}, &reply); err != nil {
+		return fmt.Errorf("ask the queue manager: %w", err)
 	}
 	for _, line := range reply.Lines[min(1, len(reply.Lines)):min(len(reply.Lines), 1+whyLines)] {
-		list = append(list, strings.TrimSpace(line))
+		h.Why = append(h.Why, strings.TrimSpace(line))
 	}
-	return list, nil
+	h.Destinations = Destinations(&reply)
+	if !reply.Oldest.IsZero() && now.Sub(reply.Oldest) > 0 {
+		h.Oldest = Span(now.Sub(reply.Oldest))
+	}
+	h.Reason = reason(h, suspensions)
+	return nil
 }
 
 // Overrides are the suspensions in force, with how many deferred messages wait for each, and the

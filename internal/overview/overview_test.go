@@ -55,3 +55,18 @@ func TestTable(t *testing.T) {
 		}
 	}
 }
+
+// The domain whose mail has waited longest, all together, hurts most, whatever comes and goes meanwhile.
+func TestWorstFirst(t *testing.T) {
+	t.Parallel()
+	s := &history.Sample{At: time.Now(), Tables: []history.Table{{Queue: "active", Rows: []history.Row{{Domain: "busy.test", Counts: history.Counts{100000}}}},
+		{Queue: "deferred", Rows: []history.Row{{Domain: "dead.test", Counts: history.Counts{9: 10}}, {Domain: "slow.test", Counts: history.Counts{1: 300}}}}}}
+	n := Glance(s)
+	got := ""
+	for _, h := range n.Hurts {
+		got += h.Domain + " "
+	}
+	if got != "dead.test slow.test busy.test " {
+		t.Errorf("%s", got)
+	}
+}

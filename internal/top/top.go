@@ -2,8 +2,9 @@
 //
 //	posthaste top [-1j] [-c config_dir] [-i seconds]
 //
-// It shows how many messages are in which queue and how old the oldest is, the domains that most
-// mail waits for with what keeps it waiting, and what is suspended or limited. On a terminal it does so
+// It shows how many messages are in which queue and how old the oldest is, the domains whose mail
+// has waited longest with what is wrong with each, and what is suspended or limited. From the
+// second time on it shows what came in and went out since the time before. On a terminal it does so
 // again every five seconds (-i), or less often, so that counting takes no more than a twentieth
 // of the time, until it is interrupted. With -1, and where the output is no terminal, it does so
 // once. With -j it prints what the console's API answers to GET /now, one object, once.
@@ -36,6 +37,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/cli"
+	"posthaste/internal/history"
 	"posthaste/internal/ipc"
 	"posthaste/internal/overview"
 	"posthaste/internal/queueclient"
@@ -58,6 +60,8 @@ type command struct {
 	every time.Duration
 	once  bool
 	json  bool
+	// What was shown before, for rates; nil: nothing was.
+	before *history.Sample
 }
 
 // Run carries out the command and returns its exit status.
@@ -152,10 +156,12 @@ func (c *command) ask(ctx context.Context, queue *queueclient.Queue, now time.Ti
 func (c *command) show(ctx context.Context, conn *ipc.Conn, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	_, n, err := overview.See(ctx, conn, now)
+	s, n, err := overview.See(ctx, conn, now)
 	if err != nil {
 		return cli.Errorf(cli.ExitUnavailable, "%w", err)
 	}
+	n.Rates = overview.RatesOf(c.before, s)
+	c.before = s
 	var out []byte
 	if c.json {
 		if out, err = json.Marshal(n); err != nil {
@@ -184,13 +190,16 @@ func Text(n *overview.Now) []byte {
 			fmt.Fprintf(&b, " (%s)", q.Oldest)
 		}
 	}
+	if r := n.Rates; r != nil {
+		fmt.Fprintf(&b, "\nby the minute  in %.0f  delivered to %.0f  deferred %.0f  bounced %.0f", r.In, r.Sent, r.Deferred, r.Bounced)
+	}
 	b.WriteString("\n\n")
 	if len(n.Hurts) == 0 {
 		b.WriteString("No mail waits.\n")
 	}
 	for i := range n.Hurts {
 		h := &n.Hurts[i]
-		fmt.Fprintf(&b, "%s: %s recipients wait, the oldest for %s\n", queuelist.Printable(h.Domain), overview.Number(h.Waiting), h.Oldest)
+		fmt.Fprintf(&b, "%s: %s\n", queuelist.Printable(h.Domain), queuelist.Printable(h.Reason))
 		for _, line := range h.Why {
 			fmt.Fprintf(&b, "    %s\n", queuelist.Printable(line))
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/history"
 	"posthaste/internal/ipc"
 	"posthaste/internal/overview"
 	"posthaste/internal/proto"
@@ -104,5 +105,14 @@ func TestFit(t *testing.T) {
 		if got := string(fit([]byte(c.text), c.width, c.height)); got != c.want {
 			t.Errorf("%q in %d x %d: %q", c.text, c.width, c.height, got)
 		}
+	}
+}
+
+// From the second time on there are rates.
+func TestRates(t *testing.T) {
+	t.Parallel()
+	n := &overview.Now{At: time.Now(), Rates: &overview.Rates{Rates: history.Rates{In: 1200, Sent: 1100.4, Deferred: 3, Bounced: 0.2}}}
+	if text := string(Text(n)); !strings.Contains(text, "\nby the minute  in 1200  delivered to 1100  deferred 3  bounced 0\n\nNo mail waits.") {
+		t.Errorf("%s", text)
 	}
 }

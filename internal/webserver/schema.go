@@ -41,6 +41,8 @@ func (s *Schemas) Make(t reflect.Type) map[string]any {
 		return Text("")
 	case reflect.Bool:
 		return map[string]any{"type": "boolean"}
+	case reflect.Float64, reflect.Float32:
+		return map[string]any{"type": "number"}
 	case reflect.Slice, reflect.Array:
 		if t == reflect.TypeFor[json.RawMessage]() {
 			return map[string]any{}
