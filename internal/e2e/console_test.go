@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -73,7 +75,7 @@ func TestConsole(t *testing.T) {
 	if status := call("GET", "/api/v1/search?q=joe@slow.test", login.Token, "", &found); status != 200 || len(found.Messages) != 1 || found.Messages[0].State != "deferred" {
 		t.Errorf("%d %+v", status, found)
 	}
-	if out, status := s.tool(nil, "top", "-1"); status != 0 || !strings.Contains(out, "slow.test: 1 recipients wait") || !strings.Contains(out, "by ann (console) since") {
+	if out, status := s.tool(nil, "top", "-1"); status != 0 || !strings.Contains(out, "slow.test: suspended by ann (console); 1 recipient waits, the oldest for ") || !strings.Contains(out, "by ann (console) since") {
 		t.Errorf("top: %d\n%s", status, out)
 	}
 	if out, status := s.tool(nil, "qshape", "--at", time.Now().Format(time.DateTime), "deferred"); status != 0 || !strings.Contains(out, "TOTAL  0") {
@@ -83,6 +85,36 @@ func TestConsole(t *testing.T) {
 		t.Errorf("resume: %d", status)
 	}
 	s.waitLog(list.Messages[0].ID + `: to=<joe@slow\.test>,.*status=sent`)
+	hop := strings.TrimSpace(strings.TrimPrefix(next.relayhost(), "relayhost = "))
+	if status := call("POST", "/api/v1/limits", login.Token, `{"target": "`+hop+`", "limit": "2", "reason": "ticket 4712"}`, &done); status != 200 {
+		t.Errorf("limit: %d %+v", status, done)
+	}
+	s.waitLog(`qmgr\[\d+\]: delivery to ` + regexp.QuoteMeta(hop) + ` limited to 2 at a time by ann \(console\): ticket 4712`)
+	var destination struct {
+		Limits       []struct{ Limit int }
+		Destinations []struct {
+			Sessions int
+			Replies  []struct {
+				Percent  int
+				Accepted bool
+			}
+		}
+	}
+	if status := call("GET", "/api/v1/destinations/"+url.PathEscape(hop), login.Token, "", &destination); status != 200 || len(destination.Limits) != 1 || destination.Limits[0].Limit != 2 ||
+		len(destination.Destinations) != 1 || destination.Destinations[0].Sessions != 1 || destination.Destinations[0].Replies[0].Percent != 100 || !destination.Destinations[0].Replies[0].Accepted {
+		t.Errorf("%d %+v", status, destination)
+	}
+	var system struct {
+		Problems []string
+		Disks    []struct{ Free int64 }
+		Spool    struct{ Segments int }
+		Log      struct{ Written time.Time }
+		Advice   struct{ Mistakes, Differences []string }
+	}
+	if status := call("GET", "/api/v1/system", login.Token, "", &system); status != 200 || len(system.Disks) == 0 || system.Disks[0].Free <= 0 || system.Spool.Segments < 1 ||
+		time.Since(system.Log.Written) > time.Hour || len(system.Advice.Differences) == 0 {
+		t.Errorf("%d %+v", status, system)
+	}
 	s.waitLog(`console\[\d+\]: user=ann client=127\.0\.0\.1: resume slow\.test`)
 	s.waitLog(`qmgr\[\d+\]: delivery to slow\.test suspended by ann \(console\): ticket 4711`)
 }

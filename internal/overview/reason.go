@@ -91,6 +91,9 @@ func reason(h *Hurt, suspensions []Suspension) string {
 		parts = append(parts, d.answers(h.Domain)...)
 	}
 	waits := fmt.Sprintf("%s recipients wait", Number(h.Waiting))
+	if h.Waiting == 1 {
+		waits = "1 recipient waits"
+	}
 	if h.Oldest != "" {
 		waits += ", the oldest for " + h.Oldest
 	}
