@@ -110,6 +110,12 @@ func (s *Server) portrayRules(p *portrait) {
 			p.lines = append(p.lines, "  "+r.text())
 		}
 	}
+	for _, r := range s.rules.diversions.Load().all() {
+		_, value := r.target.Condition()
+		if !r.over(s.now) && (strings.EqualFold(value, text) || r.target.Match(m) || p.dest.Match("", value, "") || p.dest.Match(string(r.to.transport), string(r.to.nexthop), "")) {
+			p.lines = append(p.lines, "  "+r.diversionText())
+		}
+	}
 	for _, r := range s.rules.limits.all() {
 		if _, value := r.target.Condition(); !r.over(s.now) && (strings.EqualFold(value, text) || r.target.Match(m) || p.dest.Match(transport, value, "")) {
 			p.lines = append(p.lines, "  "+r.limitText())

@@ -449,8 +449,8 @@ func (s *Server) resolve(l *loading, r *loadedRcpt) bool {
 		s.logDelivery(l.id, r.rcpt.Recipient, &l.env, time.Now(), o)
 		r.Transport = ""
 	default:
-		r.Transport, r.Nexthop = mail.Transport(ans.Transport), mail.Nexthop(ans.Nexthop)
 		r.rcpt.resolved = ans.Recipient
+		r.Transport, r.Nexthop = s.divert(ans.Flags, mail.Transport(ans.Transport), mail.Nexthop(ans.Nexthop), ans.Recipient)
 		if ans.Flags&proto.ResolveDefault != 0 {
 			return s.mark(l, r)
 		}

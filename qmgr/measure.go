@@ -91,7 +91,7 @@ type measurement struct {
 	oldest [sched.QueueHold + 1]time.Time
 	// suspensions are how many there are, and suspended how many messages wait for them.
 	suspensions, suspended int
-	limits                 int // that operators have set
+	limits, diversions     int // that operators have ordered
 }
 
 // totals copies what is counted anyhow, and looks at the destinations in core. It runs in
@@ -113,6 +113,11 @@ func (m *measurement) totals(s *Server) {
 	for _, r := range s.rules.limits.all() {
 		if !r.over(s.now) {
 			m.limits++
+		}
+	}
+	for _, r := range s.rules.diversions.Load().all() {
+		if !r.over(s.now) {
+			m.diversions++
 		}
 	}
 	s.sched.Dests(func(d sched.Dest) bool {
@@ -211,6 +216,7 @@ func (m *measurement) offer(o *metrics.Offer) {
 	o.Gauge(metrics.Suspensions, float64(m.suspensions))
 	o.Gauge(metrics.SuspendedMessages, float64(m.suspended))
 	o.Gauge(metrics.Limits, float64(m.limits))
+	o.Gauge(metrics.Diversions, float64(m.diversions))
 	o.Total(metrics.Decisions, float64(st.Decisions))
 	o.Total(metrics.Preemptions, float64(st.Preemptions))
 	for k, n := range m.states {

@@ -1,4 +1,4 @@
-// Overrides: what operators order for now ("posthaste suspend", "posthaste limit") and what
+// Overrides: what operators order for now ("posthaste suspend", "limit", "divert") and what
 // outlives a restart. The store on disk is the truth; the rules in force are made of it anew after
 // each change.
 
@@ -77,7 +77,7 @@ func (s *Server) fromOperator(r *ipc.Request) {
 	// judges.
 	s.ask(r, func() {
 		e := override.Entry{Kind: override.Kind(q.Entry.Of), Target: q.Entry.Target, By: q.Entry.By, Reason: q.Entry.Reason,
-			Since: s.now.Truncate(time.Second), Until: q.Entry.Until, Most: q.Entry.Most, Raises: q.Entry.Raises}
+			Since: s.now.Truncate(time.Second), Until: q.Entry.Until, Most: q.Entry.Most, Raises: q.Entry.Raises, Nexthop: q.Entry.Nexthop}
 		reply := new(proto.OverrideReply)
 		target, err := s.judge(q.Op, &e, reply)
 		if err != nil {
@@ -101,10 +101,12 @@ func (s *Server) judge(op proto.OverrideOp, e *override.Entry, reply *proto.Over
 	case target.String() != e.Target:
 		err = fmt.Errorf("it must be written as %s", target)
 	// A newer tool may know kinds that this process does not.
-	case e.Kind != override.Suspension && e.Kind != override.Limit:
+	case e.Kind != override.Suspension && e.Kind != override.Limit && e.Kind != override.Diversion:
 		err = fmt.Errorf("there is no kind of override %q", e.Kind)
 	case op == proto.OverridePut && e.Over(s.now):
 		err = errors.New("its end lies in the past")
+	case op == proto.OverridePut && e.Kind == override.Diversion:
+		err = judgeDiversion(target, e)
 	// What is told of it is as of now, before it holds.
 	case op == proto.OverridePut && e.Kind == override.Limit:
 		reply.Uses = []proto.OverrideUse{s.limitUse(target)}
@@ -141,7 +143,8 @@ func (s *Server) override(r *ipc.Request, op proto.OverrideOp, e override.Entry,
 	}, sched.Event{})
 }
 
-// overrideEvent is the line of the log about an order that was carried out.
+// overrideEvent is the line of the log about an order that was carried out: who, when, and why, for
+// whoever wonders later.
 func overrideEvent(op proto.OverrideOp, e *override.Entry, target selection.Target) maillog.Event {
 	put, subject := op == proto.OverridePut, target.Subject()
 	switch {
@@ -149,6 +152,10 @@ func overrideEvent(op proto.OverrideOp, e *override.Entry, target selection.Targ
 		return maillog.Limited{Target: e.Target, Subject: subject, Most: e.Most, Raises: e.Raises, By: e.By, Reason: e.Reason, Until: e.Until}
 	case e.Kind == override.Limit:
 		return maillog.Unlimited{Target: e.Target, Subject: subject, By: e.By}
+	case e.Kind == override.Diversion && put:
+		return maillog.Diverted{Target: e.Target, Subject: subject, Nexthop: e.Nexthop, By: e.By, Reason: e.Reason, Until: e.Until}
+	case e.Kind == override.Diversion:
+		return maillog.Undiverted{Target: e.Target, Subject: subject, By: e.By}
 	case put:
 		return maillog.Suspended{Target: e.Target, Subject: subject, By: e.By, Reason: e.Reason, Until: e.Until}
 	}
@@ -176,7 +183,7 @@ func (s *Server) listOverrides(store *override.Store) *proto.OverrideReply {
 			use = uses[e.Target]
 		}
 		reply.Entries = append(reply.Entries, proto.OverrideEntry{Of: string(e.Kind), Target: e.Target, By: e.By, Reason: e.Reason, Since: e.Since,
-			Until: e.Until, Most: e.Most, Raises: e.Raises})
+			Until: e.Until, Most: e.Most, Raises: e.Raises, Nexthop: e.Nexthop})
 		reply.Waiting, reply.Uses = append(reply.Waiting, n), append(reply.Uses, use)
 	}
 	return reply

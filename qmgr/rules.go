@@ -3,6 +3,7 @@ package qmgr
 import (
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -31,6 +32,8 @@ type rule struct {
 	// Who ordered it, why and until when, and of a limit the number; zero for a queue-only
 	// destination.
 	order override.Entry
+	// Of a diversion: where mail goes instead.
+	to hop
 	// From queue_only_destinations: a flush overrides it, and it never ends by itself.
 	queueOnly bool
 }
@@ -107,9 +110,14 @@ type rules struct {
 	set *ruleset // nil: there are none
 	// Limits that operators have set of destinations' windows; nil: there are none.
 	limits *ruleset
+	// Diversions that operators have ordered; nil: there are none. They are read by whoever finds
+	// out where mail goes, in any goroutine.
+	diversions atomic.Pointer[ruleset]
+	// The pauses that the scheduler has been told of last.
+	pauses []sched.Pause
 	// The last number given; numbers are never used again.
 	last  sched.PauseID
-	endAt time.Time // when the first suspension or limit ends by itself; zero: none does
+	endAt time.Time // when the first suspension, limit or diversion ends by itself; zero: none does
 }
 
 // pauseFor is the pause that applies to a recipient; 0: there is none. Mail that is
@@ -163,6 +171,10 @@ func (s *Server) setRules(entries []override.Entry) {
 	s.rules.endAt = time.Time{}
 	list := s.rulesOf(entries, override.Suspension)
 	s.setLimits(s.rulesOf(entries, override.Limit))
+	// Where mail goes decides which of the rules is for it.
+	diversions := s.rulesOf(entries, override.Diversion)
+	// Behind the pauses: what goes another way is compared with these anew.
+	defer s.setDiversions(diversions)
 	for _, t := range s.opt.Settings.queueOnly {
 		list = append(list, &rule{target: t, queueOnly: true})
 	}
@@ -178,7 +190,7 @@ func (s *Server) setRules(entries []override.Entry) {
 		}
 		pauses[i] = sched.Pause{ID: r.id, Until: r.order.Until, Flush: r.queueOnly, Status: statusPaused, Reason: r.reason()}
 	}
-	s.rules.set = newRuleset(list)
+	s.rules.set, s.rules.pauses = newRuleset(list), pauses
 	s.then(sched.Event{Kind: sched.EventPauses, Pauses: pauses})
 	s.pauseActive()
 }
@@ -204,7 +216,7 @@ func (s *Server) rulesOf(entries []override.Entry, kind override.Kind) (list []*
 	return list
 }
 
-// endRules drops the suspensions and limits whose time is over, and logs that. The scheduler
+// endRules drops the suspensions, limits and diversions whose time is over, and logs that. The scheduler
 // releases the mail that waited for them by itself.
 func (s *Server) endRules() {
 	for _, r := range s.rules.set.all() {
@@ -215,6 +227,11 @@ func (s *Server) endRules() {
 	for _, r := range s.rules.limits.all() {
 		if r.over(s.now) {
 			s.opt.Log.Log(maillog.Unlimited{Target: r.target.String(), Subject: r.target.Subject()})
+		}
+	}
+	for _, r := range s.rules.diversions.Load().all() {
+		if r.over(s.now) {
+			s.opt.Log.Log(maillog.Undiverted{Target: r.target.String(), Subject: r.target.Subject()})
 		}
 	}
 	s.setRules(s.opt.Overrides.Entries(s.now))

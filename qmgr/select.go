@@ -286,7 +286,8 @@ func (s *Server) whereToWithin(env *mail.Envelope, addr string, patience time.Du
 	if err != nil {
 		return sched.RetryTransport, ""
 	}
-	return route(&ans)
+	transport, nexthop = route(&ans)
+	return s.divert(ans.Flags, transport, nexthop, addr)
 }
 
 // routeKnown is whereTo as far as nobody needs to be asked; address is the one that
@@ -301,6 +302,7 @@ func (s *Server) routeKnown(env *mail.Envelope, addr string) (transport mail.Tra
 	ans, known := s.opt.Resolver.Known(addr)
 	if known {
 		transport, nexthop = route(&ans)
+		transport, nexthop = s.divert(ans.Flags, transport, nexthop, addr)
 	}
 	return transport, nexthop, addr, known
 }

@@ -312,9 +312,14 @@ func (s *Server) complete(l *listed, env *mail.Envelope, rcpts []mail.Recipient,
 			}
 			if r := s.limitFor(l.limits, env, rc.Address); r != nil {
 				to.Limited = r.target.String()
+				// A reply says more about mail that has been tried.
 				if to.Suspended == "" && to.Reason == "" {
 					to.Waits = r.limitReason()
 				}
+			}
+			// It is no reason to wait, and so mailq does not name it.
+			if r := s.diversionFor(env, rc.Address); r != nil {
+				to.Diverted = r.target.String()
 			}
 			size += to.Size()
 			l.item.Recipients = append(l.item.Recipients, to)

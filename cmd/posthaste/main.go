@@ -229,6 +229,9 @@ const ownCommands = `  explain ID|DESTINATION ... say why a message is still in 
   limit DESTINATION N ...    limit simultaneous deliveries to a destination for now
   unlimit DESTINATION        end a limit
   limited ...                list limits: by whom, why and until when
+  divert TARGET NEXTHOP ...  send some mail by another next hop for now
+  undivert TARGET            end a diversion
+  diverted ...               list diversions: by whom, why and until when
   top                        show the queues, the worst destinations and the suspensions
   spool check|doubtful|stats|dump|export|import|salvage ...
                              examine, copy or rescue the spool

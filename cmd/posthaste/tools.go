@@ -52,7 +52,7 @@ type tool func(io streams, args []string) int
 
 // tools are the commands by name.
 func tools() map[string]tool {
-	return map[string]tool{
+	all := map[string]tool{
 		"sendmail":   func(io streams, args []string) int { return sendmailTool("sendmail", io, args) },
 		"mailq":      func(io streams, args []string) int { return sendmailTool("mailq", io, args) },
 		"newaliases": func(io streams, args []string) int { return sendmailTool("newaliases", io, args) },
@@ -75,17 +75,11 @@ func tools() map[string]tool {
 		"queue": func(io streams, args []string) int {
 			return queuetool.Run("posthaste queue", args, func(args []string) int { return postqueueTool("postqueue", io, args) }, io.in, io.out, io.err)
 		},
-		"suspend":   func(io streams, args []string) int { return queuetool.Suspend("suspend", args, io.out, io.err) },
-		"resume":    func(io streams, args []string) int { return queuetool.Suspend("resume", args, io.out, io.err) },
-		"suspended": func(io streams, args []string) int { return queuetool.Suspend("suspended", args, io.out, io.err) },
-		"limit":     func(io streams, args []string) int { return queuetool.Suspend("limit", args, io.out, io.err) },
-		"unlimit":   func(io streams, args []string) int { return queuetool.Suspend("unlimit", args, io.out, io.err) },
-		"limited":   func(io streams, args []string) int { return queuetool.Suspend("limited", args, io.out, io.err) },
-		"passwd":    func(io streams, args []string) int { return sasl.Passwd(args, io.in, io.out, io.err) },
-		"simulate":  func(io streams, args []string) int { return simulate.Command(args, io.in, io.out, io.err) },
-		"postlog":   func(io streams, args []string) int { return postlog.Command(args, io.in, io.err) },
-		"postkick":  func(io streams, args []string) int { return postkick.Run(args, io.err) },
-		"postlock":  func(io streams, args []string) int { return postlock.Run(args, io.in, io.out, io.err) },
+		"passwd":   func(io streams, args []string) int { return sasl.Passwd(args, io.in, io.out, io.err) },
+		"simulate": func(io streams, args []string) int { return simulate.Command(args, io.in, io.out, io.err) },
+		"postlog":  func(io streams, args []string) int { return postlog.Command(args, io.in, io.err) },
+		"postkick": func(io streams, args []string) int { return postkick.Run(args, io.err) },
+		"postlock": func(io streams, args []string) int { return postlock.Run(args, io.in, io.out, io.err) },
 		"posttls-finger": func(io streams, args []string) int {
 			return posttlsfinger.Run(args, io.out, io.err)
 		},
@@ -110,6 +104,10 @@ func tools() map[string]tool {
 		"dkim":  func(io streams, args []string) int { return dkimkey.Command(args, io.out, io.err) },
 		"watch": func(io streams, args []string) int { return watch.Command(args, io.out, io.err) },
 	}
+	for _, verb := range queuetool.Verbs() {
+		all[verb] = func(io streams, args []string) int { return queuetool.Suspend(verb, args, io.out, io.err) }
+	}
+	return all
 }
 
 func runPostconf(args []string, stdout, stderr io.Writer) int {

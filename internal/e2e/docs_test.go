@@ -240,7 +240,7 @@ func (x *example) console(b docBlock) {
 
 // asks matches commands that only show how things are, and may be repeated
 // until they are so.
-var asks = regexp.MustCompile(`^(mailq|postqueue -[pj]|qshape|posthaste (explain|status|limited|queue (list|suspended)|spool (stats|check))|postcat|grep|cat|ls|head|sed -n)\b`)
+var asks = regexp.MustCompile(`^(mailq|postqueue -[pj]|qshape|posthaste (explain|status|limited|diverted|queue (list|suspended)|spool (stats|check))|postcat|grep|cat|ls|head|sed -n)\b`)
 
 // await waits until there is the text that the page has.
 func (x *example) await(b docBlock, what, text string, is func() string) {

@@ -130,6 +130,43 @@ func TestLimitedDestination(t *testing.T) {
 	}
 }
 
+// Mail goes by the relay host that it is diverted to, over reload, kill and restart; local mail stays here, and
+// afterwards the relay host of main.cf has it again.
+func TestDivertedDestination(t *testing.T) {
+	t.Parallel()
+	dead := freePort(t)
+	second := newSink(t, nil)
+	relay := fmt.Sprintf("[127.0.0.1]:%d", dead)
+	s := newSystem(t, options{main: "relayhost = " + relay + "\nminimal_backoff_time = 1h\nmaximal_backoff_time = 2h\n"})
+	s.mustSend("a@from.test", []string{"x@far.test"}, "Subject: one\n\none\n")
+	s.waitLog(`to=<x@far\.test>, .*status=deferred .*Connection refused`)
+	hop := strings.TrimSpace(strings.TrimPrefix(second.relayhost(), "relayhost = "))
+	out, status := s.tool(nil, "divert", relay, hop, "--reason", "it is down")
+	if status != 0 || !strings.Contains(out, relay+" is diverted to "+hop+"\n") || !strings.Contains(out, "1 message in the queue") {
+		t.Fatalf("exit status %d: %s", status, out)
+	}
+	if out := s.mustTool("postqueue", "-j"); !strings.Contains(out, `"diverted": "`+relay+`"`) {
+		t.Errorf("postqueue -j prints\n%s", out)
+	}
+	s.mustTool("queue", "flush", "--nexthop="+hop)
+	s.eventually("what waited arrives", func() bool { return len(second.received()) == 1 })
+	for i, again := range []func(){func() { s.mustTool("reload") }, func() { s.kill("qmgr") }, func() { s.stop(); s.start() }} {
+		again()
+		s.mustSend("a@from.test", []string{"x@far.test"}, "Subject: one\n\none\n")
+		s.eventually("the next one arrives", func() bool { return len(second.received()) == 2+i })
+	}
+	if out := s.mustTool("diverted"); !strings.HasPrefix(out, relay+": diverted to "+hop+" by ") || !strings.HasSuffix(out, ": it is down\n") {
+		t.Errorf("diverted: %s", out)
+	}
+	s.mustTool("undivert", relay)
+	s.mustSend("a@from.test", []string{"y@far.test"}, "Subject: one\n\none\n")
+	s.waitLog(`to=<y@far\.test>, .*status=deferred .*Connection refused`)
+	s.waitLog(`qmgr\[\d+\]: diversion of delivery to ` + regexp.QuoteMeta(relay) + ` ended by `)
+	if n := len(second.received()); n != 4 {
+		t.Errorf("%d messages have arrived", n)
+	}
+}
+
 // A campaign is suspended by its sender while other mail flows; listings say so. A suspension
 // with an end is over by itself.
 func TestSuspendedSender(t *testing.T) {

@@ -264,11 +264,62 @@ func (e Unlimited) AppendFields(b []byte) []byte {
 	return appendString(b, "by", e.By)
 }
 
+// Diverted says that mail for a destination goes by another next hop for now.
+type Diverted struct {
+	Target  string    // which: a target of package selection
+	Subject string    // the same in words: "delivery to example.com"
+	Nexthop string    // where it goes instead: nexthop, transport:nexthop or transport:
+	By      string    // who has ordered it
+	Reason  string    // in words; may be empty
+	Until   time.Time // zero: until it is taken back
+}
+
+// Append implements Event.
+func (e Diverted) Append(b []byte) []byte {
+	b = append(append(append(b, e.Subject...), " diverted to "...), e.Nexthop...)
+	b = append(append(b, " by "...), e.By...)
+	if !e.Until.IsZero() {
+		b = e.Until.AppendFormat(append(b, " until "...), time.DateTime)
+	}
+	return appendAttr(b, ": ", e.Reason)
+}
+
+// AppendFields implements Fielder.
+func (e Diverted) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "diverted"), "target", e.Target)
+	b = appendString(appendString(b, "nexthop", e.Nexthop), "by", e.By)
+	if !e.Until.IsZero() {
+		b = appendString(b, "until", e.Until.Format(time.RFC3339))
+	}
+	return appendString(b, "reason", e.Reason)
+}
+
+// Undiverted says that a diversion was taken back, or that its time is over.
+type Undiverted struct {
+	Target, Subject string // as in Diverted
+	By              string // empty: its time is over
+}
+
+// Append implements Event.
+func (e Undiverted) Append(b []byte) []byte {
+	b = append(append(append(b, "diversion of "...), e.Subject...), " ended"...)
+	if e.By == "" {
+		return append(b, ": its time is over"...)
+	}
+	return append(append(b, " by "...), e.By...)
+}
+
+// AppendFields implements Fielder.
+func (e Undiverted) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "diversion ended"), "target", e.Target)
+	return appendString(b, "by", e.By)
+}
+
 // ConsoleAct is what a user of the console does, logged before it is done, and what has failed. Logging in is one.
 type ConsoleAct struct {
 	User   string
 	Client string // an address, or "local"
-	Act    string // login, suspend, resume, limit, unlimit, flush, hold, release, retry, requeue, return, delete
+	Act    string // login, suspend, resume, limit, unlimit, divert, undivert, flush, hold, release, retry, requeue, return, delete
 	What   string // queue ID, destination or target of a suspension; empty for a login
 	Reason string // in words: of the user, or why it failed; may be empty
 	Failed bool

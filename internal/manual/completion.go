@@ -186,6 +186,7 @@ var (
 		{"no-index", "", none, "read all of the log"}, {"build", "", none, "make the index"}}
 	limitOptions = []longOption{{"destination", "destination", site, "domain or next hop"}, {"nexthop", "nexthop", none, "this next hop"},
 		{"transport", "name", none, "each next hop of this transport"}}
+	divertOptions  = append(slices.Clone(limitOptions), longOption{"domain", "domain", site, "recipients in this domain"})
 	raiseOption    = longOption{"raise", "", none, "also beyond main.cf"}
 	jsonOption     = []option{{'j', "", none, "as JSON"}}
 	suspendOptions = []longOption{{"reason", "text", none, "why"}, {"until", "time", none, "when it ends"}, {"for", "time", none, "how long it lasts"}}
@@ -201,6 +202,9 @@ func overrideCommands() []subcommand {
 			long: append(append(slices.Clone(limitOptions), suspendOptions...), raiseOption)},
 		{name: "unlimit", rest: site, options: jsonOption, long: limitOptions},
 		{name: "limited", options: jsonOption},
+		{name: "divert", rest: site, options: []option{{'j', "", none, "as JSON"}, {'n', "", none, "only count"}}, long: append(slices.Clone(divertOptions), suspendOptions...)},
+		{name: "undivert", rest: site, options: jsonOption, long: divertOptions},
+		{name: "diverted", options: jsonOption},
 	}
 }
 
@@ -212,11 +216,11 @@ func subcommands() []subcommand {
 		{name: "migrate", long: []longOption{{"from", "dir", directory, "the configuration of Postfix"}, {"to", "dir", directory, "that of Posthaste"},
 			{"dry-run", "", none, "only say what would be done"}, {"queue", "", none, "move the queue here"}, {"back", "", none, "move the queue back"}}},
 		{name: "explain", rest: queueID},
-		{name: "queue", words: []string{"list", "hold", "release", "delete", "requeue", "expire", "flush", "suspend", "resume", "suspended", "limit", "unlimit", "limited"},
+		{name: "queue", words: []string{"list", "hold", "release", "delete", "requeue", "expire", "flush", "suspend", "resume", "suspended", "limit", "unlimit", "limited", "divert", "undivert", "diverted"},
 			options: []option{{'j', "", none, "as JSON"}, {'v', "", none, "name each"}},
 			long:    append(selectionOptions(), suspendOptions...),
 			values: map[string]kind{"list": none, "hold": queueID, "release": queueID, "delete": queueID, "requeue": queueID, "expire": queueID,
-				"flush": queueID, "suspend": site, "resume": site, "suspended": none, "limit": site, "unlimit": site, "limited": none}},
+				"flush": queueID, "suspend": site, "resume": site, "suspended": none, "limit": site, "unlimit": site, "limited": none, "divert": site, "undivert": site, "diverted": none}},
 		{name: "audit", rest: file, options: []option{{'c', "config_dir", directory, "configuration"}, {'j', "", none, "as JSON"}, {'q', "file|none", file, "listing of the queue"},
 			{'s', "time", none, "begin"}, {'u', "time", none, "end"}}},
 		{name: "top", options: []option{{'1', "", none, "once"}, {'c', "config_dir", directory, "configuration"}, {'i', "seconds", none, "how often"}, {'j', "", none, "as JSON"}}},

@@ -9,7 +9,7 @@ func qshapePage() command {
 		about: []string{
 			"qshape(1) prints a row for each destination domain: the number of recipients, in total and by age in minutes. The age limit of a column is twice that of the previous one; the last column has none.",
 			"The queues are incoming and active unless others are named: deferred, hold, corrupt and maildrop.",
-			"A row ends with the word suspended if a suspension (see posthaste(1)) covers its domain, a next hop of that name or, with -s, the sender's domain. Without -s, it ends with the word limited if a next hop of that name has a limit for now. Without suspensions and limits the table is the same as Postfix's.",
+			"A row ends with the word suspended if a suspension (see posthaste(1)) covers its domain, a next hop of that name or, with -s, the sender's domain. Without -s, it ends with the word limited if a next hop of that name has a limit for now, and with the word diverted if its mail is diverted. Without suspensions, limits and diversions the table is the same as Postfix's.",
 		},
 		long: []longOption{{"at", "time", none, "Print the table of an earlier time: 2026-11-24T08:00, or 08:00 for the most recent 8 o'clock. The last sample before that time is printed."}},
 		options: []option{
@@ -26,7 +26,7 @@ func qshapePage() command {
 			{'w', "terminal_width", none, "The width of lines; 80 by default."},
 		},
 		sections: []section{{title: "Earlier times", about: []string{
-			"While the console service runs, it stores a sample of the queue in queue_history_directory every minute. With --at, qshape prints a sample, as it would have printed the queue at that time. For each queue, a sample has the 150 domains with the most mail; all others are added up in the last row, (others). Mail whose recipients the queue manager had not yet read, for example just after a start, is counted as (not read yet), one per message. Suspensions and limits are not marked. The queues are incoming, active, deferred and hold, and the columns are those of qshape without -l and -t.",
+			"While the console service runs, it stores a sample of the queue in queue_history_directory every minute. With --at, qshape prints a sample, as it would have printed the queue at that time. For each queue, a sample has the 150 domains with the most mail; all others are added up in the last row, (others). Mail whose recipients the queue manager had not yet read, for example just after a start, is counted as (not read yet), one per message. Suspensions, limits and diversions are not marked. The queues are incoming, active, deferred and hold, and the columns are those of qshape without -l and -t.",
 		}}},
 		operands: queueName,
 		status:   statuses(badUsage, status{66, "There is no sample of the time of --at."}, unavailable, outputError, notAllowed, badConfig),

@@ -43,3 +43,25 @@ func limitSection() section {
 			"posthaste limit smtp:[hub.example.org] 50 --raise --reason 'after the outage' --until 18:00",
 	}
 }
+
+// diversionSection describes divert, undivert and diverted in posthaste(1).
+func diversionSection() section {
+	return section{
+		title: "Diversions",
+		about: []string{
+			"Like suspend, the commands divert, undivert and diverted are for root and the mail owner, and the mail system must be running.",
+			"A diversion sends mail by another next hop than the configuration says, without a reload and only for now: by a second relay host while the first is down, or directly while the relay host is. It replaces the result of the transport tables and of relayhost, before anything else looks at the next hop: concurrency limits, TLS policies and suspensions of next hops are those of the new one. Only mail for other systems is diverted: mail that is delivered on this system, and mail that goes to a content filter, is not. Mail is diverted once, not again from the next hop it was diverted to. If several diversions cover it, the narrowest one applies, as with limits.",
+			"It takes effect when the command returns. Mail that waits in the active queue goes the new way at once, and deferred mail at its next attempt: the command says how to try it now. Deliveries in progress are not interrupted. It survives reload, stop and crash, and ends as a suspension does, by undivert or at its time.",
+			"postqueue -j has the target of a diversion in the field diverted, explain says who has diverted what, to where and until when, qshape marks the rows, and the log has who, when and why. The metric posthaste_diversions counts the diversions.",
+		},
+		items: []item{
+			{"Ar destination", "A domain: its recipients, and mail whose next hop it is; .domain, the same for its subdomains; [host]:port, a next hop; transport:nexthop; transport: for all of a transport's mail; or * for all mail to other systems."},
+			{"Fl -domain Ns = Ns Ar domain", "Recipients in this domain, whatever the next hop."},
+			{"Fl -nexthop Ns = Ns Ar nexthop", "Mail with this next hop, whatever the recipients' domains."},
+			{"Fl -transport Ns = Ns Ar name", "The same as name with a colon."},
+			{"Ar nexthop", "Where the mail goes instead, as in a transport table: a domain or [host]:port by the same transport as before; transport:nexthop; or transport: alone, which delivers to the recipient's domain."},
+		},
+		example: "posthaste divert '[relay1.example.org]' '[relay2.example.org]:587' --reason 'relay1 is down' --for 2h\nposthaste diverted\nposthaste undivert '[relay1.example.org]'\n" +
+			"posthaste divert example.com smtp: --reason 'directly, not by the relay host'",
+	}
+}

@@ -57,6 +57,7 @@ const (
 	Suspensions
 	SuspendedMessages
 	Limits
+	Diversions
 	SpoolMessages
 	SpoolLiveBytes
 	SpoolDiskBytes
@@ -134,6 +135,7 @@ var families = [numFamilies]Family{
 	Suspensions:          {"posthaste_suspensions", Gauge, false, nil, "Suspensions in force (posthaste suspend). They last until they are resumed or their time is over, whether somebody remembers them or not."},
 	SuspendedMessages:    {"posthaste_suspended_messages", Gauge, false, nil, "Deferred messages that wait for a suspension, as far as they have come up since it began."},
 	Limits:               {"posthaste_limits", Gauge, false, nil, "Limits of destinations that operators have set for now (posthaste limit)."},
+	Diversions:           {"posthaste_diversions", Gauge, false, nil, "Destinations whose mail operators have sent by another next hop for now (posthaste divert)."},
 
 	SpoolMessages:     {"posthaste_spool_messages", Gauge, false, nil, "Messages in the spool."},
 	SpoolLiveBytes:    {"posthaste_spool_live_bytes", Gauge, false, nil, "Octets of the spool that matter: records of live messages, and files of large ones."},

@@ -1,6 +1,6 @@
 // Package override keeps what is allowed for now: decisions that hold beside
 // main.cf until they are taken back or their time is over. The queue manager
-// owns them; tools ask it. The kinds are [Suspension] and [Limit]; a further
+// owns them; tools ask it. The kinds are [Suspension], [Limit] and [Diversion]; a further
 // one is a Kind of its own, and what it says stands in fields of Entry.
 //
 // # What is durable
@@ -58,10 +58,13 @@ const (
 	// Limit says how many deliveries to a destination may be under way at once. Target is a
 	// destination of package selection.
 	Limit Kind = "limit"
+	// Diversion says that mail goes by another next hop. Target is a destination, a domain or a
+	// next hop of package selection.
+	Diversion Kind = "diversion"
 )
 
 // kinds are those that this program knows.
-var kinds = [...]Kind{Suspension, Limit}
+var kinds = [...]Kind{Suspension, Limit, Diversion}
 
 // An Entry is one decision. Kind and Target name it.
 type Entry struct {
@@ -74,6 +77,8 @@ type Entry struct {
 
 	Most   int  `json:"most,omitempty"`   // of a Limit: so many deliveries at once, 1 to MaxMost; else 0
 	Raises bool `json:"raises,omitempty"` // of a Limit: Most counts even where main.cf allows less
+	// Of a Diversion: where mail goes instead, nexthop, transport:nexthop or transport:; else empty.
+	Nexthop string `json:"nexthop,omitempty"`
 
 	line string // of a kind that is not known: as it stood in the file; else empty
 }
@@ -96,7 +101,7 @@ const (
 	// maxTarget, maxBy and maxKind bound the octets of the other texts.
 	maxTarget, maxBy, maxKind = 2048, 1000, 64
 	// maxLine bounds a line of the file, where an octet of a text may take six, and maxFile all of it.
-	maxLine = 6*(MaxReason+maxTarget+maxBy+maxKind) + 1000
+	maxLine = 6*(MaxReason+2*maxTarget+maxBy+maxKind) + 1000
 	maxFile = 64 << 20
 )
 
@@ -229,11 +234,13 @@ func (e *Entry) check() error {
 		return fmt.Errorf("a limit is a number from 1 to %d", MaxMost)
 	case e.Kind == Suspension && (e.Most != 0 || e.Raises):
 		return errors.New("a suspension has no number")
+	case e.Kind == Diversion && (e.Nexthop == "" || len(e.Nexthop) > maxTarget):
+		return fmt.Errorf("a diversion has a next hop, of at most %d octets", maxTarget)
 	case len(e.Reason) > MaxReason:
 		return fmt.Errorf("a reason has at most %d octets", MaxReason)
 	case len(e.Target) > maxTarget || len(e.By) > maxBy || len(e.Kind) > maxKind:
 		return fmt.Errorf("a target has at most %d octets, a user's name %d and a kind %d", maxTarget, maxBy, maxKind)
-	case !utf8.ValidString(e.Target + e.By + e.Reason): // JSON would change it
+	case !utf8.ValidString(e.Target + e.By + e.Reason + e.Nexthop): // JSON would change it
 		return errors.New("an override is text in UTF-8")
 	}
 	return nil

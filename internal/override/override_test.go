@@ -326,6 +326,7 @@ func TestPutBounds(t *testing.T) {
 		"no kind": {Target: "a.test"}, "no target": {Kind: Suspension}, "a reason": {Kind: Suspension, Target: "a", Reason: strings.Repeat("x", MaxReason+1)},
 		"a target": {Kind: Suspension, Target: strings.Repeat("x", maxTarget+1)}, "a name": {Kind: Suspension, Target: "a", By: strings.Repeat("x", maxBy+1)},
 		"no number": {Kind: Limit, Target: "a"}, "a large number": {Kind: Limit, Target: "a", Most: MaxMost + 1}, "a negative number": {Kind: Limit, Target: "a", Most: -1},
+		"no next hop": {Kind: Diversion, Target: "a"}, "a long next hop": {Kind: Diversion, Target: "a", Nexthop: strings.Repeat("x", maxTarget+1)}, "a next hop that is no UTF-8": {Kind: Diversion, Target: "a", Nexthop: "\xff"},
 		"a suspension with a number": {Kind: Suspension, Target: "a", Most: 1}, "a suspension that raises": {Kind: Suspension, Target: "a", Raises: true},
 		"no UTF-8": {Kind: Suspension, Target: "a", Reason: "\xff"},
 	} {

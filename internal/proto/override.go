@@ -32,7 +32,7 @@ type Override struct {
 
 // An OverrideEntry is one of package override's entries.
 type OverrideEntry struct {
-	Of     string // kind: suspension, limit
+	Of     string // kind: suspension, limit, diversion
 	Target string
 	By     string
 	Reason string
@@ -40,6 +40,8 @@ type OverrideEntry struct {
 	Until  time.Time
 	Most   int  // of a limit: deliveries at once
 	Raises bool // of a limit: also where main.cf allows less
+	// Of a diversion: where mail goes instead.
+	Nexthop string
 }
 
 // An OverrideUse is what a limit is for at the moment: the destinations in the queue
@@ -131,7 +133,8 @@ func (e *OverrideEntry) append(b []byte) []byte {
 	b = mail.AppendTime(b, 's', e.Since)
 	b = mail.AppendTime(b, 'u', e.Until)
 	b = pack.Int(b, 'm', e.Most)
-	return pack.Bool(b, 'a', e.Raises)
+	b = pack.Bool(b, 'a', e.Raises)
+	return pack.String(b, 'n', e.Nexthop)
 }
 
 func (e *OverrideEntry) decode(field []byte) error {
@@ -154,6 +157,8 @@ func (e *OverrideEntry) decode(field []byte) error {
 			e.Most = int(r.Int())
 		case 'a':
 			e.Raises = r.Bool()
+		case 'n':
+			e.Nexthop = r.String()
 		}
 	}
 	return r.Err()

@@ -76,7 +76,9 @@ type ItemRcpt struct {
 	// Limited is the target of the limit that an operator has set for the destination that it goes to; empty: there
 	// is none, or that cannot be told.
 	Limited string
-	Waits   string // what it waits for, where that is not Reason
+	// Diverted is the target of the diversion of its mail to another next hop; empty likewise.
+	Diverted string
+	Waits    string // what it waits for, where that is not Reason
 }
 
 // Why is what the recipient waits for: a suspension, or else what the last attempt came to.
@@ -84,7 +86,7 @@ func (r *ItemRcpt) Why() string { return cmp.Or(r.Waits, r.Reason) }
 
 // Size is about how many octets the recipient has in a reply.
 func (r *ItemRcpt) Size() int {
-	return len(r.Address) + len(r.Orig) + len(r.Reason) + len(r.Suspended) + len(r.Limited) + len(r.Waits) + 16
+	return len(r.Address) + len(r.Orig) + len(r.Reason) + len(r.Suspended) + len(r.Limited) + len(r.Diverted) + len(r.Waits) + 16
 }
 
 // Describe fills in what the envelope says.
@@ -145,6 +147,7 @@ func (it *Item) append(b []byte) []byte {
 			b = pack.String(b, 'r', rc.Reason)
 			b = pack.String(b, 'p', rc.Suspended)
 			b = pack.String(b, 'l', rc.Limited)
+			b = pack.String(b, 'd', rc.Diverted)
 			b = pack.String(b, 'w', rc.Waits)
 			if rc.Status.IsZero() {
 				return b
@@ -460,6 +463,8 @@ func (rc *ItemRcpt) decode(field []byte) error {
 			rc.Suspended = f.String()
 		case 'l':
 			rc.Limited = f.String()
+		case 'd':
+			rc.Diverted = f.String()
 		case 'w':
 			rc.Waits = f.String()
 		case 's':

@@ -110,12 +110,12 @@ func (c *command) places(ctx context.Context, q *queueclient.Queue, work chan<- 
 		}
 	}
 	if err := c.askOverrides(ctx, conn); err != nil {
-		c.Warn("what is suspended or limited is not marked: %v", err)
+		c.Warn("what is suspended, limited or diverted is not marked: %v", err)
 	}
 	return c.ask(ctx, conn, add)
 }
 
-// askOverrides asks the queue manager what is suspended or limited.
+// askOverrides asks the queue manager what is suspended, limited or diverted.
 func (c *command) askOverrides(ctx context.Context, conn *ipc.Conn) error {
 	var reply proto.OverrideReply
 	if err := conn.Call(ctx, &proto.Override{Op: proto.OverrideList}, &reply); err != nil {
@@ -132,6 +132,8 @@ func (c *command) askOverrides(ctx context.Context, conn *ipc.Conn) error {
 			c.shape.suspended = append(c.shape.suspended, t)
 		case e.Of == string(override.Limit):
 			c.shape.limited = append(c.shape.limited, t)
+		case e.Of == string(override.Diversion):
+			c.shape.diverted = append(c.shape.diverted, t)
 		}
 	}
 	return nil

@@ -18,7 +18,8 @@
 //
 // Behind a row stands "suspended" when a suspension is for all its mail, as far as the domain
 // tells: of the domain, of a next hop of that name, with -s of the sender's domain. "limited"
-// stands there, without -s, when a next hop of that name has a limit for now (posthaste limit).
+// stands there, without -s, when a next hop of that name has a limit for now (posthaste limit),
+// and "diverted" when the mail goes by another next hop for now (posthaste divert).
 //
 // Results come at once, so that the intermediate ones of -N are not needed: the option is accepted
 // and does nothing. On a terminal the 20 first rows are shown (-n, 0 is all).

@@ -157,9 +157,12 @@ func TestSuspended(t *testing.T) {
 		{"sender=@a.test", "", "a.test "}, {"sender=@.c.test", "", "w.c.test x.c.test "}, {"sender=<>", "", "MAILER-DAEMON "}, {"sender=x@a.test", "", ""},
 		{"*", "a.test b.test w.c.test x.c.test MAILER-DAEMON ", "a.test b.test w.c.test x.c.test MAILER-DAEMON "}, {"a b", "", ""},
 	} {
-		reply = proto.OverrideReply{Entries: []proto.OverrideEntry{{Of: "limit", Target: "b.test"}, {Of: "suspension", Target: c.target}}}
+		reply = proto.OverrideReply{Entries: []proto.OverrideEntry{{Of: "limit", Target: "b.test"}, {Of: "diversion", Target: "domain=a.test"}, {Of: "suspension", Target: c.target}}}
 		if to, from := marked("suspended"), marked("suspended", "-s"); to != c.receivers || from != c.senders {
 			t.Errorf("%s: %q are marked, with -s %q", c.target, to, from)
+		}
+		if to, from := marked("diverted"), marked("diverted", "-s"); to != "a.test " || from != "" {
+			t.Errorf("%q are marked as diverted, with -s %q", to, from)
 		}
 		if to, from := marked("limited"), marked("limited", "-s"); to != "b.test " || from != "" {
 			t.Errorf("%q are marked as limited, with -s %q", to, from)

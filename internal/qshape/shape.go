@@ -29,6 +29,8 @@ type shape struct {
 	suspended []selection.Target
 	// limited are the destinations that have a limit for now; empty likewise.
 	limited []selection.Target
+	// diverted is the mail that goes by another next hop for now; empty likewise.
+	diverted []selection.Target
 }
 
 // A row is one domain.
@@ -216,11 +218,12 @@ func (s *shape) withParents() map[string]*row {
 	return all
 }
 
-// These are behind the rows of mail that is suspended, or for a destination that has a limit for
-// now. Where there is neither the table is Postfix's.
+// These are behind the rows of mail that is suspended, or for a destination that has a limit or
+// another next hop for now. Where there is none the table is Postfix's.
 const (
 	suspendedMark = "  suspended"
 	limitedMark   = "  limited"
+	divertedMark  = "  diverted"
 )
 
 // covers says whether one of the targets is for all mail that a row counts, as far as its domain
@@ -290,6 +293,9 @@ func (s *shape) table(width, top int) []byte {
 		}
 		if r != total && !s.senders && s.covers(s.limited, r) {
 			b.WriteString(limitedMark)
+		}
+		if r != total && !s.senders && s.covers(s.diverted, r) {
+			b.WriteString(divertedMark)
 		}
 		b.WriteByte('\n')
 	}

@@ -141,5 +141,8 @@ func recipientJSON(w io.Writer, r *proto.ItemRcpt) {
 	if r.Limited != "" {
 		fmt.Fprintf(w, `, "limited": %s`, jsontext.Quote(r.Limited))
 	}
+	if r.Diverted != "" {
+		fmt.Fprintf(w, `, "diverted": %s`, jsontext.Quote(r.Diverted))
+	}
 	io.WriteString(w, "}")
 }

@@ -11,6 +11,9 @@
 //	posthaste limit DESTINATION NUMBER [--raise] [--reason TEXT] [--until TIME | --for TIME] [-n] [-j]
 //	posthaste unlimit DESTINATION [-j]
 //	posthaste limited [-j]
+//	posthaste divert TARGET NEXTHOP [--reason TEXT] [--until TIME | --for TIME] [-n] [-j]
+//	posthaste undivert TARGET [-j]
+//	posthaste diverted [-j]
 //
 // list and flush are postqueue's, for whom authorized_mailq_users and
 // authorized_flush_users permit it; the others are postsuper's, for root and
@@ -40,9 +43,13 @@
 // interrupted. One that is not below main.cf's is refused, unless --raise says that it is to count. unlimit
 // takes it back, limited lists them.
 //
+// divert has mail for other systems go by another next hop. TARGET is one of suspend's, but no sender; NEXTHOP is
+// as in a transport table. What waits for its next attempt goes that way at that attempt. It lasts and ends as
+// a suspension does. undivert takes it back, diverted lists them.
+//
 // # Diagnostics
 //
-// Exit status 0, also when nothing was selected; 64 wrong usage; 66 resume, unlimit: there is nothing to end; 69 the mail system is needed
+// Exit status 0, also when nothing was selected; 64 wrong usage; 66 resume, unlimit, undivert: there is nothing to end; 69 the mail system is needed
 // and down; 75 messages changed again and again meanwhile; 77 not permitted; 78 wrong configuration.
 package queuetool
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -26,8 +27,8 @@ import (
 const suspendUsage = "posthaste suspend TARGET [--reason TEXT] [--until TIME | --for TIME] [-n] [-j] | posthaste resume TARGET [-j] | posthaste suspended [-j]; " +
 	"a TARGET is one of DESTINATION --domain=DOMAIN --nexthop=NEXTHOP --transport=NAME --sender=ADDRESS --sender-domain=DOMAIN"
 
-// Suspend is the command posthaste suspend, resume, suspended, limit, unlimit or limited, which verb says. It returns
-// the exit status.
+// Suspend is the command posthaste suspend, resume, suspended, limit, unlimit, limited, divert, undivert or diverted,
+// which verb says. It returns the exit status.
 func Suspend(verb string, args []string, stdout, stderr io.Writer) int {
 	c := &command{Tool: cli.Tool{Name: "posthaste " + verb, Stdout: stdout, Stderr: stderr}}
 	return c.overrides(verb, args, time.Now())
@@ -35,7 +36,11 @@ func Suspend(verb string, args []string, stdout, stderr io.Writer) int {
 
 // verbs are those that give orders to the queue manager for now.
 var verbs = map[string]override.Kind{"suspend": override.Suspension, "resume": override.Suspension, "suspended": override.Suspension,
-	"limit": override.Limit, "unlimit": override.Limit, "limited": override.Limit}
+	"limit": override.Limit, "unlimit": override.Limit, "limited": override.Limit,
+	"divert": override.Diversion, "undivert": override.Diversion, "diverted": override.Diversion}
+
+// Verbs are the commands that Suspend carries out.
+func Verbs() []string { return slices.Sorted(maps.Keys(verbs)) }
 
 // An order is a command line of one of the verbs.
 type order struct {
@@ -65,15 +70,18 @@ func (c *command) overrides(verb string, args []string, now time.Time) int {
 	}
 	if !permitted() {
 		what := "suspend or resume mail"
-		if verbs[verb] == override.Limit {
+		switch verbs[verb] {
+		case override.Limit:
 			what = "limit deliveries"
+		case override.Diversion:
+			what = "divert mail"
 		}
 		return c.Fatal(cli.ExitNoPerm, "User %s(%d) is not allowed to %s: that is for root and %s", whoami.Name(), os.Getuid(), what, queue.Config.String("mail_owner"))
 	}
 	ctx := context.Background()
 	conn, err := queue.Manager(ctx)
 	if errors.Is(err, queueclient.ErrDown) {
-		return c.Fatal(cli.ExitUnavailable, "%v; the queue manager keeps the suspensions and limits: start it first", err)
+		return c.Fatal(cli.ExitUnavailable, "%v; the queue manager keeps what operators have ordered: start it first", err)
 	}
 	if err == nil {
 		err = c.order(ctx, conn, o, now)
@@ -89,6 +97,8 @@ func (c *command) order(ctx context.Context, conn *ipc.Conn, o *order, now time.
 	switch {
 	case verbs[o.verb] == override.Limit:
 		return c.limits(ctx, conn, o, now)
+	case verbs[o.verb] == override.Diversion:
+		return c.diversions(ctx, conn, o, now)
 	case o.verb == "suspended":
 		return c.suspended(ctx, conn, o)
 	case o.verb == "resume":
@@ -120,21 +130,9 @@ func (c *command) print(line string) error {
 	return nil
 }
 
-// wouldStop counts what a suspension would keep from being tried now. Nothing is changed.
+// wouldStop says what a suspension would keep from being tried now. Nothing is changed.
 func (c *command) wouldStop(ctx context.Context, conn *ipc.Conn, o *order, now time.Time) error {
-	where := selection.New(now)
-	by, value := o.target.Condition()
-	for _, word := range [...][2]string{{by, value}, {"queue", "incoming"}, {"queue", "active"}, {"queue", "deferred"}} {
-		if err := where.Set(word[0], word[1]); err != nil {
-			return cli.Errorf(cli.ExitUsage, "%w", err)
-		}
-	}
-	messages, octets := 0, int64(0)
-	err := queueclient.Select(ctx, conn, &proto.Select{Where: where.Encode()}, func(r *proto.SelectReply) error {
-		messages += len(r.IDs)
-		octets += r.Octets
-		return nil
-	})
+	messages, octets, err := meant(ctx, conn, o, now)
 	if err != nil {
 		return err
 	}
@@ -143,6 +141,23 @@ func (c *command) wouldStop(ctx context.Context, conn *ipc.Conn, o *order, now t
 	}
 	c.say("dry run, nothing is changed: %s would suspend %s, %d octets", o.target.Name(), queueclient.Messages(messages), octets)
 	return nil
+}
+
+// meant counts the mail that a target means and that may be tried now.
+func meant(ctx context.Context, conn *ipc.Conn, o *order, now time.Time) (messages int, octets int64, err error) {
+	where := selection.New(now)
+	by, value := o.target.Condition()
+	for _, word := range [...][2]string{{by, value}, {"queue", "incoming"}, {"queue", "active"}, {"queue", "deferred"}} {
+		if err := where.Set(word[0], word[1]); err != nil {
+			return 0, 0, cli.Errorf(cli.ExitUsage, "%w", err)
+		}
+	}
+	err = queueclient.Select(ctx, conn, &proto.Select{Where: where.Encode()}, func(r *proto.SelectReply) error {
+		messages += len(r.IDs)
+		octets += r.Octets
+		return nil
+	})
+	return messages, octets, err
 }
 
 func (c *command) resume(ctx context.Context, conn *ipc.Conn, o *order) error {
@@ -235,9 +250,13 @@ func ask(ctx context.Context, conn *ipc.Conn, q *proto.Override) (*proto.Overrid
 }
 
 // valued are the options with a value, and for which verbs.
-var valued = map[string]string{"-c": "suspend resume suspended limit unlimit limited", "--reason": "suspend limit", "--until": "suspend limit", "--for": "suspend limit",
-	"--destination": "suspend resume limit unlimit", "--domain": "suspend resume", "--nexthop": "suspend resume limit unlimit",
-	"--transport": "suspend resume limit unlimit", "--sender": "suspend resume", "--sender-domain": "suspend resume"}
+var valued = map[string]string{"-c": "suspend resume suspended limit unlimit limited divert undivert diverted", "--reason": "suspend limit divert",
+	"--until": "suspend limit divert", "--for": "suspend limit divert",
+	"--destination": "suspend resume limit unlimit divert undivert", "--domain": "suspend resume divert undivert", "--nexthop": "suspend resume limit unlimit divert undivert",
+	"--transport": "suspend resume limit unlimit divert undivert", "--sender": "suspend resume", "--sender-domain": "suspend resume"}
+
+// lists says whether a verb only lists.
+func lists(verb string) bool { return verb == "suspended" || verb == "limited" || verb == "diverted" }
 
 func parseOrder(verb string, args []string, now time.Time) (*order, error) {
 	o := &order{verb: verb, entry: proto.OverrideEntry{Of: string(verbs[verb]), By: who()}}
@@ -256,13 +275,15 @@ func parseOrder(verb string, args []string, now time.Time) (*order, error) {
 			err = o.option(name, value, now)
 		case args[i] == "-j":
 			o.json = true
-		case (verb == "suspend" || verb == "limit") && (args[i] == "-n" || args[i] == "--dry-run"):
+		case (verb == "suspend" || verb == "limit" || verb == "divert") && (args[i] == "-n" || args[i] == "--dry-run"):
 			o.dry = true
 		case verb == "limit" && args[i] == "--raise":
 			o.entry.Raises = true
 		case verb == "limit" && o.given && o.entry.Most == 0:
 			o.entry.Most, err = parseMost(args[i])
-		case strings.HasPrefix(name, "-") || o.given || verb == "suspended" || verb == "limited":
+		case verb == "divert" && o.given && o.entry.Nexthop == "" && !strings.HasPrefix(name, "-"):
+			o.entry.Nexthop, err = parseNexthop(args[i])
+		case strings.HasPrefix(name, "-") || o.given || lists(verb):
 			err = fmt.Errorf("%q is not understood; usage: %s", args[i], o.usage())
 		default: // as it stands in a list
 			o.target, err = selection.ParseTarget(args[i])
@@ -277,19 +298,23 @@ func parseOrder(verb string, args []string, now time.Time) (*order, error) {
 
 // usage says how a verb of this kind is written.
 func (o *order) usage() string {
-	if verbs[o.verb] == override.Limit {
+	switch verbs[o.verb] {
+	case override.Limit:
 		return limitUsage
+	case override.Diversion:
+		return divertUsage
 	}
 	return suspendUsage
 }
 
 // check says what an order lacks, and what is too much.
 func (o *order) check() error {
-	lists := o.verb == "suspended" || o.verb == "limited"
 	switch {
-	case !lists && !o.given && verbs[o.verb] == override.Limit:
+	case !lists(o.verb) && !o.given && verbs[o.verb] == override.Diversion:
+		return cli.Errorf(cli.ExitUsage, "%s what? Name a domain, .domain, [host]:port, transport:nexthop, transport: or *, or --domain=DOMAIN or --nexthop=NEXTHOP; usage: %s", o.verb, divertUsage)
+	case !lists(o.verb) && !o.given && verbs[o.verb] == override.Limit:
 		return cli.Errorf(cli.ExitUsage, "%s what? Name a next hop: a domain, .domain, [host]:port, transport:nexthop, transport: or *; usage: %s", o.verb, limitUsage)
-	case !lists && !o.given:
+	case !lists(o.verb) && !o.given:
 		return cli.Errorf(cli.ExitUsage, "%s what? Name a domain, .domain, [host]:port, transport:nexthop, * for all mail, or one of --domain --nexthop --transport --sender --sender-domain", o.verb)
 	case len(o.entry.Reason) > override.MaxReason || !utf8.ValidString(o.entry.Reason):
 		return cli.Errorf(cli.ExitUsage, "--reason: more than %d octets, or no UTF-8", override.MaxReason)
@@ -298,6 +323,12 @@ func (o *order) check() error {
 		if err := o.nexthop(); err != nil {
 			return cli.Errorf(cli.ExitUsage, "%w", err)
 		}
+	}
+	if o.verb == "divert" && o.entry.Nexthop == "" {
+		return cli.Errorf(cli.ExitUsage, "divert %s to which next hop? usage: %s", queuelist.Printable(o.target.Name()), divertUsage)
+	}
+	if verbs[o.verb] == override.Diversion && o.target.IsSender() {
+		return cli.Errorf(cli.ExitUsage, "a diversion is of destinations, and %s is none", queuelist.Printable(o.target.Name()))
 	}
 	if o.verb == "limit" && o.entry.Most == 0 {
 		return cli.Errorf(cli.ExitUsage, "limit %s to how many deliveries at a time? usage: %s", queuelist.Printable(o.target.Name()), limitUsage)

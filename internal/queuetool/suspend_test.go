@@ -199,6 +199,55 @@ func TestLimit(t *testing.T) {
 	}
 }
 
+// What is ordered of diversions reaches the queue manager as it was meant.
+func TestDivert(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	k := &keeper{t: t}
+	s.Serve("qmgr", k.handle)
+	for _, c := range []struct {
+		args   []string
+		status int
+		says   string
+	}{
+		{[]string{"divert", "[Relay1.test]", "[Relay2.test]:587", "--reason", "it is\x1b down", "--until=2999-01-02T03:04"}, 0,
+			"posthaste divert: [relay1.test] is diverted to [relay2.test]:587 until 2999-01-02 03:04:00\nposthaste divert: 2 messages in the queue: those that are deferred go at their next attempt, or now with: posthaste queue flush '--nexthop=[relay2.test]:587'\n"},
+		{[]string{"divert", "Example.com", "smtp:"}, 0, "or now with: posthaste queue flush --domain=example.com\n"},
+		{[]string{"divert", "--domain=b.test", "smtp:[x.test]", "-j"}, 0, `{"target": "domain=b.test", "nexthop": "smtp:[x.test]", "by": "`},
+		{[]string{"divert", "--transport=slow", "c.test"}, 0, "posthaste queue flush --nexthop=c.test\n"},
+		{[]string{"divert", "*", "[hub.test]"}, 0, "posthaste queue flush ALL\n"},
+		{[]string{"divert", "d.test", "[hub.test]", "-n"}, 0, "dry run, nothing is changed: d.test would be diverted to [hub.test]: 2 messages, 600 octets\n"},
+		{[]string{"divert", "d.test", "[hub.test]", "-n", "-j"}, 0, `"reason": "", "dry_run": true, "messages": 2, "octets": 600}`},
+		{[]string{"diverted"}, 0, "[relay1.test]: diverted to [relay2.test]:587 by "},
+		{[]string{"diverted"}, 0, " until 2999-01-02 03:04:00: it is? down\ndomain"[:36]},
+		{[]string{"diverted", "-j"}, 0, `"reason": "it is\u001B down"}`},
+		{[]string{"undivert", "[RELAY1.test]"}, 0, "posthaste undivert: [relay1.test] is no longer diverted\n"},
+		{[]string{"undivert", "--domain=b.test", "-j"}, 0, `{"target": "domain=b.test", "ended": true, "by": "`},
+		{[]string{"undivert", "other.test"}, 66, "other.test is not diverted"},
+		{[]string{"divert"}, 64, "divert what?"},
+		{[]string{"divert", "a.test"}, 64, "divert a.test to which next hop?"},
+		{[]string{"divert", "a.test", "*"}, 64, "is not a next hop"},
+		{[]string{"divert", "a.test", ".b.test"}, 64, "is not a next hop"},
+		{[]string{"divert", "a.test", "b.test", "c.test"}, 64, "is not understood; usage: posthaste divert TARGET NEXTHOP"},
+		{[]string{"divert", "sender=a@b.test", "c.test"}, 64, "a diversion is of destinations, and mail from a@b.test is none"},
+		{[]string{"divert", "--sender=a@b.test", "c.test"}, 64, "is not understood"},
+		{[]string{"divert", "a.test", "b.test", "--raise"}, 64, "is not understood"},
+		{[]string{"diverted", "a.test"}, 64, "is not understood"},
+	} {
+		out, errs, status := steer(s, c.args[0], c.args[1:]...)
+		if status != c.status || !strings.Contains(out+errs, c.says) || strings.ContainsAny(out+errs, "\x1b") {
+			t.Errorf("%q: exit status %d, %q, want %q", c.args, status, out+errs, c.says)
+		}
+	}
+	var kept []string
+	for _, e := range k.kept {
+		kept = append(kept, fmt.Sprint(e.Of, " ", e.Target, " ", e.Nexthop))
+	}
+	if got, want := strings.Join(kept, ", "), "diversion [relay1.test] [relay2.test]:587, diversion example.com smtp:, diversion domain=b.test smtp:[x.test], diversion slow: c.test, diversion * [hub.test]"; got != want {
+		t.Errorf("kept: %s", got)
+	}
+}
+
 // A dry run counts what would wait, page by page, of mail that may be tried, and changes nothing.
 func TestDryRun(t *testing.T) {
 	t.Parallel()
@@ -227,7 +276,7 @@ func TestNotPermitted(t *testing.T) {
 	s.Serve("qmgr", k.handle)
 	const suspend, limit = "suspend or resume mail", "limit deliveries"
 	for _, args := range [][]string{{"suspend", "a.test", suspend}, {"suspend", "-n", "a.test", suspend}, {"resume", "a.test", suspend}, {"suspended", suspend},
-		{"limit", "a.test", "1", limit}, {"unlimit", "a.test", limit}, {"limited", limit}} {
+		{"limit", "a.test", "1", limit}, {"unlimit", "a.test", limit}, {"limited", limit}, {"divert", "a.test", "b.test", "divert mail"}, {"undivert", "a.test", "divert mail"}, {"diverted", "divert mail"}} {
 		var o, e bytes.Buffer
 		c := &command{Tool: cli.Tool{Name: "posthaste " + args[0], Stdout: &o, Stderr: &e}, permitted: func() bool { return false }}
 		status := c.overrides(args[0], append([]string{"-c", s.Config}, args[1:len(args)-1]...), time.Now())

@@ -153,6 +153,9 @@ func (t Target) IsDestination() bool { return t.by == "destination" }
 // Transport is the transport that a destination names; empty: it names none.
 func (t Target) Transport() string { return t.dest.transport }
 
+// Nexthop is the name that a destination has besides the transport; empty: it names none.
+func (t Target) Nexthop() string { return t.dest.name }
+
 // Compare sorts destinations, those that mean fewer next hops first: transport:nexthop, nexthop,
 // .domain, where a longer one is narrower and one with a transport narrower than one without,
 // transport:, and *. It is 0 only for the same text.
