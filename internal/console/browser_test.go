@@ -306,6 +306,12 @@ func playStory(t *testing.T, b *tab) {
 	b.asked("*proto.Override Of:limit Target:slow.test ann")
 	b.w.count()
 	other.see("Nothing is limited.")
+	b.do(chromedp.SendKeys(chromedp.CSS("input[name=nexthop]"), "[relay2.test]:587"), chromedp.Click(chromedp.CSS("form[action='/do/divert'] button")))
+	b.see("slow.test is diverted to [relay2.test]:587")
+	b.asked("*proto.Override Of:diversion Target:slow.test Nexthop:[relay2.test]:587 ann")
+	b.do(chromedp.Click(chromedp.CSS("form[action='/do/undivert'] button")))
+	b.see("slow.test is no longer diverted")
+	b.asked("*proto.Override Of:diversion Target:slow.test ann")
 	other.do(chromedp.Click(chromedp.CSS("button.pause")))
 	other.see("Move on")
 	other.sound("the live page")
@@ -405,7 +411,8 @@ func seeable(b *tab) []string {
 	b.w.throttle()
 	b.w.set(func() {
 		b.w.entries = append(b.w.entries, proto.OverrideEntry{Of: "suspension", Target: "other.test", By: "joe", Reason: "moves", Since: b.w.now},
-			proto.OverrideEntry{Of: "limit", Target: "smtp:[hub.example.test]:10025", Most: 50, Raises: true, By: "joe", Reason: "after the outage", Since: b.w.now})
+			proto.OverrideEntry{Of: "limit", Target: "smtp:[hub.example.test]:10025", Most: 50, Raises: true, By: "joe", Reason: "after the outage", Since: b.w.now},
+			proto.OverrideEntry{Of: "diversion", Target: "nexthop=[relay1.example.test]", Nexthop: "smtp:[relay2.example.test]:587", By: "joe", Reason: "it is down", Since: b.w.now})
 	})
 	b.w.sampled()
 	b.login("ann", "secret of ann")

@@ -17,7 +17,7 @@
 // What posthaste check -v says is found out when the service starts, and so at each reload.
 //
 // Both are served at console_listen, for the users in console_user_maps, whose entries "posthaste
-// passwd" makes. The users in console_operators may suspend and resume mail, limit destinations, and hold, release,
+// passwd" makes. The users in console_operators may suspend and resume mail, limit and divert destinations, and hold, release,
 // retry, requeue, return and delete messages. All others may only look.
 //
 // The pages work without scripts; one script updates the numbers. There are pages for the present

@@ -41,6 +41,8 @@ var (
 	errNoSuspension = errors.New("it is not suspended under that name")
 	// errNoLimit says that there is nothing to lift.
 	errNoLimit = errors.New("it has no limit under that name")
+	// errNoDiversion says that there is nothing to end.
+	errNoDiversion = errors.New("it is not diverted under that name")
 )
 
 // A mta is the way to the mail system: what the pages and the API ask, and what they have done.
@@ -228,13 +230,13 @@ func (m *mta) flush(ctx context.Context, destination string) (n int, err error) 
 	return n, err
 }
 
-// overrides are the suspensions and the limits in force.
-func (m *mta) overrides(ctx context.Context) ([]overview.Suspension, []overview.Limit, error) {
+// orders are those in force.
+func (m *mta) orders(ctx context.Context) (overview.Orders, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	conn, err := m.manager.Conn(ctx)
 	if err != nil {
-		return nil, nil, errDown
+		return overview.NoOrders(), errDown
 	}
 	return overview.Overrides(ctx, conn)
 }
@@ -293,16 +295,44 @@ func (m *mta) limit(ctx context.Context, e *proto.OverrideEntry) error {
 	return refusal(reply)
 }
 
-// unlimit takes a limit back.
-func (m *mta) unlimit(ctx context.Context, target, by string) error {
+// end takes an order of a kind back. missing is the error if there is none.
+func (m *mta) end(ctx context.Context, kind override.Kind, target, by string, missing error) error {
 	t, err := selection.ParseTarget(target)
 	if err != nil {
 		return wrong("%v", err)
 	}
-	reply, err := m.override(ctx, &proto.Override{Op: proto.OverrideRemove, Entry: proto.OverrideEntry{Of: string(override.Limit), Target: t.String(), By: by}})
+	reply, err := m.override(ctx, &proto.Override{Op: proto.OverrideRemove, Entry: proto.OverrideEntry{Of: string(kind), Target: t.String(), By: by}})
 	if err == nil && !reply.Found {
-		err = errNoLimit
+		err = missing
 	}
+	return err
+}
+
+// divert has mail go by another next hop, until a time or, if that is zero, until it is ended. It
+// is durable when it returns.
+func (m *mta) divert(ctx context.Context, e *proto.OverrideEntry) error {
+	t, err := selection.ParseTarget(e.Target)
+	if err != nil {
+		return wrong("%v", err)
+	}
+	to, err := selection.NewTarget("destination", e.Nexthop)
+	switch {
+	case err != nil:
+		return wrong("%v", err)
+	case t.IsSender():
+		return wrong("a diversion is of destinations")
+	case e.Nexthop == "*" || strings.HasPrefix(to.Nexthop(), "."):
+		return wrong("%q is not a next hop: give a domain, [host]:port, transport:nexthop or transport:", e.Nexthop)
+	case t.IsDestination() && t.String() == to.String():
+		return wrong("%s would be diverted to itself", t.Name())
+	case !e.Until.IsZero() && !e.Until.After(time.Now()):
+		return wrong("the end of the diversion lies in the past")
+	}
+	if err := validReason(e.Reason); err != nil {
+		return err
+	}
+	e.Of, e.Target, e.Nexthop = string(override.Diversion), t.String(), to.String()
+	_, err = m.override(ctx, &proto.Override{Op: proto.OverridePut, Entry: *e})
 	return err
 }
 
@@ -311,19 +341,6 @@ func refusal(reply *proto.OverrideReply) error {
 		return errors.New(reply.Refused)
 	}
 	return nil
-}
-
-// resume takes a suspension back.
-func (m *mta) resume(ctx context.Context, target, by string) error {
-	t, err := selection.ParseTarget(target)
-	if err != nil {
-		return wrong("%v", err)
-	}
-	reply, err := m.override(ctx, &proto.Override{Op: proto.OverrideRemove, Entry: proto.OverrideEntry{Of: string(override.Suspension), Target: t.String(), By: by}})
-	if err == nil && !reply.Found {
-		err = errNoSuspension
-	}
-	return err
 }
 
 func (m *mta) override(ctx context.Context, q *proto.Override) (*proto.OverrideReply, error) {

@@ -57,7 +57,7 @@ func (l *live) view() *overview.Now {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.now == nil {
-		return &overview.Now{Queues: []overview.QueueState{}, Hurts: []overview.Hurt{}, Suspensions: []overview.Suspension{}, Limits: []overview.Limit{}}
+		return &overview.Now{Queues: []overview.QueueState{}, Hurts: []overview.Hurt{}, Orders: overview.NoOrders()}
 	}
 	return l.now
 }
@@ -83,15 +83,15 @@ func (l *live) publish(s *history.Sample, n *overview.Now) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.now != nil && n.Suspensions == nil {
-		n.Suspensions, n.Limits = l.now.Suspensions, l.now.Limits
+		n.Orders = l.now.Orders
 		for i := range n.Hurts {
 			if j := slices.IndexFunc(l.now.Hurts, func(h overview.Hurt) bool { return h.Domain == n.Hurts[i].Domain }); j >= 0 {
-				n.Hurts[i].Why = l.now.Hurts[j].Why
+				n.Hurts[i].Keep(&l.now.Hurts[j], n.Suspensions)
 			}
 		}
 	}
 	if n.Suspensions == nil {
-		n.Suspensions, n.Limits = []overview.Suspension{}, []overview.Limit{}
+		n.Orders = overview.NoOrders()
 	}
 	n.Rates = l.rates(s)
 	l.sample, l.now = s, n

@@ -68,10 +68,9 @@ type Explained struct {
 
 // A Destination is what there is to say about one.
 type Destination struct {
-	Name        string                `json:"name"`
-	Explanation []string              `json:"explanation" doc:"Window, feedback, backlog and last replies, in sentences"`
-	Suspensions []overview.Suspension `json:"suspensions" doc:"Those of this target"`
-	Limits      []overview.Limit      `json:"limits" doc:"Those of this target"`
+	Name            string   `json:"name"`
+	Explanation     []string `json:"explanation" doc:"Window, feedback, backlog and last replies, in sentences"`
+	overview.Orders          // those of this target
 	// Destinations are the next hops.
 	Destinations []overview.Destination `json:"destinations" doc:"The next hops that its mail goes to, in numbers: windows, and what their hosts answer"`
 }

@@ -19,6 +19,7 @@ import (
 	"posthaste/internal/history"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/override"
 	"posthaste/internal/overview"
 	"posthaste/internal/proto"
 	"posthaste/internal/queueclient"
@@ -57,6 +58,9 @@ type query struct {
 	client  string
 	values  url.Values
 }
+
+// by is who gives an order, as the queue manager keeps it.
+func (q *query) by() string { return q.session.user + " (console)" }
 
 func (q *query) get(name string) string { return q.values.Get(name) }
 
@@ -103,6 +107,11 @@ func operations() []operation {
 			{"limit", "So many deliveries, 1 at least", true}, {"raise", "yes: it counts even where main.cf allows less", false}, {"reason", "Why, in a line", false},
 			{"for", "How long: 30m, 2h, 1d. Without it until it is lifted", false}}, Done{}, (*console).opLimit},
 		{"unlimit", "POST", "/limits/lift", operate, "Lift a limit", []param{{"target", "Of a limit", true}}, Done{}, (*console).opUnlimit},
+		{"diversions", "GET", "/diversions", look, "What goes by another next hop for now", nil, []overview.Diversion{}, (*console).opDiversions},
+		{"divert", "POST", "/diversions", operate, "Send mail by another next hop", []param{{"target", "A domain, .domain, [host]:port, transport:nexthop, transport: or *; domain=DOMAIN or nexthop=NEXTHOP", true},
+			{"nexthop", "Where it goes instead: a domain, [host]:port, transport:nexthop or transport:", true}, {"reason", "Why, in a line", false},
+			{"for", "How long: 30m, 2h, 1d. Without it until it is ended", false}}, Done{}, (*console).opDivert},
+		{"undivert", "POST", "/diversions/end", operate, "End a diversion", []param{{"target", "Of a diversion", true}}, Done{}, (*console).opUndivert},
 		{"search", "GET", "/search", look, "Messages and refusals in the log, as posthaste trace",
 			[]param{{"q", "A queue ID, address, @domain, Message-ID, client, next hop or login name", false}, {"reply", "A part of a reply", false},
 				{"since", "2026-11-24T08:00, or 08:00", false}, {"until", "The same", false}}, Found{}, (*console).opSearch},
@@ -293,18 +302,9 @@ func (c *console) opDestination(q *query) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Destination{Name: name, Explanation: reply.Lines, Destinations: overview.Destinations(reply), Suspensions: []overview.Suspension{}, Limits: []overview.Limit{}}
-	suspensions, limits, err := c.mta.overrides(q.ctx)
-	for _, s := range suspensions {
-		if strings.EqualFold(s.Target, name) {
-			d.Suspensions = append(d.Suspensions, s)
-		}
-	}
-	for _, l := range limits {
-		if strings.EqualFold(l.Target, name) {
-			d.Limits = append(d.Limits, l)
-		}
-	}
+	d := &Destination{Name: name, Explanation: reply.Lines, Destinations: overview.Destinations(reply)}
+	orders, err := c.mta.orders(q.ctx)
+	d.Orders = orders.Of(name)
 	return d, err
 }
 
@@ -318,8 +318,8 @@ func (c *console) opFlush(q *query) (any, error) {
 }
 
 func (c *console) opSuspensions(q *query) (any, error) {
-	list, _, err := c.mta.overrides(q.ctx)
-	return list, err
+	orders, err := c.mta.orders(q.ctx)
+	return orders.Suspensions, err
 }
 
 // until is when what lasts for so long is over; zero: it does not end by itself.
@@ -340,19 +340,19 @@ func (c *console) opSuspend(q *query) (any, error) {
 		return nil, err
 	}
 	err = c.audited(q, "suspend", q.get("target"), q.get("reason"), func() error {
-		return c.mta.suspend(q.ctx, q.get("target"), q.session.user+" (console)", q.get("reason"), until)
+		return c.mta.suspend(q.ctx, q.get("target"), q.by(), q.get("reason"), until)
 	})
 	return &Done{q.get("target") + " is suspended"}, err
 }
 
 func (c *console) opResume(q *query) (any, error) {
-	err := c.audited(q, "resume", q.get("target"), "", func() error { return c.mta.resume(q.ctx, q.get("target"), q.session.user+" (console)") })
+	err := c.audited(q, "resume", q.get("target"), "", func() error { return c.mta.end(q.ctx, override.Suspension, q.get("target"), q.by(), errNoSuspension) })
 	return &Done{q.get("target") + " is resumed"}, err
 }
 
 func (c *console) opLimits(q *query) (any, error) {
-	_, list, err := c.mta.overrides(q.ctx)
-	return list, err
+	orders, err := c.mta.orders(q.ctx)
+	return orders.Limits, err
 }
 
 func (c *console) opLimit(q *query) (any, error) {
@@ -368,14 +368,35 @@ func (c *console) opLimit(q *query) (any, error) {
 	if raise != "" && raise != "yes" && raise != "no" {
 		return nil, wrong("raise is yes or no")
 	}
-	e := &proto.OverrideEntry{Target: q.get("target"), Most: most, Raises: raise == "yes", By: q.session.user + " (console)", Reason: q.get("reason"), Until: until}
+	e := &proto.OverrideEntry{Target: q.get("target"), Most: most, Raises: raise == "yes", By: q.by(), Reason: q.get("reason"), Until: until}
 	err = c.audited(q, "limit", fmt.Sprintf("%s to %d", e.Target, most), e.Reason, func() error { return c.mta.limit(q.ctx, e) })
 	return &Done{fmt.Sprintf("%s is limited to %d at a time", e.Target, most)}, err
 }
 
 func (c *console) opUnlimit(q *query) (any, error) {
-	err := c.audited(q, "unlimit", q.get("target"), "", func() error { return c.mta.unlimit(q.ctx, q.get("target"), q.session.user+" (console)") })
+	err := c.audited(q, "unlimit", q.get("target"), "", func() error { return c.mta.end(q.ctx, override.Limit, q.get("target"), q.by(), errNoLimit) })
 	return &Done{"the limit of " + q.get("target") + " is lifted"}, err
+}
+
+func (c *console) opDiversions(q *query) (any, error) {
+	orders, err := c.mta.orders(q.ctx)
+	return orders.Diversions, err
+}
+
+func (c *console) opDivert(q *query) (any, error) {
+	until, err := c.until(q)
+	if err != nil {
+		return nil, err
+	}
+	e := &proto.OverrideEntry{Target: q.get("target"), Nexthop: q.get("nexthop"), By: q.by(), Reason: q.get("reason"), Until: until}
+	what := e.Target + " to " + e.Nexthop
+	err = c.audited(q, "divert", what, e.Reason, func() error { return c.mta.divert(q.ctx, e) })
+	return &Done{q.get("target") + " is diverted to " + q.get("nexthop")}, err
+}
+
+func (c *console) opUndivert(q *query) (any, error) {
+	err := c.audited(q, "undivert", q.get("target"), "", func() error { return c.mta.end(q.ctx, override.Diversion, q.get("target"), q.by(), errNoDiversion) })
+	return &Done{q.get("target") + " is no longer diverted"}, err
 }
 
 func (c *console) opSearch(q *query) (any, error) {
@@ -483,7 +504,7 @@ func statusOf(err error) int {
 		return http.StatusTooManyRequests
 	case errors.As(err, &long):
 		return http.StatusRequestEntityTooLarge
-	case errors.Is(err, errNoMessage), errors.Is(err, errNoSuspension), errors.Is(err, errNoLimit), errors.Is(err, history.ErrNone):
+	case errors.Is(err, errNoMessage), errors.Is(err, errNoSuspension), errors.Is(err, errNoLimit), errors.Is(err, errNoDiversion), errors.Is(err, history.ErrNone):
 		return http.StatusNotFound
 	case errors.Is(err, errLogin), errors.Is(err, errSession):
 		return http.StatusUnauthorized

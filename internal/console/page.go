@@ -188,16 +188,10 @@ func views() []view {
 		{"/destination", "", nil}, // the form in the head of each page: see register
 		{"/search", "search", viewSearch},
 		{"/suspended", "suspended", func(c *console, q *query, _ *http.Request) (string, any, error) {
-			suspensions, limits, err := c.mta.overrides(q.ctx)
-			return "Suspended and limited", overrides{suspensions, limits}, err
+			orders, err := c.mta.orders(q.ctx)
+			return "What operators have ordered for now", orders, err
 		}},
 	}
-}
-
-// overrides are what holds for now.
-type overrides struct {
-	Suspensions []overview.Suspension
-	Limits      []overview.Limit
 }
 
 // A nowBody is the first page.

@@ -137,3 +137,17 @@ func TestRates(t *testing.T) {
 		}
 	}
 }
+
+// A count for the history does not forget what is known of the domains.
+func TestKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.throttle()
+	before := w.console.live.view().Hurts[0]
+	s := &history.Sample{At: time.Now(), Tables: []history.Table{{Queue: "deferred", Rows: []history.Row{{Domain: "slow.test", Counts: history.Counts{5: 9}}, {Domain: "new.test", Counts: history.Counts{1}}}}}}
+	w.console.live.publish(s, overview.Glance(s))
+	n := w.console.live.view()
+	if h := n.Hurts[0]; h.Reason != "answers 421 4.7.0 to 83 % of sessions; window 2 of 20; 9 recipients wait, the oldest for over 80 min" || len(h.Why) != len(before.Why) || len(h.Destinations) != 1 || n.Hurts[1].Reason != "1 recipient waits, the oldest for under 5 min" {
+		t.Errorf("%+v", n.Hurts)
+	}
+}

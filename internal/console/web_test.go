@@ -70,7 +70,8 @@ func newWorld(t *testing.T) *world {
 	w := &world{t: t, now: time.Now(), commands: true, domain: evil, lines: []string{queueID + ": deferred queue since ...", "  waits for " + evil}}
 	w.item = proto.Item{ID: queueID, Queue: "deferred", Arrival: w.now.Add(-time.Hour), Next: w.now.Add(time.Hour), Size: 1234, Attempts: 3, Sender: evil + "@from.test", Client: evil, ClientAddr: "192.0.2.1",
 		SASLUser: evil, Recipients: []proto.ItemRcpt{{Address: "x@" + evil, Orig: evil, Reason: "host said: 450 " + evil}}}
-	w.entries = []proto.OverrideEntry{{Of: "suspension", Target: "slow.test", By: evil, Reason: evil, Since: w.now}, {Of: "limit", Target: "slow.test", Most: 2, By: evil, Reason: evil, Since: w.now}}
+	w.entries = []proto.OverrideEntry{{Of: "suspension", Target: "slow.test", By: evil, Reason: evil, Since: w.now}, {Of: "limit", Target: "slow.test", Most: 2, By: evil, Reason: evil, Since: w.now},
+		{Of: "diversion", Target: "slow.test", Nexthop: evil, By: evil, Reason: evil, Since: w.now}}
 	w.dests = []proto.DestInfo{{Transport: evil, Nexthop: evil, State: "dead", Why: evil, Until: w.now, Span: 15 * time.Minute, Sessions: 2, Others: 1,
 		Replies: []proto.ReplyGroup{{Sessions: 1, Code: 450, Status: evil, Text: evil, Example: evil, Last: w.now}}}}
 	site.Serve("qmgr", w.manager)
@@ -420,6 +421,13 @@ func TestActs(t *testing.T) {
 		[]string{who + "unlimit slow.test"}, "target", "slow.test")
 	act("unlimit", http.StatusNotFound, []ipc.Message{&proto.Override{Op: proto.OverrideRemove, Entry: proto.OverrideEntry{Of: "limit", Target: "other.test", By: "ann (console)"}}},
 		[]string{who + "unlimit other.test", who + "unlimit other.test failed: it has no limit under that name"}, "target", "other.test")
+	act("divert", http.StatusSeeOther, []ipc.Message{&proto.Override{Op: proto.OverridePut, Entry: proto.OverrideEntry{Of: "diversion", Target: "fast.test", Nexthop: "smtp:[hub.test]", By: "ann (console)", Reason: "ticket"}}},
+		[]string{who + "divert Fast.test to smtp:[Hub.test]: ticket"}, "target", "Fast.test", "nexthop", "smtp:[Hub.test]", "reason", "ticket")
+	act("undivert", http.StatusSeeOther, []ipc.Message{&proto.Override{Op: proto.OverrideRemove, Entry: proto.OverrideEntry{Of: "diversion", Target: "slow.test", By: "ann (console)"}}},
+		[]string{who + "undivert slow.test"}, "target", "slow.test")
+	act("undivert", http.StatusNotFound, []ipc.Message{&proto.Override{Op: proto.OverrideRemove, Entry: proto.OverrideEntry{Of: "diversion", Target: "other.test", By: "ann (console)"}}},
+		[]string{who + "undivert other.test", who + "undivert other.test failed: it is not diverted under that name"}, "target", "other.test")
+	act("divert", http.StatusBadRequest, nil, []string{who + "divert slow.test to *", who + "divert slow.test to * failed: \"*\" is not a next hop: give a domain, [host]:port, transport:nexthop or transport:"}, "target", "slow.test", "nexthop", "*")
 	act("limit", http.StatusBadRequest, nil, []string{who + "limit slow.test to 0", who + "limit slow.test to 0 failed: a limit is a number from 1 to 100000; to have no delivery at all, suspend the destination"}, "target", "slow.test", "limit", "0")
 	sel := &proto.Select{Where: []string{"", "destination=slow.test"}, Verb: proto.VerbFlush}
 	again := &proto.Select{Where: []string{"", "destination=slow.test"}, Verb: proto.VerbFlush, Cursor: 2}
@@ -733,7 +741,7 @@ func TestOpenAPI(t *testing.T) {
 			t.Errorf("%s %s is not there", o.method, o.path)
 		}
 	}
-	for name, field := range map[string]string{"Explained": "queue_id", "ShapeRow": "counts", "LogAttempt": "reply", "LogMessage": "children", "Message": "attempts", "Problem": "detail", "Suspension": "until", "Limit": "under_way"} {
+	for name, field := range map[string]string{"Explained": "queue_id", "ShapeRow": "counts", "LogAttempt": "reply", "LogMessage": "children", "Message": "attempts", "Problem": "detail", "Suspension": "until", "Limit": "under_way", "Diversion": "nexthop", "Now": "diversions", "Destination": "replies"} {
 		if doc.Components.Schemas[name].Properties[field] == nil {
 			t.Errorf("%s has no %s", name, field)
 		}

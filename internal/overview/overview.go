@@ -1,5 +1,5 @@
 // Package overview describes the queue at a glance: how many messages are in each queue, how many
-// come and go, for which domains mail waits longest and why, and what is suspended or limited. The console's pages, its API and
+// come and go, for which domains mail waits longest and why, and what operators have suspended, limited or diverted. The console's pages, its API and
 // "posthaste top" show this in the same words.
 //
 // The texts have names of domains and replies of other hosts, unchanged: whoever shows them must
@@ -52,6 +52,48 @@ type Limit struct {
 	Destinations int        `json:"destinations" doc:"How many destinations in the queue manager's memory keep to it"`
 	Busy         int        `json:"under_way" doc:"Deliveries to these under way"`
 	Todo         int        `json:"waiting" doc:"Deliveries to these that wait"`
+}
+
+// A Diversion is mail that goes by another next hop for now.
+type Diversion struct {
+	Target  string     `json:"target" doc:"As posthaste diverted prints it"`
+	Name    string     `json:"name" doc:"The same in words"`
+	Nexthop string     `json:"nexthop" doc:"Where the mail goes instead: nexthop, transport:nexthop or transport:"`
+	By      string     `json:"by"`
+	Reason  string     `json:"reason,omitempty"`
+	Since   time.Time  `json:"since"`
+	Until   *time.Time `json:"until,omitempty" doc:"Absent: until it is ended"`
+}
+
+// Orders are what operators have ordered for now.
+type Orders struct {
+	Suspensions []Suspension `json:"suspensions"`
+	Limits      []Limit      `json:"limits" doc:"Of destinations"`
+	Diversions  []Diversion  `json:"diversions" doc:"To other next hops"`
+}
+
+// NoOrders are none.
+func NoOrders() Orders { return Orders{[]Suspension{}, []Limit{}, []Diversion{}} }
+
+// Of are those of one target.
+func (o *Orders) Of(target string) Orders {
+	out := NoOrders()
+	for _, s := range o.Suspensions {
+		if strings.EqualFold(s.Target, target) {
+			out.Suspensions = append(out.Suspensions, s)
+		}
+	}
+	for _, l := range o.Limits {
+		if strings.EqualFold(l.Target, target) {
+			out.Limits = append(out.Limits, l)
+		}
+	}
+	for _, d := range o.Diversions {
+		if strings.EqualFold(d.Target, target) {
+			out.Diversions = append(out.Diversions, d)
+		}
+	}
+	return out
 }
 
 // A ShapeRow is one domain.
@@ -119,12 +161,11 @@ func Table(s *history.Sample, queues []string, senders bool, top int) *Shape {
 
 // A Now is the state of the queue at a glance.
 type Now struct {
-	At          time.Time    `json:"at" doc:"When the queue was counted"`
-	Queues      []QueueState `json:"queues"`
-	Rates       *Rates       `json:"rates,omitempty" doc:"What came in and went out; absent while it is not known"`
-	Hurts       []Hurt       `json:"hurts" doc:"The domains whose mail has waited longest, all together, the worst first"`
-	Suspensions []Suspension `json:"suspensions"`
-	Limits      []Limit      `json:"limits" doc:"What operators have set of destinations for now"`
+	At     time.Time    `json:"at" doc:"When the queue was counted"`
+	Queues []QueueState `json:"queues"`
+	Rates  *Rates       `json:"rates,omitempty" doc:"What came in and went out; absent while it is not known"`
+	Hurts  []Hurt       `json:"hurts" doc:"The domains whose mail has waited longest, all together, the worst first"`
+	Orders
 }
 
 // Rates are what came in and went out just now, by the minute.
@@ -235,7 +276,7 @@ func See(ctx context.Context, conn *ipc.Conn, now time.Time) (*history.Sample, *
 		return nil, nil, err
 	}
 	n := Glance(s)
-	if n.Suspensions, n.Limits, err = Overrides(ctx, conn); err != nil {
+	if n.Orders, err = Overrides(ctx, conn); err != nil {
 		return nil, nil, err
 	}
 	for i := range n.Hurts {
@@ -244,6 +285,12 @@ func See(ctx context.Context, conn *ipc.Conn, now time.Time) (*history.Sample, *
 		}
 	}
 	return s, n, nil
+}
+
+// Keep takes over what was known of a domain before, for a count that came without.
+func (h *Hurt) Keep(before *Hurt, suspensions []Suspension) {
+	h.Why, h.Destinations = before.Why, before.Destinations
+	h.Reason = reason(h, suspensions)
 }
 
 // explain asks what keeps the mail of a domain waiting. A name that is no destination has nothing.
@@ -266,35 +313,37 @@ func (h *Hurt) explain(ctx context.Context, conn *ipc.Conn, suspensions []Suspen
 	return nil
 }
 
-// Overrides are the suspensions in force, with how many deferred messages wait for each, and the
-// limits, with what keeps to each.
-func Overrides(ctx context.Context, conn *ipc.Conn) ([]Suspension, []Limit, error) {
+// Overrides are the orders in force: suspensions with how many deferred messages wait for each,
+// limits with what keeps to each, and diversions.
+func Overrides(ctx context.Context, conn *ipc.Conn) (Orders, error) {
+	out := NoOrders()
 	var reply proto.OverrideReply
 	if err := conn.Call(ctx, &proto.Override{Op: proto.OverrideList}, &reply); err != nil {
-		return nil, nil, fmt.Errorf("ask the queue manager: %w", err)
+		return out, fmt.Errorf("ask the queue manager: %w", err)
 	}
 	if reply.Refused != "" {
-		return nil, nil, errors.New(reply.Refused)
+		return out, errors.New(reply.Refused)
 	}
-	suspensions, limits := []Suspension{}, []Limit{}
 	for i := range reply.Entries {
 		e := &reply.Entries[i]
 		var until *time.Time
 		if !e.Until.IsZero() {
 			until = &e.Until
 		}
+		name := e.Target
+		if t, err := selection.ParseTarget(e.Target); err == nil {
+			name = t.Name()
+		}
 		switch {
 		case e.Of == string(override.Suspension) && i < len(reply.Waiting):
-			s := Suspension{Target: e.Target, Name: e.Target, By: e.By, Reason: e.Reason, Since: e.Since, Until: until, Waiting: reply.Waiting[i]}
-			if t, err := selection.ParseTarget(e.Target); err == nil {
-				s.Name = t.Name()
-			}
-			suspensions = append(suspensions, s)
+			out.Suspensions = append(out.Suspensions, Suspension{Target: e.Target, Name: name, By: e.By, Reason: e.Reason, Since: e.Since, Until: until, Waiting: reply.Waiting[i]})
 		case e.Of == string(override.Limit) && i < len(reply.Uses):
 			u := &reply.Uses[i]
-			limits = append(limits, Limit{Target: e.Target, Most: e.Most, Raises: e.Raises, By: e.By, Reason: e.Reason, Since: e.Since, Until: until,
+			out.Limits = append(out.Limits, Limit{Target: e.Target, Most: e.Most, Raises: e.Raises, By: e.By, Reason: e.Reason, Since: e.Since, Until: until,
 				Destinations: u.Destinations, Busy: u.Busy, Todo: u.Todo})
+		case e.Of == string(override.Diversion):
+			out.Diversions = append(out.Diversions, Diversion{Target: e.Target, Name: name, Nexthop: e.Nexthop, By: e.By, Reason: e.Reason, Since: e.Since, Until: until})
 		}
 	}
-	return suspensions, limits, nil
+	return out, nil
 }

@@ -3,7 +3,7 @@
 //	posthaste top [-1j] [-c config_dir] [-i seconds]
 //
 // It shows how many messages are in which queue and how old the oldest is, the domains whose mail
-// has waited longest with what is wrong with each, and what is suspended or limited. From the
+// has waited longest with what is wrong with each, and what is suspended, limited or diverted. From the
 // second time on it shows what came in and went out since the time before. On a terminal it does so
 // again every five seconds (-i), or less often, so that counting takes no more than a twentieth
 // of the time, until it is interrupted. With -1, and where the output is no terminal, it does so
@@ -204,6 +204,12 @@ func Text(n *overview.Now) []byte {
 			fmt.Fprintf(&b, "    %s\n", queuelist.Printable(line))
 		}
 	}
+	orders(&b, &n.Orders)
+	return b.Bytes()
+}
+
+// orders are what operators have ordered for now.
+func orders(b *bytes.Buffer, n *overview.Orders) {
 	if len(n.Limits) > 0 {
 		b.WriteString("\nLimited\n")
 	}
@@ -217,7 +223,21 @@ func Text(n *overview.Now) []byte {
 		if l.Reason != "" {
 			text += ": " + l.Reason
 		}
-		fmt.Fprintf(&b, "    %s\n", queuelist.Printable(text))
+		fmt.Fprintf(b, "    %s\n", queuelist.Printable(text))
+	}
+	if len(n.Diversions) > 0 {
+		b.WriteString("\nDiverted\n")
+	}
+	for i := range n.Diversions {
+		d := &n.Diversions[i]
+		text := fmt.Sprintf("%s to %s, by %s since %s", d.Name, d.Nexthop, d.By, d.Since.Local().Format(time.DateTime))
+		if d.Until != nil {
+			text += " until " + d.Until.Local().Format(time.DateTime)
+		}
+		if d.Reason != "" {
+			text += ": " + d.Reason
+		}
+		fmt.Fprintf(b, "    %s\n", queuelist.Printable(text))
 	}
 	if len(n.Suspensions) > 0 {
 		b.WriteString("\nSuspended\n")
@@ -232,9 +252,8 @@ func Text(n *overview.Now) []byte {
 		if s.Reason != "" {
 			text += ": " + s.Reason
 		}
-		fmt.Fprintf(&b, "    %s\n", queuelist.Printable(text))
+		fmt.Fprintf(b, "    %s\n", queuelist.Printable(text))
 	}
-	return b.Bytes()
 }
 
 // fit cuts lines, and their number, to the size of a terminal. The last line stays free.

@@ -31,6 +31,9 @@ b.test: 2 recipients wait, the oldest for under 5 min
 Limited
     slow.test to 2 at a time, by ann since 2026-11-24 08:00:00 until 2026-11-24 09:00:00; 2 under way, 4,308 wait: ticket ?
 
+Diverted
+    next hop [relay1.test] to [relay2.test]:587, by ann since 2026-11-24 08:00:00 until 2026-11-24 09:00:00: ticket ?
+
 Suspended
     mail from <>, by ann since 2026-11-24 08:00:00, 3 messages wait: ticket ?
     slow.test, by ann since 2026-11-24 08:00:00 until 2026-11-24 09:00:00, 1 message wait
@@ -59,9 +62,10 @@ func TestOnce(t *testing.T) {
 			}
 			r.Reply(&proto.ExplainReply{Lines: lines})
 		case proto.KindOverride:
-			r.Reply(&proto.OverrideReply{Refused: refused, Waiting: []int{3, 1, 1, 0}, Uses: []proto.OverrideUse{{}, {}, {}, {Destinations: 1, Busy: 2, Todo: 4308}}, Entries: []proto.OverrideEntry{{Of: "suspension", Target: "sender=<>", By: "ann", Since: since, Reason: "ticket \x1b"},
+			r.Reply(&proto.OverrideReply{Refused: refused, Waiting: []int{3, 1, 1, 0, 0}, Uses: []proto.OverrideUse{{}, {}, {}, {Destinations: 1, Busy: 2, Todo: 4308}}, Entries: []proto.OverrideEntry{{Of: "suspension", Target: "sender=<>", By: "ann", Since: since, Reason: "ticket \x1b"},
 				{Of: "suspension", Target: "slow.test", By: "ann", Since: since, Until: since.Add(time.Hour)}, {Of: "other", Target: "x", By: "ann"},
-				{Of: "limit", Target: "slow.test", Most: 2, By: "ann", Since: since, Until: since.Add(time.Hour), Reason: "ticket \x1b"}}})
+				{Of: "limit", Target: "slow.test", Most: 2, By: "ann", Since: since, Until: since.Add(time.Hour), Reason: "ticket \x1b"},
+				{Of: "diversion", Target: "nexthop=[relay1.test]", Nexthop: "[relay2.test]:587", By: "ann", Since: since, Until: since.Add(time.Hour), Reason: "ticket \x1b"}}})
 		}
 	})
 	for _, args := range [][]string{nil, {"-1"}, {"-i", "7"}} {
