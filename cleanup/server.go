@@ -659,8 +659,9 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 		in.s.late(env.ID, took)
 	}
 	in.s.opt.Doubts.settled(in.q.Settles)
-	// The queue manager will pay for the token when it takes the message up.
-	in.token = in.token && res.Hold
+	// The queue manager will pay for the token when it takes the message up, which it does with
+	// incoming ones only.
+	in.token = in.token && (res.Hold || state.Set&queue.SetQueue != 0 && state.Queue != queue.Incoming)
 	in.count(env)
 	if e, ok := b.Entry(i); ok {
 		if changed {

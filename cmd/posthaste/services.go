@@ -43,6 +43,7 @@ func services() map[string]service.Spec {
 		proxymap.Spec(nil),
 		service.MetricsSpec(nil),
 		service.ConsoleSpec(nil),
+		service.InjectSpec(nil),
 		smtp.Spec(),
 		smtp.LMTPSpec(),
 		local.Spec(),

@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended limit unlimit limited tls audit classify trace top collate token watch passwd dkim dmarc cert domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended limit unlimit limited divert undivert diverted tls audit classify trace top collate token watch passwd dkim dmarc cert domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -352,6 +352,42 @@ _posthaste() {
             _posthaste_words "-j"
         fi
         ;;
+    posthaste-divert)
+        case $prev in
+        --destination) :; return ;;
+        --nexthop) :; return ;;
+        --transport) :; return ;;
+        --domain) :; return ;;
+        --reason) :; return ;;
+        --until) :; return ;;
+        --for) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-j -n --destination --nexthop --transport --domain --reason --until --for"
+        else
+            :
+        fi
+        ;;
+    posthaste-undivert)
+        case $prev in
+        --destination) :; return ;;
+        --nexthop) :; return ;;
+        --transport) :; return ;;
+        --domain) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-j --destination --nexthop --transport --domain"
+        else
+            :
+        fi
+        ;;
+    posthaste-diverted)
+        case $prev in
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-j"
+        fi
+        ;;
     posthaste-start)
         case $prev in
         esac
@@ -414,7 +450,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-j -v --sender --recipient --domain --nexthop --transport --destination --reply --older --younger --larger --smaller --queue --all-recipients --dry-run --reason --until --for"
         elif ((COMP_CWORD == first)); then
-            _posthaste_words "list hold release delete requeue expire flush suspend resume suspended limit unlimit limited"
+            _posthaste_words "list hold release delete requeue expire flush suspend resume suspended limit unlimit limited divert undivert diverted"
         elif [[ ${COMP_WORDS[first]} == list ]]; then
             :
         elif [[ ${COMP_WORDS[first]} == hold ]]; then
@@ -440,6 +476,12 @@ _posthaste() {
         elif [[ ${COMP_WORDS[first]} == unlimit ]]; then
             :
         elif [[ ${COMP_WORDS[first]} == limited ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == divert ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == undivert ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == diverted ]]; then
             :
         fi
         ;;

@@ -101,6 +101,10 @@ func (a *account) line(l *logread.Line) {
 		if bytes.HasPrefix(l.Text, []byte("uid=")) {
 			a.message(l.ID, at).origin = local
 		}
+	case "inject":
+		if bytes.HasPrefix(l.Text, []byte("client=")) {
+			a.message(l.ID, at).origin = local
+		}
 	case "cleanup":
 		m := a.message(l.ID, at)
 		m.marked = m.marked || discards(l.Text)

@@ -38,10 +38,11 @@ func FirstHost(text []byte) (h Host, ok bool) {
 	}
 }
 
-// A Client is whom a message comes from (maillog.SMTPDClient).
+// A Client is whom a message comes from (maillog.SMTPDClient, maillog.InjectClient).
 type Client struct {
 	Host
-	Method, User, Sender []byte // how the client has logged in, as whom, and AUTH= of MAIL FROM
+	Method, User, Sender []byte // how the client has logged in, as whom (or the name of its token), and AUTH= of MAIL FROM
+	Tenant               []byte // whose mail it is
 	OrigID               []byte // queue ID before a filter; the client is the filter then
 	Orig                 Host   // the client before the filter
 }
@@ -61,8 +62,10 @@ func (l *Line) Client() (c Client, ok bool) {
 		switch string(name) {
 		case "sasl_method":
 			c.Method = value
-		case "sasl_username":
+		case "sasl_username", "token":
 			c.User = value
+		case "tenant":
+			c.Tenant = value
 		case "sasl_sender":
 			c.Sender = value
 		case "orig_queue_id":

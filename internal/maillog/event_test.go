@@ -102,6 +102,10 @@ func otherEvents() []Event {
 		ContentCheck{Reject: reject(func(r *Reject) {
 			r.QueueID, r.Stage, r.Action, r.To, r.Text = "0AD139D46E9", "", "info", "warn@sink.test", "seen"
 		}), Part: "header", Line: "Subject: info x"},
+		InjectClient{QueueID: "076AF9D46E1", Name: "localhost", Addr: "127.0.0.1", Token: "app", Tenant: "acme"},
+		InjectClient{QueueID: "076AF9D46E1", Name: "unknown", Addr: "2001:db8::1", Token: "app"},
+		InjectRefused{Name: "unknown", Addr: "192.0.2.1", Request: "POST /v1/messages", Status: 401, Reason: "the token is not known"},
+		InjectRefused{Name: "localhost", Addr: "127.0.0.1", Token: "app", Request: "POST /v1/messages", Status: 403, Reason: "from: the token may not send as ann@else.test"},
 		PickupUID{ID: "9D23D9D408D", UID: 0, From: "root"},
 		PickupUID{ID: "6D8199D40AE", UID: 102, From: "s@a.test", OrigID: "0BA129D46EC"},
 		QueueActive{ID: "076AF9D46E1", From: "s@a.test", Size: 261, NRcpt: 2},

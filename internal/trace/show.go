@@ -143,7 +143,7 @@ func (c *command) message(m *track.Message, indent string) {
 // told says whether a step is in what is printed of the message as a whole.
 func told(m *track.Message, s track.Step) bool {
 	switch s.Program {
-	case "smtpd":
+	case "smtpd", "inject":
 		return strings.HasPrefix(s.Text, "client=")
 	case "pickup":
 		return strings.HasPrefix(s.Text, "uid=")

@@ -77,6 +77,8 @@ func (e *event) parse(l *logread.Line) bool {
 		}
 	case "pickup":
 		e.parsePickup(l)
+	case "inject":
+		e.parseClient(l)
 	case "cleanup":
 		if id, resent, ok := l.MessageID(); ok {
 			e.kind, e.mid, e.resent = messageID, bare(id), resent
