@@ -36,7 +36,7 @@ const (
 // A selecting is one request under way.
 type selecting struct {
 	q *proto.Select
-	// The conditions; the zero Selection is met by every message.
+	// The conditions; without any, every message meets them.
 	where *selection.Selection
 	r     *ipc.Request
 	seen  int // messages looked at for this answer
@@ -57,7 +57,7 @@ func (s *Server) fromSelector(r *ipc.Request) {
 		r.Fail("%v", err)
 		return
 	}
-	where := new(selection.Selection)
+	where := selection.New(time.Time{})
 	if len(q.Where) > 0 {
 		var err error
 		if where, err = selection.Decode(q.Where); err != nil {

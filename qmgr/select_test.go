@@ -167,3 +167,28 @@ func TestSelectChanging(t *testing.T) {
 		t.Errorf("left: %v", left)
 	}
 }
+
+// Messages are selected by their queue IDs, without any condition: those that are meant, and no others.
+func TestSelectIDs(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	ids := st.fill(
+		deferredMail(queue.Hold, time.Hour, "a@one.test", "", "x@to.test"),
+		deferredMail(queue.Hold, time.Minute, "b@one.test", "", "x@to.test"),
+		deferredMail(queue.Hold, 0, "c@one.test", "", "x@to.test"))
+	st.run()
+	st.waitAttached(1)
+	for _, want := range [][]mail.QueueID{{ids[1]}, {ids[0], ids[2]}} {
+		for _, verb := range []proto.Verb{0, proto.VerbRelease} {
+			var reply proto.SelectReply
+			if err := st.tool.Call(st.t.Context(), &proto.Select{IDs: append(want, "4jWn4F1YhnzSshsm4"), Verb: verb}, &reply); err != nil {
+				t.Fatal(err)
+			}
+			slices.Sort(reply.IDs)
+			slices.Sort(want)
+			if !slices.Equal(reply.IDs, want) {
+				t.Errorf("verb %d: %q, want %q", verb, reply.IDs, want)
+			}
+		}
+	}
+}

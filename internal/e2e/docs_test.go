@@ -43,6 +43,8 @@ type manual struct {
 	// after is a page that is carried out before this one, on the same machine:
 	// this page goes on where that one ends. Empty where a page begins anew.
 	after string
+	// aside is a program that runs only when it is needed; empty: none is.
+	aside string
 	// sections that need something in the world before they begin.
 	before map[string]func(*testing.T, *network, *machine)
 }
@@ -95,6 +97,11 @@ func (d manual) sections(t *testing.T) (titles []string, blocks map[string][]doc
 func (d manual) test(t *testing.T) {
 	for _, p := range d.programs {
 		need(t, p)
+	}
+	if d.aside != "" {
+		if err := buildAside(d.aside); err != nil {
+			t.Fatal(err)
+		}
 	}
 	titles, blocks := d.sections(t)
 	for title := range d.before {
@@ -418,6 +425,7 @@ var manuals = []manual{
 		"Different next hops for different mail": sinksAt("203.0.113.25:25", "203.0.113.7:2525", "198.51.100.10:25"),
 	}},
 	{page: "internals.md", zone: relayZone, programs: []string{"smtp-sink"}},
+	{page: "injection.md", zone: relayZone, programs: []string{"curl", "smtp-sink"}, whole: true, aside: "posthaste-inject"},
 	{page: "domain.md"},
 	{page: "tuning.md"},
 	{page: "queue.md", programs: []string{"swaks", "smtp-sink"}, whole: true, zone: relayZone},

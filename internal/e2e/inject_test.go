@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 )
 
 // An injector is a client of the inject service.
@@ -86,5 +87,82 @@ func TestInject(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not in\n%s", want, got)
 		}
+	}
+	for _, tt := range []struct{ path, kind, body, id string }{
+		{"/v1/messages?from=ann@from.test&to=raw@to.test", "message/rfc822", "From: ann@from.test\nSubject: raw\n\nas it is\n", `"id":"`},
+		{"/v1/messages", "application/x-ndjson", strings.Repeat(`{"from": "ann@from.test", "to": ["many@to.test"], "text": "x"}`+"\n", 20), `"id":"`},
+		{"/api/inject/v1", "application/json", `{"envelope_sender": "ann@from.test", "recipients": [{"email": "kumo@to.test"}], "content": "From: ann@from.test\n\nx"}`, `"success_count":1`},
+		{"/v1/messages", "application/json", fmt.Sprintf(`{"from": "ann@from.test", "to": ["later@to.test"], "text": "x", "send_at": %d}`, time.Now().Add(3*time.Second).Unix()), `"id":"`},
+	} {
+		if status, text, _ := in.post(tt.path, tt.kind, tt.body); status != 200 || !strings.Contains(text, tt.id) {
+			t.Errorf("%s: %d %s", tt.path, status, text)
+		}
+	}
+	in.s.waitLogN(`to=<many@to\.test>.*status=sent`, 20)
+	for _, who := range []string{"raw", "kumo", "later"} {
+		in.s.waitLog(`to=<` + who + `@to\.test>.*status=sent`)
+	}
+	if status, text, _ := in.post("/v1/messages", "application/json", `{"from": "ann@else.test", "to": ["x@to.test"], "text": "x"}`); status != 403 {
+		t.Errorf("%d %s", status, text)
+	}
+	if out, status := in.s.tool(nil, "trace", "raw@to.test"); status != 0 || !strings.Contains(out, "localhost[127.0.0.1]") {
+		t.Errorf("trace: %d %s", status, out)
+	}
+	if out, status := in.s.tool(nil, "token", "remove", "app"); status != 0 {
+		t.Errorf("token remove: %d %s", status, out)
+	}
+	in.s.eventually("the token is not good any more", func() bool {
+		status, _, _ := in.post("/v1/messages", "application/json", "{}")
+		return status == 401
+	})
+}
+
+// The service is killed while it queues the messages of requests with a key. Repeated, they are carried
+// out once: each recipient has one message, and the answer of the request is the same when it is asked
+// for again.
+func TestInjectKilled(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, nil)
+	in := newInjector(t, next.relayhost(), options{})
+	const rounds, each = 6, 60
+	for round := range rounds {
+		var to []string
+		for i := range each {
+			to = append(to, fmt.Sprintf(`"r%d-%d@to.test"`, round, i))
+		}
+		body := `{"from": "ann@from.test", "individual": true, "text": "x", "to": [` + strings.Join(to, ",") + `]}`
+		key := fmt.Sprint("round ", round)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			in.post("/v1/messages", "application/json", body, "Idempotency-Key", key)
+		}()
+		// Kill it when some have been handed over: more in each round, all in the last.
+		in.s.waitLogN(`inject\[\d+\]: \w+: client=`, round*each+1+round*(each-1)/(rounds-1))
+		in.s.kill("inject")
+		<-done
+		var first string
+		in.s.eventually("the request is answered", func() bool {
+			status, text, _ := in.post("/v1/messages", "application/json", body, "Idempotency-Key", key)
+			first = text
+			return status == 200
+		})
+		if n := strings.Count(first, `"id":`); n != each {
+			t.Errorf("round %d: %d messages: %s", round, n, first)
+		}
+		if status, text, h := in.post("/v1/messages", "application/json", body, "Idempotency-Key", key); status != 200 || text != first || h.Get("Idempotent-Replayed") != "true" {
+			t.Errorf("round %d: %d %s\nbefore: %s", round, status, text, first)
+		}
+	}
+	in.s.eventually("all have arrived", func() bool { return len(next.received()) >= rounds*each })
+	in.s.stop()
+	got := map[string]int{}
+	for _, m := range next.received() {
+		for _, to := range m.to {
+			got[to]++
+		}
+	}
+	if len(got) != rounds*each || len(next.received()) != rounds*each {
+		t.Errorf("%d recipients, %d messages", len(got), len(next.received()))
 	}
 }

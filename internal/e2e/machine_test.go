@@ -105,6 +105,7 @@ chmod 1777 var/mail
 cp "$3/main.cf" "$3/master.cf" etc/posthaste/
 : > usr/sbin/posthaste
 mount --bind "$2/posthaste" usr/sbin/posthaste
+for p in "$2"/posthaste-*; do [ ! -e "$p" ] || cp "$p" usr/lib/posthaste/; done
 for p in postdrop postqueue; do rm -f "usr/sbin/$p" "usr/bin/$p"; cp "$2/$p" "usr/sbin/$p"; done
 for p in sendmail mailq newaliases postsuper postcat postconf postmap postalias postlog postmulti qshape; do
   rm -f "usr/bin/$p"

@@ -105,7 +105,7 @@ import (
 
 const (
 	// closeTime is how long requests under way may hold up the end of the service.
-	closeTime = 30 * time.Second
+	closeTime = 10 * time.Second
 	// submissions is how many messages of all requests are on their way to cleanup at once.
 	submissions = 256
 	// slack is what a message in JSON may have besides its content.
@@ -246,21 +246,26 @@ func (p panics) Write(b []byte) (int, error) {
 
 // A passed listener has net/http serve connections that somebody else accepts.
 type passed struct {
-	ctx   context.Context
-	conns chan net.Conn
-	addr  net.Addr
+	conns  chan net.Conn
+	addr   net.Addr
+	once   sync.Once
+	closed chan struct{}
 }
 
 func (p *passed) Accept() (net.Conn, error) {
 	select {
 	case c := <-p.conns:
 		return c, nil
-	case <-p.ctx.Done():
+	case <-p.closed:
 		return nil, net.ErrClosed
 	}
 }
 
-func (p *passed) Close() error   { return nil }
+func (p *passed) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
 func (p *passed) Addr() net.Addr { return p.addr }
 
 // A held connection says when it is closed.
@@ -280,8 +285,7 @@ func (h *held) Close() error {
 func (s *server) serveHTTP(ctx context.Context, env *service.Env, secure *tls.Config) error {
 	web := &http.Server{Handler: s.handler(), ReadHeaderTimeout: requestTime, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeader,
 		ErrorLog: log.New(panics{s.log}, "", 0)}
-	over, end := context.WithCancel(context.WithoutCancel(ctx))
-	l := &passed{ctx: over, conns: make(chan net.Conn), addr: &net.UnixAddr{Name: env.Name, Net: "unix"}}
+	l := &passed{conns: make(chan net.Conn), closed: make(chan struct{}), addr: &net.UnixAddr{Name: env.Name, Net: "unix"}}
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -290,7 +294,7 @@ func (s *server) serveHTTP(ctx context.Context, env *service.Env, secure *tls.Co
 	closed := make(chan struct{})
 	stopped := context.AfterFunc(ctx, func() {
 		defer close(closed)
-		closing, cancel := context.WithTimeout(over, closeTime)
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 		defer cancel()
 		if web.Shutdown(closing) != nil {
 			web.Close()
@@ -313,7 +317,6 @@ func (s *server) serveHTTP(ctx context.Context, env *service.Env, secure *tls.Co
 		<-closed
 	}
 	web.Close()
-	end()
 	<-served
 	return err
 }

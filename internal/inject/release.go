@@ -85,6 +85,7 @@ func (r *releaser) send(ctx context.Context, ids []mail.QueueID) []mail.QueueID 
 	for part := range slices.Chunk(ids, proto.SelectIDs) {
 		var reply proto.SelectReply
 		if err := r.manager.CallAgain(ctx, &proto.Select{IDs: part, Verb: proto.VerbFlush}, &reply); err != nil {
+			r.log.Warning("the queue manager does not answer, and messages wait to be released: %v", err)
 			return ids
 		}
 		ids = ids[len(part):]

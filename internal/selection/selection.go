@@ -108,7 +108,7 @@ type Selection struct {
 // A matcher says whether a text is meant.
 type matcher func(text string) bool
 
-// New makes a selection of all mail that was queued at now or before.
+// New makes a selection of all mail that was queued at now or before; with the zero time, of all mail.
 func New(now time.Time) *Selection {
 	return &Selection{at: now, larger: -1, smaller: -1}
 }
@@ -176,7 +176,7 @@ type Message struct {
 // Message says whether queue, age and size are those that are meant.
 func (s *Selection) Message(m *Message) bool {
 	age := s.at.Sub(m.Created)
-	return age >= 0 && (len(s.queues) == 0 || slices.Contains(s.queues, m.Queue)) &&
+	return (age >= 0 || s.at.IsZero()) && (len(s.queues) == 0 || slices.Contains(s.queues, m.Queue)) &&
 		(s.older == 0 || age > s.older) && (s.younger == 0 || age < s.younger) &&
 		(s.larger < 0 || m.Size > s.larger) && (s.smaller < 0 || m.Size < s.smaller)
 }
