@@ -43,6 +43,7 @@ type delivery struct {
 	agent     sched.AgentID // whose session is to be used or kept,
 	cache     sched.Cache   // if there is one, if that is worth it,
 	keep      time.Duration // and for how long
+	most      int           // messages that may go over that session; 0: as the agent's settings say
 	// Numbers of the recipients in the message. They are this delivery's alone: no other
 	// order has one of them.
 	rcpts []int
@@ -104,7 +105,7 @@ type agentConn struct {
 // deliver takes an order from the scheduler. From here until completed or lose, the order
 // is in s.entries.
 func (s *Server) deliver(m *message, e *sched.Effect) {
-	d := &delivery{entry: e.Entry, num: e.ID, transport: e.Transport, nexthop: e.Nexthop, agent: e.Agent, cache: e.Cache, keep: e.Keep, rcpts: e.Rcpts, since: s.now}
+	d := &delivery{entry: e.Entry, num: e.ID, transport: e.Transport, nexthop: e.Nexthop, agent: e.Agent, cache: e.Cache, keep: e.Keep, most: e.Most, rcpts: e.Rcpts, since: s.now}
 	s.entries[e.Entry] = d
 	s.watch()
 	for _, i := range d.rcpts {
@@ -274,7 +275,7 @@ func (a *agentConn) send(m *message, d *delivery) {
 	}
 	req := &a.req
 	*req = proto.Deliver{Nexthop: d.nexthop, Envelope: act.env, Index: index, Ref: m.ref, Active: act.since, Session: uint64(d.agent),
-		CacheLoad: d.cache&sched.CacheLoad != 0, CacheKeep: d.cache&sched.CacheStore != 0, Keep: d.keep, Exact: s.opt.Settings.ExactDoubt}
+		CacheLoad: d.cache&sched.CacheLoad != 0, CacheKeep: d.cache&sched.CacheStore != 0, Keep: d.keep, Most: d.most, Exact: s.opt.Settings.ExactDoubt}
 	to := slices.Grow(reuse.Truncated(a.to), len(index))[:len(index)]
 	rewrite := false
 	for i, idx := range index {
@@ -443,7 +444,7 @@ func (s *Server) completed(d *delivery, reply *proto.DeliverReply) {
 		ev.Result.SiteFailed, ev.Result.Status, ev.Result.Reason = true, reply.SiteStatus, reply.SiteReason
 		ev.Result.SitePartly = reply.SitePartly
 	}
-	ev.Result.Hungry = reply.Kept
+	ev.Result.Hungry, ev.Result.Opened = reply.Kept, reply.Opened
 	s.then(ev)
 }
 

@@ -16,6 +16,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/queueread"
+	"posthaste/internal/rate"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/selection"
 	"posthaste/qmgr/sched"
@@ -133,10 +134,13 @@ func (s *Server) portrayActive(p *portrait) {
 		}
 		return true
 	})
+	site := sitePrefix + s.terms.siteOf(p.dest.String())
+	shown := make(map[string]bool)
 	s.sched.Dests(func(d sched.Dest) bool {
-		if d.Transport == sched.RetryTransport || d.Transport == sched.ErrorTransport || !p.dest.Match(string(d.Transport), string(d.Nexthop), "") {
+		if d.Transport == sched.RetryTransport || d.Transport == sched.ErrorTransport || d.Queue != site && !p.dest.Match(string(d.Transport), string(d.Nexthop), "") {
 			return true
 		}
+		s.portrayLimits(p, &d, shown)
 		name := string(d.Transport) + " to " + d.Queue
 		n := waits[name]
 		// What is left in waits has no destination in core.
@@ -156,6 +160,54 @@ func (s *Server) portrayActive(p *portrait) {
 	if p.rows > destRows {
 		p.lines = append(p.lines, fmt.Sprintf("  and %d more destinations", p.rows-destRows))
 	}
+}
+
+// portrayLimits says what limits hold for a destination besides its window, each once.
+func (s *Server) portrayLimits(p *portrait, d *sched.Dest, shown map[string]bool) {
+	s.sched.Sharing(d, func(l sched.SharedLimit) bool {
+		name := l.Level.String() + " " + l.Name
+		if !shown[name] && len(shown) < destRows {
+			shown[name] = true
+			p.lines = append(p.lines, "  limit of "+name+": "+limitText(&l))
+		}
+		return true
+	})
+}
+
+// limitText is a shared limit in words: what it bounds, how much of that is used, and who
+// waits for it.
+func limitText(l *sched.SharedLimit) string {
+	var items []string
+	if n := l.Limits.Concurrency; n > 0 {
+		items = append(items, fmt.Sprintf("%d of %d deliveries at once", l.Busy, n))
+	}
+	for _, r := range []struct {
+		name  string
+		rate  rate.Rate
+		today int64
+	}{{"connections", l.Limits.Connections, l.Connections}, {"messages", l.Limits.Messages, l.Messages}, {"recipients", l.Limits.Recipients, l.Recipients}} {
+		switch {
+		case r.rate.IsZero():
+		case r.rate.Per == rate.Day:
+			items = append(items, fmt.Sprintf("%d of %d %s today", r.today, r.rate.N, r.name))
+		default:
+			items = append(items, fmt.Sprintf("%s %s", r.name, r.rate))
+		}
+	}
+	if len(items) == 0 {
+		items = append(items, "none any more")
+	}
+	text := strings.Join(items, ", ")
+	if l.Waiting > 0 {
+		text += fmt.Sprintf("; %d destination(s) wait", l.Waiting)
+	}
+	if l.Parked > 0 {
+		text += fmt.Sprintf("; %d message(s) wait outside the active queue", l.Parked)
+	}
+	if !l.Until.IsZero() {
+		text += "; shut until " + l.Until.Format(time.DateTime)
+	}
+	return text
 }
 
 // nexthopOf is the next hop in the name of a destination, which is user@nexthop for a
@@ -190,6 +242,12 @@ func destText(d *sched.Dest, waiting int, set bool) string {
 		if d.Cohorts > 0 {
 			text += fmt.Sprintf(", %.2f cohorts failed in a row", d.Cohorts)
 		}
+	}
+	switch {
+	case d.Gate != "" && !d.GateUntil.IsZero():
+		text += "; waits for the limit of " + d.Gate + " until " + d.GateUntil.Format(time.DateTime)
+	case d.Gate != "":
+		text += "; waits for a delivery under the limit of " + d.Gate + " to end"
 	}
 	text += threadText(d)
 	if waiting > 0 {

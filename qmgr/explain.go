@@ -254,6 +254,14 @@ func (s *Server) reasonText(why *sched.Reason) string {
 			text += "; looked at again at " + until
 		}
 		return text
+	case sched.WaitShared:
+		return sharedText(why, since, until)
+	case sched.WaitBeyond:
+		text := "wait outside the active queue for the limit of " + why.Gate
+		if !why.Until.IsZero() {
+			text += "; next attempt at " + until + ", sooner when there is room"
+		}
+		return text
 	case sched.WaitCommand:
 		return "an operator's command waits for the deliveries under way to end"
 	}
@@ -267,6 +275,17 @@ func (s *Server) limitedText(why *sched.Reason) string {
 		return "; " + r.limitText()
 	}
 	return ""
+}
+
+// sharedText is reasonText for mail that waits for a limit which its destination shares.
+func sharedText(why *sched.Reason, since, until string) string {
+	switch {
+	case why.Gate == "":
+		return "waits" + since + " for its turn among the destinations of a shared limit"
+	case why.Until.IsZero():
+		return fmt.Sprintf("waits%s for one of the %d deliveries under the limit of %s to end", since, why.Limit, why.Gate)
+	}
+	return "waits" + since + " for the limit of " + why.Gate + " until " + until
 }
 
 // siteText is reasonText for mail that waits on account of a destination that failed.

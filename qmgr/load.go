@@ -393,6 +393,9 @@ func (s *Server) place(l *loading, i int, to *mail.Recipient) bool {
 		return true
 	}
 	r.Queue = set.queueName(r.Transport, r.Nexthop, r.rcpt.resolved)
+	if r.Terms != nil {
+		s.terms.place(&r.Rcpt)
+	}
 	if d := rfc5322.Domain(r.rcpt.resolved); set.FlushDomain(d) {
 		r.Site = strings.ToLower(d)
 	}
@@ -451,6 +454,11 @@ func (s *Server) resolve(l *loading, r *loadedRcpt) bool {
 	default:
 		r.rcpt.resolved = ans.Recipient
 		r.Transport, r.Nexthop = s.divert(ans.Flags, mail.Transport(ans.Transport), mail.Nexthop(ans.Nexthop), ans.Recipient)
+		// Mail that an operator diverts is not under the limits of the destination that it would have.
+		diverted := r.Transport != mail.Transport(ans.Transport) || r.Nexthop != mail.Nexthop(ans.Nexthop)
+		if set := &s.opt.Settings; set.limits && !diverted {
+			r.Terms = s.terms.of(&ans, set.batchLimit(r.Transport) != 1)
+		}
 		if ans.Flags&proto.ResolveDefault != 0 {
 			return s.mark(l, r)
 		}

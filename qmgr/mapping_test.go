@@ -58,6 +58,7 @@ var common = []struct {
 	{name: "delay_warning_time", field: "DelayWarning", value: time.Duration(0), forms: map[string]any{"4": 4 * time.Hour, "30m": 30 * time.Minute}, bad: []string{"-4"}},
 	{name: "transport_retry_time", field: "TransportRetry", value: 60 * time.Second, forms: map[string]any{"11": 11 * time.Second}, bad: []string{"0"}},
 	{name: "qmgr_clog_warn_time", field: "ClogWarn", value: 300 * time.Second, forms: map[string]any{"0": time.Duration(0), "1h": time.Hour}, bad: []string{"-1"}},
+	{name: "shared_limit_active_limit", field: "SharedActiveLimit", value: 1000, forms: map[string]any{"0": 0, "20": 20}, bad: []string{"-1", "many"}},
 	{name: "destination_concurrency_feedback_debug", field: "FeedbackDebug", value: false, forms: map[string]any{"yes": true, "no": false}, bad: []string{"1", "maybe"}},
 	{name: "defer_transports", field: "DeferTransports", value: []string(nil), forms: map[string]any{"uucp": []string{"uucp"}, "uucp, fax hold": []string{"uucp", "fax", "hold"}}},
 }

@@ -174,6 +174,8 @@ type Server struct {
 	survey survey  // reads domains for qshape in the background
 	sites  flushes // sites that ETRN and "postqueue -s" have asked for
 	rules  rules   // what is not to be tried: suspensions, queue_only_destinations
+	terms  terms   // what is limited, as the resolver says
+	spent  spent   // what was counted for that
 
 	// Deliveries that the scheduler has ordered and that have not ended, by its number:
 	// waiting for an agent, sent, or waiting for a predecessor's delivery.
@@ -319,6 +321,7 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	// Before the loop, while nobody else has the scheduler: a snapshot can only be
 	// restored into one that has seen no event.
 	s.takeOver(s.now)
+	s.restoreSpent(s.now)
 	s.recall()
 	var attaching sync.WaitGroup
 	attaching.Go(func() { s.attach(work) })
@@ -336,6 +339,7 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	s.bounce.Close()
 	s.verify.Close()
 	s.tasks.Wait()
+	s.leaveSpent()
 	return nil
 }
 
@@ -461,7 +465,7 @@ func (s *Server) wake() time.Time {
 		return s.now
 	}
 	at := s.sched.Wake()
-	for _, f := range []time.Time{s.log.due(), s.reap, s.watchAt, s.expectAt, s.rules.endAt} {
+	for _, f := range []time.Time{s.log.due(), s.reap, s.watchAt, s.expectAt, s.rules.endAt, s.terms.again} {
 		if !f.IsZero() && (at.IsZero() || f.Before(at)) {
 			at = f
 		}
@@ -515,6 +519,8 @@ func (s *Server) turn(draining bool) {
 		s.lookAround()
 	}
 	s.thrift()
+	s.askAgain()
+	s.keepSpent()
 	s.tellTakeOver()
 	if !s.reap.IsZero() && !s.now.Before(s.reap) {
 		s.reapAgents()

@@ -84,7 +84,7 @@ func run(ctx context.Context, env *service.Env) error {
 	}
 	// Clients connect when they are used, so the order in which services start does not
 	// matter.
-	resolver := rewriteclient.New(env.Private(cfg.String("rewrite_service_name")))
+	resolver := router(env, settings.limits)
 	defer resolver.Close()
 	cleanup := ipc.NewClient(env.Public(cfg.String("cleanup_service_name")), nil)
 	defer cleanup.Close()
@@ -131,6 +131,16 @@ func run(ctx context.Context, env *service.Env) error {
 		err = rerr
 	}
 	return err
+}
+
+// router is the way to trivial-rewrite. Limits take it longer to find out, so it is only
+// asked for them where some are set.
+func router(env *service.Env, limits bool) *rewriteclient.Client {
+	c := rewriteclient.New(env.Private(env.Config.String("rewrite_service_name")))
+	if limits {
+		c.AskLimits()
+	}
+	return c
 }
 
 // openOverrides opens the store of suspensions and limits; nil without an error when none can be

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,6 +45,8 @@ type Settings struct {
 	RequeueFilter string
 	RequeueFlags  proto.SubmitFlags
 
+	// The resolver is asked for limits: some are set.
+	limits    bool
 	rewriting *rewriting // nil: senders are not rewritten
 	// How a local part is taken apart into user and extension.
 	search    table.Search
@@ -58,16 +61,23 @@ type Settings struct {
 // queueName is the name of the destination queue of a recipient: see sched.QueueName. It
 // may be called by any goroutine.
 func (s *Settings) queueName(t mail.Transport, nexthop mail.Nexthop, addr string) string {
+	limit := s.batchLimit(t)
+	user := ""
+	if limit == 1 {
+		user = s.baseUser(addr)
+	}
+	return sched.QueueName(&sched.TransportConfig{BatchLimit: limit}, t, nexthop, user)
+}
+
+// batchLimit is a transport's destination_recipient_limit. It may be called by any
+// goroutine.
+func (s *Settings) batchLimit(t mail.Transport) int {
 	limit, ok := s.batches.Load(t)
 	if !ok {
 		limit = s.cfg.Prefix(string(t)).Int("destination_recipient_limit")
 		s.batches.Store(t, limit)
 	}
-	user := ""
-	if limit == 1 {
-		user = s.baseUser(addr)
-	}
-	return sched.QueueName(&sched.TransportConfig{BatchLimit: limit.(int)}, t, nexthop, user)
+	return limit.(int)
 }
 
 // FlushDomain says whether a domain's mail may be flushed by ETRN and "postqueue -s".
@@ -126,6 +136,7 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 	if err != nil {
 		return s, fmt.Errorf("fast_flush_domains: %w", err)
 	}
+	s.limits = sharesLimits(cfg)
 	s.Sched = sched.Config{
 		ActiveLimit:   cfg.Int("qmgr_message_active_limit"),
 		DeferredLimit: keptPerActive * cfg.Int("qmgr_message_active_limit"),
@@ -161,6 +172,16 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 		return transportSettings(cfg, string(name), t, limits, warn)
 	}
 	return s, nil
+}
+
+// sharesLimits says whether anything is limited for several destinations, or several are
+// one. A table of providers alone limits nothing: it only names them.
+func sharesLimits(cfg *config.Config) bool {
+	rollup := cfg.List("destination_rollup")
+	if len(rollup) > 1 || len(rollup) == 1 && !strings.EqualFold(rollup[0], "no") {
+		return true
+	}
+	return len(cfg.List("destination_limit_maps")) > 0
 }
 
 // loadRequeue reads what holds for mail that is queued again (postsuper -r): what pickup

@@ -58,9 +58,10 @@ type stage struct {
 	taken    []proto.Submit
 	refuse   bool // cleanup does not take submissions
 	notices  []proto.Notify
-	unsent   int               // so many notices fail
-	routes   map[string]string // domain to transport:nexthop, broken:, nobody: or fails:
-	ours     string            // a domain of this system; all others are outside
+	unsent   int                                  // so many notices fail
+	routes   map[string]string                    // domain to transport:nexthop, broken:, nobody: or fails:
+	ours     string                               // a domain of this system; all others are outside
+	shares   map[string]func(*proto.ResolveReply) // by domain: what is limited
 	agents   map[mail.Transport]*fakeAgent
 	number   uint64
 	attached int
@@ -127,7 +128,7 @@ type order struct {
 
 // answer reports outcomes: ok, defer, fail, by the position of the recipient.
 func (o *order) answer(words ...string) {
-	reply := new(proto.DeliverReply)
+	reply := &proto.DeliverReply{Opened: !slices.Contains(words, "reused")}
 	for i, w := range words[:min(len(words), len(o.Index))] {
 		out := mail.Outcome{Rcpt: o.Index[i], Action: dsn.Delivered, Status: dsn.S(2, 0, 0), Reason: "250 ok", Relay: "peer", When: time.Now()}
 		switch w {
@@ -311,7 +312,11 @@ func (st *stage) route(addr string) proto.ResolveReply {
 	if domain == st.ours {
 		class = proto.ResolveMailbox
 	}
-	return proto.ResolveReply{Transport: transport, Nexthop: nexthop, Recipient: addr, Flags: class}
+	reply := proto.ResolveReply{Transport: transport, Nexthop: nexthop, Recipient: addr, Flags: class}
+	if share := st.shares[strings.ToLower(domain)]; share != nil {
+		share(&reply)
+	}
+	return reply
 }
 
 func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {

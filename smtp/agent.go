@@ -270,6 +270,7 @@ type request interface {
 	SiteFailure(status dsn.Status, reason string)
 	SiteBusy(status dsn.Status, reason string)
 	SessionKept()
+	ConnectionOpened()
 	Pending(i int) bool
 	Deferred(i int) bool
 	Sent(i int, status dsn.Status, text string, d agent.Detail)
@@ -291,6 +292,8 @@ type order struct {
 	cacheKeep bool
 	session   uint64
 	keepFor   time.Duration
+	// most bounds the messages over one connection, besides the settings; 0: it does not.
+	most int
 }
 
 // Hands implements agent.Hander: that a delivery is about to be made is recorded while the message is sent,
@@ -301,7 +304,7 @@ func (a *Agent) Hands() {}
 // outcome. When ctx ends, what is under way is cut off, and the recipients are
 // deferred.
 func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
-	a.deliver(ctx, r, order{env: r.Envelope, nexthop: r.Nexthop, cacheKeep: r.CacheKeep, session: r.Session, keepFor: r.Keep})
+	a.deliver(ctx, r, order{env: r.Envelope, nexthop: r.Nexthop, cacheKeep: r.CacheKeep, session: r.Session, keepFor: r.Keep, most: r.Most})
 }
 
 // deliver is Deliver for any request. The delivery, and the memory that it has

@@ -161,3 +161,50 @@ func awaitKept(t *testing.T, a *Agent, events int16) {
 		}
 	}
 }
+
+// An order may allow fewer messages over a connection than the settings do; and a
+// connection that was opened is told from a session that was kept.
+func TestMostMessages(t *testing.T) {
+	t.Parallel()
+	const main = "smtp_connection_cache_time_limit = 100s\nconnection_cache_ttl_limit = 100s\n"
+	for name, test := range map[string]struct {
+		most   [3]int  // of the orders
+		opened [3]bool // whether they are to open a connection
+	}{
+		"no bound":               {[3]int{0, 0, 0}, [3]bool{true, false, false}},
+		"one":                    {[3]int{1, 1, 1}, [3]bool{true, true, true}},
+		"two":                    {[3]int{2, 2, 2}, [3]bool{true, false, true}},
+		"fewer than before":      {[3]int{9, 9, 2}, [3]bool{true, false, true}},
+		"more than there were":   {[3]int{3, 9, 9}, [3]bool{true, false, false}},
+		"one that was kept goes": {[3]int{9, 1, 9}, [3]bool{true, true, true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var scripts []string
+			n := 0
+			for _, opened := range test.opened {
+				if opened {
+					n++
+					scripts = append(scripts, keptHello)
+				}
+				scripts[n-1] += keptMessage
+			}
+			for i := range scripts {
+				scripts[i] += "C: QUIT\n"
+			}
+			next, wait := keptServers(t, scripts, nil)
+			log := new(lines)
+			a, done := keptAgent(t, main, log)
+			for i := range test.most {
+				r := agent.NewTestRequest(envelope(10), next, []byte("A: b\r\n\r\n"), a.log)
+				r.CacheLoad, r.CacheKeep, r.Most = true, true, test.most[i]
+				a.Deliver(context.Background(), r)
+				if o := r.Outcomes()[0]; o.Status.String() != "2.0.0" || r.Opened() != test.opened[i] {
+					t.Errorf("message %d: %s %s, opened a connection: %v", i+1, o.Status, o.Reason, r.Opened())
+				}
+			}
+			done()
+			wait()
+		})
+	}
+}

@@ -137,6 +137,11 @@ func (w *walk) limit(d *delivery) {
 // useKept delivers over a session from the cache. It returns false when the session
 // is dead or too old, in which case the server counts as not tried.
 func (d *delivery) useKept(ctx context.Context, w *walk, s *session, t *target) bool {
+	// It was kept while more was allowed.
+	if d.most > 0 && s.uses >= d.most {
+		d.a.leave(s)
+		return false
+	}
 	if d.set.reuseTime > 0 && time.Since(s.started) >= d.set.reuseTime {
 		d.a.leave(s)
 		return false
@@ -305,7 +310,7 @@ func (d *delivery) wantsKeep(s *session) bool {
 		// of its own.
 		return false
 	// Servers have limits on the messages of a session: we end it before they do.
-	case d.set.reuseCount > 0 && s.uses >= d.set.reuseCount:
+	case d.set.reuseCount > 0 && s.uses >= d.set.reuseCount, d.most > 0 && s.uses >= d.most:
 		return false
 	case d.set.reuseTime > 0 && time.Since(s.started) >= d.set.reuseTime:
 		return false
@@ -424,6 +429,7 @@ func (d *delivery) connect(ctx context.Context, t *target) (*session, *failure) 
 	if f != nil {
 		return nil, f
 	}
+	d.req.ConnectionOpened()
 	return d.open(ctx, t, policy)
 }
 

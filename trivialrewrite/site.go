@@ -324,7 +324,8 @@ func validName(name string) bool {
 
 // siteName names a set of mail hosts, whatever their preferences are: in the order of their
 // names, since two domains with the same hosts may prefer different ones. It is "" without
-// hosts.
+// hosts, and where they are known by a bare name: that says nothing beyond this network, and
+// with a port it would look like another next hop.
 func siteName(hosts []resolver.MX) string {
 	names := make([]string, 0, len(hosts))
 	for _, mx := range hosts {
@@ -334,6 +335,9 @@ func siteName(hosts []resolver.MX) string {
 	// A zone may name a host twice, with two preferences.
 	names = slices.Compact(names)
 	text := strings.Join(names, ",")
+	if !strings.Contains(text, ".") {
+		return ""
+	}
 	if len(text) <= maxSiteName {
 		return text
 	}

@@ -69,6 +69,8 @@ type Request struct {
 	// long it is then kept, as proto.Deliver has them.
 	Session uint64
 	Keep    time.Duration
+	// Most is how many messages may be sent over one connection; 0: the agent decides.
+	Most int
 
 	// connecting says that until settled is set the time goes to delay c.
 	connecting bool
@@ -154,6 +156,10 @@ func (r *Request) Adopt(i int, o mail.Outcome) {
 
 // SessionKept says that a session for this destination stays open and is free.
 func (r *Request) SessionKept() { r.reply.Kept = true }
+
+// ConnectionOpened says that a connection to the destination is being opened: one that was
+// kept is not enough, or there is none.
+func (r *Request) ConnectionOpened() { r.reply.Opened = true }
 
 // A Detail is what an agent knows about an outcome besides status and text.
 type Detail struct {

@@ -20,7 +20,7 @@ import (
 // begin makes r the Deliverer's view of an order, which must stay as it is.
 func (r *Request) begin(env *environment, d *proto.Deliver, from source) {
 	r.Envelope, r.Nexthop, r.CacheLoad, r.CacheKeep = &d.Envelope, d.Nexthop, d.CacheLoad, d.CacheKeep
-	r.Session, r.Keep = d.Session, d.Keep
+	r.Session, r.Keep, r.Most = d.Session, d.Keep, d.Most
 	r.order, r.started, r.env, r.from = d, time.Now(), env, from
 	n := len(d.Envelope.Recipients)
 	if r.reply.Outcomes = r.one[:]; n != 1 {
@@ -101,6 +101,9 @@ func (r *Request) Busy() bool { return r.reply.SitePartly }
 
 // Kept says whether SessionKept was called.
 func (r *Request) Kept() bool { return r.reply.Kept }
+
+// Opened says whether ConnectionOpened was called.
+func (r *Request) Opened() bool { return r.reply.Opened }
 
 // settle reports a verdict.
 func (r *Request) settle(i int, v verdict, d Detail) { r.Adopt(i, outcome(v, d)) }

@@ -282,7 +282,8 @@ func (s *Scheduler) assign(m *message, rcpts []Rcpt) {
 		}
 		j := p.job
 		e := p.tail
-		site := r.Terms != nil && r.Terms.Rollup
+		// Where a dead site's mail goes to the retry transport, the next hop is the reason.
+		site := r.Terms != nil && r.Terms.Rollup && p.queue.terms == r.Terms
 		if limit := j.tport.cfg.BatchLimit; e == nil || single || e.apart != r.Apart || limit > 0 && len(e.rcpts) >= limit || site && e.nexthop != r.Nexthop {
 			e = s.newEntry(p)
 			e.apart = r.Apart

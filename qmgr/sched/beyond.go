@@ -118,6 +118,7 @@ func (s *Scheduler) countBacklog(q *queue, n int) {
 // takeBack has parked messages take the places of those that have left the lines.
 func (s *Scheduler) takeBack() {
 	for _, n := range s.owing {
+		// Other mail may have come in their places meanwhile.
 		k := min(n.owed, s.cfg.SharedActiveLimit-n.backlog)
 		n.owed = 0
 		s.callBack(n, k)
@@ -129,6 +130,7 @@ func (s *Scheduler) takeBack() {
 // callBack makes k parked messages of n due.
 func (s *Scheduler) callBack(n *shared, k int) {
 	for ; k > 0 && n.firstSite != 0; k-- {
+		// The site may be gone with this message.
 		i := n.firstSite
 		s.leaveGate(i)
 		s.joinGate(i, n.key) // its next one is behind those of the others

@@ -80,6 +80,8 @@ func (s *Scheduler) ask(q *queue, wants bool) bool {
 		return false
 	case q.held:
 		return true
+	// It wants, and stands in no line yet: the end of the line is its place, however long it
+	// has had mail.
 	case q.stand.gate == nil:
 		s.joinLine(q.leaf, &q.stand)
 		s.countWaiting(q, 1)
@@ -189,6 +191,7 @@ func (s *Scheduler) grant(root *shared) {
 func (s *Scheduler) beginShared(e *entry) {
 	q := e.peer.queue
 	q.held = false
+	// Terms may change while the delivery is under way. It ends where it began.
 	e.leaf = q.leaf
 	for a := e.leaf; a != nil; a = a.parent {
 		a.held--
@@ -233,6 +236,8 @@ func (s *Scheduler) divide(e *entry) {
 			n = min(n, int(a.rcpts.Room(r, s.now))-a.held+1) // each other place is good for one
 		}
 	}
+	// There was room for one when the place was given, and there still is, but for limits
+	// that have been made smaller since.
 	if n = max(n, 1); n == len(e.rcpts) {
 		return
 	}

@@ -99,6 +99,7 @@ type Dest struct {
 	// until when at least; zero: until a delivery ends.
 	Gate      string
 	GateUntil time.Time
+	Terms     *Terms // as it was told last
 }
 
 // A ThreadState is the state of a destination as a thread (see thread.go). It is zero if the
@@ -315,7 +316,7 @@ func (s *Scheduler) Dest(transport mail.Transport, queue string) (Dest, bool) {
 func (s *Scheduler) dest(q *queue) Dest {
 	t := q.tport
 	d := Dest{Transport: t.name, Queue: q.name, Nexthop: q.nexthop, State: q.state, Until: toTime(q.until),
-		Status: q.status, Text: q.reason, Window: q.window, Limit: q.limit, Success: q.success, Failure: q.failure, Cohorts: q.failCohorts, Busy: q.busy, Todo: q.todo}
+		Status: q.status, Text: q.reason, Window: q.window, Limit: q.limit, Success: q.success, Failure: q.failure, Cohorts: q.failCohorts, Busy: q.busy, Todo: q.todo, Terms: q.terms}
 	d.Deferred, d.Thread = s.deferredFor(t, q.name), t.thread(q)
 	if q.site != 0 {
 		d.Waiting = s.sites[q.site].n()

@@ -1,0 +1,206 @@
+// What has been counted for shared limits, on disk. A queue manager that is replaced or
+// restarted must not send a second time what may go in a day, nor after each restart what
+// may go at once. The file is written once a minute while something counts, and when the
+// queue manager ends. So what a crash can lose is a minute's count.
+
+package qmgr
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"time"
+
+	"posthaste/internal/pack"
+	"posthaste/internal/rate"
+	"posthaste/internal/statedir"
+	"posthaste/qmgr/sched"
+)
+
+const (
+	// spentName is the file in the service's directory of state.
+	spentName = "spent"
+	// spentTime is how often it is written.
+	spentTime = time.Minute
+	// maxSpent bounds its octets. It has some 60 for each limit that has counted something.
+	maxSpent = 64 << 20
+	// spentMagic begins it, and ends with the version of the format. The SHA-256 of the
+	// rest follows: a file that was not written to its end is none.
+	spentMagic = "PHSPENT\x01"
+)
+
+// encodeSpent gives the content of the file.
+func encodeSpent(list []sched.Spent) []byte {
+	b := make([]byte, len(spentMagic)+sha256.Size, 4096)
+	for i := range list {
+		sp := &list[i]
+		b = pack.Nested(b, 'l', func(b []byte) []byte {
+			b = pack.Uint(b, 'v', uint8(sp.Level))
+			b = pack.String(b, 'n', sp.Name)
+			b = appendMeter(b, 'c', &sp.Connections)
+			b = appendMeter(b, 'm', &sp.Messages)
+			return appendMeter(b, 'r', &sp.Recipients)
+		})
+	}
+	return sealSpent(b)
+}
+
+// sealSpent writes the head of the file into the room before its body.
+func sealSpent(b []byte) []byte {
+	sum := sha256.Sum256(b[len(spentMagic)+sha256.Size:])
+	copy(b, spentMagic)
+	copy(b[len(spentMagic):], sum[:])
+	return b
+}
+
+// appendMeter and readMeter are the fields of one meter. Tags are never given another
+// meaning.
+func appendMeter(b []byte, tag byte, m *rate.Meter) []byte {
+	// Most limits have one rate or two.
+	if *m == (rate.Meter{}) {
+		return b
+	}
+	return pack.Nested(b, tag, func(b []byte) []byte {
+		b = pack.Uint(b, 'd', uint64(m.Due))
+		b = pack.Uint(b, 'y', uint64(m.Date))
+		return pack.Uint(b, 'c', uint64(m.Count))
+	})
+}
+
+func readMeter(r pack.Reader) (m rate.Meter) {
+	for r.Next() {
+		switch r.Tag() {
+		case 'd':
+			m.Due = int64(r.Uint())
+		case 'y':
+			m.Date = int64(r.Uint())
+		case 'c':
+			m.Count = int64(r.Uint())
+		}
+	}
+	return m
+}
+
+// decodeSpent is the inverse of encodeSpent. Numbers that make no sense are for the
+// scheduler to see.
+func decodeSpent(b []byte) (list []sched.Spent, err error) {
+	head := len(spentMagic) + sha256.Size
+	if len(b) < head || string(b[:len(spentMagic)]) != spentMagic {
+		return nil, errHandover
+	}
+	if sum := sha256.Sum256(b[head:]); !bytes.Equal(sum[:], b[len(spentMagic):head]) {
+		return nil, fmt.Errorf("%w: wrong checksum", errHandover)
+	}
+	// A tag that is not known is of a later version, and passed over.
+	r := pack.NewReader(b[head:])
+	for r.Next() {
+		if r.Tag() != 'l' {
+			continue
+		}
+		var sp sched.Spent
+		in := r.Nested()
+		for in.Next() {
+			switch in.Tag() {
+			case 'v':
+				sp.Level = sched.Level(min(in.Uint(), 255))
+			case 'n':
+				sp.Name = in.String()
+			case 'c':
+				sp.Connections = readMeter(in.Nested())
+			case 'm':
+				sp.Messages = readMeter(in.Nested())
+			case 'r':
+				sp.Recipients = readMeter(in.Nested())
+			}
+		}
+		if err := in.Err(); err != nil {
+			return nil, err
+		}
+		list = append(list, sp)
+	}
+	return list, r.Err()
+}
+
+// readSpent reads the file; nothing when there is none.
+func readSpent(dir *statedir.Dir) ([]sched.Spent, error) {
+	f, err := dir.Open(spentName)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxSpent+1))
+	if err != nil {
+		return nil, err
+	}
+	return decodeSpent(b)
+}
+
+// restoreSpent begins with what was counted before. It runs before the loop. Without the
+// file counting begins anew, and mail goes.
+func (s *Server) restoreSpent(now time.Time) {
+	if s.opt.State == nil || !s.opt.Settings.limits {
+		return
+	}
+	list, err := readSpent(s.opt.State)
+	if err != nil {
+		s.opt.Log.Warning("what has been counted for limits of destinations is lost, and counting begins anew: %v", err)
+	}
+	// Also when nothing is limited any more: then the limits are forgotten in time.
+	s.spent.kept = len(list) > 0
+	s.sched.RestoreSpent(now, list)
+}
+
+// spent is the state of the file. It belongs to the loop.
+type spent struct {
+	// When it is written next; zero at the start, when there is nothing new to write.
+	at time.Time
+	// There is something in it, and it must be written also when nothing counts any more.
+	kept bool
+	// A task is about it. Two must not be: they would write the same file.
+	writing bool
+}
+
+// keepSpent writes the file in a task when it is time.
+func (s *Server) keepSpent() {
+	if s.opt.State == nil || !s.opt.Settings.limits || s.now.Before(s.spent.at) || s.spent.writing {
+		return
+	}
+	s.spent.at = s.now.Add(spentTime)
+	list := s.sched.Spent()
+	// A file that says that nothing counts is written once, over one that says something.
+	if len(list) == 0 && !s.spent.kept {
+		return
+	}
+	s.spent.kept, s.spent.writing = len(list) > 0, true
+	// Not durably: that would be a sync a minute, for what is worth a minute's mail.
+	s.tasks.Go(func() {
+		err := s.opt.State.Replace(spentName, encodeSpent(list))
+		s.post(func() {
+			s.spent.writing = false
+			if err != nil {
+				s.opt.Log.Warning("what is counted for limits of destinations is not kept: %v", err)
+			}
+		}, sched.Event{})
+	})
+}
+
+// leaveSpent writes the file for the last time, when nothing is ordered any more. A
+// successor reads it when this process has ended.
+func (s *Server) leaveSpent() {
+	if s.opt.State == nil || !s.opt.Settings.limits {
+		return
+	}
+	list := s.sched.Spent()
+	if len(list) == 0 && !s.spent.kept {
+		return
+	}
+	if err := s.opt.State.ReplaceDurably(spentName, encodeSpent(list)); err != nil {
+		s.opt.Log.Warning("what was counted for limits of destinations is not kept: %v", err)
+	}
+}

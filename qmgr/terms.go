@@ -1,0 +1,202 @@
+// Limits of destinations, on their way from trivial-rewrite, which reads the tables and the
+// DNS, to the scheduler, which keeps them. trivial-rewrite says of each recipient what holds
+// where it goes. The scheduler tells limits apart by the address of a sched.Terms, so here
+// the same words always become the same one.
+
+package qmgr
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/rate"
+	"posthaste/qmgr/sched"
+)
+
+const (
+	// maxTerms bounds the different terms that are remembered. Strangers choose
+	// destinations; when there are too many all are forgotten, and mail that comes brings
+	// its own again.
+	maxTerms = 50000
+	// termsTime is how often destinations that wait for a limit are asked about again: a
+	// table may have changed, and no mail may come that would bring the news.
+	termsTime = time.Minute
+	// termsAtOnce bounds how many are asked about each time.
+	termsAtOnce = 100
+	// sitePrefix begins the name of a destination that is a site. No next hop looks like
+	// that: behind the colon of a next hop is a port, and behind this one a name with a dot.
+	sitePrefix = "site:"
+)
+
+// terms are the limits that are known. mu guards the maps: recipients are looked at by tasks
+// as well as by the loop.
+type terms struct {
+	mu    sync.Mutex
+	known map[termsKey]*sched.Terms
+	// For each, the latest answer that it came with, to ask again.
+	from map[*sched.Terms]asked
+	// The site of each next hop that has one, for "posthaste explain".
+	sites map[string]string
+	// When waiting destinations are asked about next. It belongs to the loop.
+	again time.Time
+}
+
+// asked is a question that was answered with terms, and where mail went by that answer.
+//
+// The address is one of many that go there, and need not be queued any more: what is asked
+// for is what holds for all of them.
+type asked struct {
+	addr, transport, nexthop string
+}
+
+// termsKey is all that terms are made of. whole says that the site is the destination. hop is
+// only set where the next hop has limits of its own: else each domain of a site would have
+// terms of its own, and one queue could not have them all. The limits are texts, as they
+// came, which are compared faster than they are read.
+type termsKey struct {
+	whole                  bool
+	hop, site, provider    string
+	ownL, siteL, providerL string
+}
+
+// of is what holds for a recipient, by the resolver's answer; nil: nothing does, or what
+// does was said as "none". whole says that destinations of the transport may be sites:
+// those that are one recipient each may not, but can have limits in common.
+func (t *terms) of(ans *proto.ResolveReply, whole bool) *sched.Terms {
+	if ans.Site == "" && ans.OwnLimits == "" && ans.ProviderLimits == "" {
+		return nil
+	}
+	k := termsKey{whole: whole && ans.Site != "" && !ans.Alone, site: ans.Site, provider: ans.Provider,
+		ownL: ans.OwnLimits, siteL: ans.SiteLimits, providerL: ans.ProviderLimits}
+	// A site's domains have the same terms, if they have none of their own.
+	if k.ownL != "" {
+		k.hop = strings.ToLower(ans.Nexthop)
+	}
+	// Loads of many messages come here at once, and none stays for long.
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	// Terms that are in use go on to hold when they are forgotten here.
+	if t.known == nil || len(t.known) >= maxTerms || len(t.sites) >= maxTerms {
+		t.known, t.from, t.sites = make(map[termsKey]*sched.Terms), make(map[*sched.Terms]asked), make(map[string]string)
+	}
+	terms, ok := t.known[k]
+	if !ok {
+		terms = k.terms()
+		t.known[k] = terms
+	}
+	if terms == nil {
+		return nil
+	}
+	t.from[terms] = asked{ans.Recipient, ans.Transport, ans.Nexthop}
+	if k.whole {
+		t.sites[strings.ToLower(ans.Nexthop)] = k.site
+	}
+	return terms
+}
+
+// terms makes the terms that k says; nil when they say nothing. trivial-rewrite has read the
+// limits and written them anew, so that they have no errors.
+func (k *termsKey) terms() *sched.Terms {
+	x := &sched.Terms{Rollup: k.whole}
+	some := k.whole
+	for level, text := range [...]string{sched.OwnLimit: k.ownL, sched.SiteLimit: k.siteL, sched.ProviderLimit: k.providerL} {
+		l, err := rate.ParseLimits(text)
+		if text == "" || err != nil {
+			l = rate.Limits{}
+		}
+		// A name without limits bounds nothing; it is kept for those who look.
+		sh := &x.Shares[level]
+		sh.Name = [...]string{k.hop, k.site, k.provider}[level]
+		sh.Limits = sched.Limits{Concurrency: l.Concurrency, Connections: l.Connections, Messages: l.Messages, Recipients: l.Recipients}
+		// All of them hold, and so the least of the numbers does.
+		if l.Reuse > 0 && (x.Reuse == 0 || l.Reuse < x.Reuse) {
+			x.Reuse = l.Reuse
+		}
+		some = some || l != rate.Limits{}
+	}
+	if !some {
+		return nil
+	}
+	return x
+}
+
+// place puts a recipient that has terms where they say: mail for a site is the site's, and
+// each delivery has its recipients' next hop.
+func (t *terms) place(r *sched.Rcpt) {
+	switch {
+	case r.Transport == sched.RetryTransport || r.Transport == sched.ErrorTransport:
+		r.Terms = nil // it does not go there after all
+	case r.Terms.Rollup:
+		r.Queue = sitePrefix + r.Terms.Shares[sched.SiteLimit].Name
+		r.Nexthop = mail.Nexthop(strings.ToLower(string(r.Nexthop)))
+	}
+}
+
+// siteOf is the site of a next hop; "" when none is known.
+func (t *terms) siteOf(hop string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.sites[strings.ToLower(hop)]
+}
+
+// askAgain has the resolver asked about destinations that wait for a limit, and tells the
+// scheduler what has changed. It is called once a turn.
+func (s *Server) askAgain() {
+	t := &s.terms
+	if !s.opt.Settings.limits || s.now.Before(t.again) {
+		return
+	}
+	// At the start there is nothing to ask about yet.
+	first := t.again.IsZero()
+	t.again = s.now.Add(termsTime)
+	if first {
+		return
+	}
+	waiting := make(map[*sched.Terms]bool)
+	s.sched.Dests(func(d sched.Dest) bool {
+		if d.Gate != "" {
+			waiting[d.Terms] = true
+		}
+		return len(waiting) < termsAtOnce
+	})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for old := range waiting {
+		if q, ok := t.from[old]; ok {
+			s.tasks.Go(func() { s.renew(old, q) })
+		}
+	}
+}
+
+// renew asks whether other terms hold in the place of old. It runs in a task. Mail that
+// would go another way now is left alone: that is found out with its next attempt.
+func (s *Server) renew(old *sched.Terms, q asked) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.opt.ResolveTime)
+	defer cancel()
+	// Without a sender: what depends on one goes its own way, and then the answer is not
+	// for this destination.
+	ans, err := s.opt.Resolver.Resolve(ctx, "", q.addr)
+	if err != nil || ans.Flags&(proto.ResolveFail|proto.ResolveError) != 0 || ans.Transport != q.transport || ans.Nexthop != q.nexthop {
+		return
+	}
+	terms := s.terms.of(&ans, s.opt.Settings.batchLimit(mail.Transport(ans.Transport)) != 1)
+	if terms == old || (terms != nil && terms.Rollup) != old.Rollup || old.Rollup && terms.Shares[sched.SiteLimit].Name != old.Shares[sched.SiteLimit].Name {
+		return
+	}
+	// Whoever has the old terms by then gets the new ones, in one event, so that no limit is
+	// two things at once.
+	s.post(func() {
+		ev := sched.Event{Kind: sched.EventTerms}
+		s.sched.Dests(func(d sched.Dest) bool {
+			if d.Terms == old {
+				ev.Terms = append(ev.Terms, sched.DestTerms{Transport: d.Transport, Queue: d.Queue, Terms: terms})
+			}
+			return true
+		})
+		s.then(ev)
+	}, sched.Event{})
+}
