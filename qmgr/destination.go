@@ -165,6 +165,7 @@ func (s *Server) portrayActive(p *portrait) {
 // portrayLimits says what limits hold for a destination besides its window, each once.
 func (s *Server) portrayLimits(p *portrait, d *sched.Dest, shown map[string]bool) {
 	s.sched.Sharing(d, func(l sched.SharedLimit) bool {
+		// Destinations of several transports have the same ones.
 		name := l.Level.String() + " " + l.Name
 		if !shown[name] && len(shown) < destRows {
 			shown[name] = true
@@ -178,6 +179,7 @@ func (s *Server) portrayLimits(p *portrait, d *sched.Dest, shown map[string]bool
 // waits for it.
 func limitText(l *sched.SharedLimit) string {
 	var items []string
+	// The order is that of the documentation.
 	if n := l.Limits.Concurrency; n > 0 {
 		items = append(items, fmt.Sprintf("%d of %d deliveries at once", l.Busy, n))
 	}

@@ -92,6 +92,8 @@ type measurement struct {
 	// suspensions are how many there are, and suspended how many messages wait for them.
 	suspensions, suspended int
 	limits, diversions     int // that operators have ordered
+	// Shared limits, those with most to do first, at most topDests of them.
+	shared []sched.SharedLimit
 }
 
 // totals copies what is counted anyhow, and looks at the destinations in core. It runs in
@@ -120,6 +122,16 @@ func (m *measurement) totals(s *Server) {
 			m.diversions++
 		}
 	}
+	// There are as many as somebody has written, or with a limit for all one for each domain
+	// that mail was sent to today.
+	s.sched.SharedLimits(func(l sched.SharedLimit) bool {
+		m.shared = append(m.shared, l)
+		return true
+	})
+	slices.SortStableFunc(m.shared, func(a, b sched.SharedLimit) int {
+		return cmp.Compare(b.Busy+b.Backlog+b.Parked, a.Busy+a.Backlog+a.Parked)
+	})
+	m.shared = m.shared[:min(len(m.shared), topDests)]
 	s.sched.Dests(func(d sched.Dest) bool {
 		m.states[destKind{string(d.Transport), destState(d.State)}]++
 		m.keep(d)
@@ -234,6 +246,12 @@ func (m *measurement) offer(o *metrics.Offer) {
 		if d.State == sched.DestDead {
 			o.Gauge(metrics.DestinationDeadUntil, float64(d.Until.UnixMilli())/1e3, labels...)
 		}
+	}
+	for i := range m.shared {
+		l := &m.shared[i]
+		o.Gauge(metrics.LimitBusy, float64(l.Busy), l.Level.String(), l.Name)
+		o.Gauge(metrics.LimitWaiting, float64(l.Waiting), l.Level.String(), l.Name)
+		o.Gauge(metrics.LimitParked, float64(l.Parked), l.Level.String(), l.Name)
 	}
 	// New mail has no destination yet, and deferred mail that no destination is held
 	// responsible for has none any more.

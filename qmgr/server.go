@@ -37,6 +37,9 @@
 // manager stops during deliveries, the messages being delivered are recorded as not due before
 // minimal_backoff_time.
 //
+// What has been counted for limits of destinations is in the file qmgr/spent there. It is written
+// once a minute and at the end, so that a restart does not begin a day's count anew.
+//
 // # Security
 //
 // It runs without privileges and does not speak to the network. Tools reach it through a
@@ -51,7 +54,8 @@
 // minimal_backoff_time, maximal_backoff_time, queue_run_delay,
 // maximal_queue_lifetime, bounce_queue_lifetime, delay_warning_time,
 // confirm_delay_cleared, daemon_timeout, transport_retry_time, fast_flush_domains,
-// default_filter_nexthop, helpful_warnings.
+// default_filter_nexthop, helpful_warnings, shared_limit_active_limit. With
+// destination_rollup or destination_limit_maps trivial-rewrite is asked what is limited.
 //
 // # Diagnostics
 //

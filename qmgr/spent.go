@@ -70,6 +70,8 @@ func appendMeter(b []byte, tag byte, m *rate.Meter) []byte {
 	})
 }
 
+// readMeter is the inverse. What is missing is 0, and a number that is no time and no count
+// is cut where it is used.
 func readMeter(r pack.Reader) (m rate.Meter) {
 	for r.Next() {
 		switch r.Tag() {
@@ -157,6 +159,9 @@ func (s *Server) restoreSpent(now time.Time) {
 }
 
 // spent is the state of the file. It belongs to the loop.
+//
+// The file is only looked at where limits are set. One that is left from before is read when
+// they are set again, and by then mostly too old to say anything.
 type spent struct {
 	// When it is written next; zero at the start, when there is nothing new to write.
 	at time.Time

@@ -72,6 +72,11 @@ func TestProviderLimits(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 	smtp.noMore()
+	for name, want := range map[string]float64{"posthaste_limit_busy": 1, "posthaste_limit_waiting": 1, "posthaste_limit_parked": 0} {
+		if got, ok := st.measured()[name+" provider big"]; !ok || got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
 	first.answer("ok")
 	o := smtp.next()
 	if o.Nexthop != "b.test" {
@@ -131,10 +136,8 @@ func TestConnectionGivenBack(t *testing.T) {
 	o = smtp.next()
 	smtp.noMore()
 	o.answer("ok")
+	st.waitDest("a.test", "connections 1/h; 1 destination(s) wait; shut until")
 	smtp.noMore()
-	if text := st.explainDest("a.test"); !strings.Contains(text, "connections 1/h; 1 destination(s) wait; shut until") {
-		t.Errorf("%s", text)
-	}
 }
 
 // Agents that go silent, or cannot be had, do not keep the places of their deliveries.

@@ -428,6 +428,11 @@ var manuals = []manual{
 	{page: "injection.md", zone: relayZone, programs: []string{"curl", "smtp-sink"}, whole: true, aside: "posthaste-inject"},
 	{page: "domain.md"},
 	{page: "tuning.md"},
+	{page: "sending.md", programs: []string{"smtp-sink"}, whole: true, zone: `
+one.example. MX 10 in.bigmail.example.
+two.example. MX 10 in.bigmail.example.
+in.bigmail.example. A 198.51.100.20
+`},
 	{page: "queue.md", programs: []string{"swaks", "smtp-sink"}, whole: true, zone: relayZone},
 	{page: "filters.md", programs: []string{"swaks"}, before: map[string]func(*testing.T, *network, *machine){
 		"Rspamd":                            rspamd,

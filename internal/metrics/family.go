@@ -54,6 +54,9 @@ const (
 	DestinationTodo
 	DomainTodo
 	DestinationDeadUntil
+	LimitBusy
+	LimitWaiting
+	LimitParked
 	Suspensions
 	SuspendedMessages
 	Limits
@@ -132,6 +135,9 @@ var families = [numFamilies]Family{
 	DestinationTodo:      {"posthaste_destination_todo", Gauge, false, []string{"transport", "destination"}, "Backlog: delivery requests and deferred messages that wait for a destination, whatever for: its window, its failure, their next attempt, a suspension. The twenty largest have a name, all others are other; unknown is mail that has not been looked at since the start."},
 	DomainTodo:           {"posthaste_domain_todo", Gauge, false, []string{"domain"}, "Recipients with something left to do, in all queues, by domain. The twenty largest have a name, all others are other. Of mail that is on hold or not due soon in a deep queue messages are counted, as unknown."},
 	DestinationDeadUntil: {"posthaste_destination_dead_until_timestamp_seconds", Gauge, false, []string{"transport", "destination"}, "When a dead destination is tried again; of the busiest destinations, those that are dead."},
+	LimitBusy:            {"posthaste_limit_busy", Gauge, false, []string{"level", "name"}, "Delivery requests under way under a shared limit (destination_limit_maps): of a domain, a site or a provider. The twenty with most to do."},
+	LimitWaiting:         {"posthaste_limit_waiting", Gauge, false, []string{"level", "name"}, "Destinations that wait for a shared limit; of those twenty."},
+	LimitParked:          {"posthaste_limit_parked", Gauge, false, []string{"level", "name"}, "Messages that wait outside the active queue for a shared limit; of those twenty."},
 	Suspensions:          {"posthaste_suspensions", Gauge, false, nil, "Suspensions in force (posthaste suspend). They last until they are resumed or their time is over, whether somebody remembers them or not."},
 	SuspendedMessages:    {"posthaste_suspended_messages", Gauge, false, nil, "Deferred messages that wait for a suspension, as far as they have come up since it began."},
 	Limits:               {"posthaste_limits", Gauge, false, nil, "Limits of destinations that operators have set for now (posthaste limit)."},
