@@ -151,14 +151,12 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 		DelayWarning:     cfg.Duration("delay_warning_time"),
 		TransportRetry:   cfg.Duration("transport_retry_time"),
 		ClogWarn:         cfg.Duration("qmgr_clog_warn_time"),
-
-		SharedActiveLimit: cfg.Int("shared_limit_active_limit"),
-
-		FeedbackDebug:   cfg.Bool("destination_concurrency_feedback_debug"),
-		DeferTransports: cfg.List("defer_transports"),
+		FeedbackDebug:    cfg.Bool("destination_concurrency_feedback_debug"),
+		DeferTransports:  cfg.List("defer_transports"),
 		// Retries of two servers that started together must not stay in step.
 		Seed: uint64(time.Now().UnixNano()),
 	}
+	s.Sched.SharedActiveLimit = cfg.Int("shared_limit_active_limit")
 	if !cfg.Bool("helpful_warnings") {
 		s.Sched.ClogWarn = 0
 	}

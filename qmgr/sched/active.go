@@ -5,6 +5,7 @@ package sched
 
 import (
 	"slices"
+	"strings"
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
@@ -216,6 +217,16 @@ func (s *Scheduler) loaded(ev *Event) {
 	}
 }
 
+// hopFor is the next hop for a recipient that is delivered by way of q: its own, in the
+// letter case of q's. Of a site's domains each has another. Where mail goes to the retry
+// transport instead, q's next hop is the reason.
+func (q *queue) hopFor(r *Rcpt) mail.Nexthop {
+	if r.Nexthop == q.nexthop || r.Transport != q.tport.name || strings.EqualFold(string(r.Nexthop), string(q.nexthop)) {
+		return q.nexthop
+	}
+	return r.Nexthop
+}
+
 // giveUpReading leaves the recipients that have not been read for the message's next
 // attempt.
 func (m *message) giveUpReading() {
@@ -282,14 +293,10 @@ func (s *Scheduler) assign(m *message, rcpts []Rcpt) {
 		}
 		j := p.job
 		e := p.tail
-		// Where a dead site's mail goes to the retry transport, the next hop is the reason.
-		site := r.Terms != nil && r.Terms.Rollup && p.queue.terms == r.Terms
-		if limit := j.tport.cfg.BatchLimit; e == nil || single || e.apart != r.Apart || limit > 0 && len(e.rcpts) >= limit || site && e.nexthop != r.Nexthop {
+		hop := p.queue.hopFor(r)
+		if limit := j.tport.cfg.BatchLimit; e == nil || single || e.apart != r.Apart || limit > 0 && len(e.rcpts) >= limit || e.nexthop != hop {
 			e = s.newEntry(p)
-			e.apart = r.Apart
-			if site {
-				e.nexthop = r.Nexthop
-			}
+			e.apart, e.nexthop = r.Apart, hop
 			s.updateQueue(p.queue)
 		}
 		if r.Site != "" || len(e.sites) > 0 {

@@ -64,7 +64,8 @@ type Share struct {
 // them gives destinations with the same terms the same pointer.
 type Terms struct {
 	Shares [levels]Share // by Level
-	// Several next hops are one destination: each delivery goes to that of its recipients.
+	// Several next hops are one destination. It is for who names the destination; each
+	// delivery goes to the next hop of its recipients in any case.
 	Rollup bool
 	// The most deliveries that an agent may make over one connection; 0: as the agent's own
 	// settings say.

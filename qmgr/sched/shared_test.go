@@ -296,6 +296,47 @@ func TestSharedTurns(t *testing.T) {
 	}
 }
 
+// Parked mail is taken back one of each destination in turn, in the order in which it was
+// parked, and before mail that comes later.
+func TestParkedInTurns(t *testing.T) {
+	t.Parallel()
+	cfg := one(func(c *Config, t *TransportConfig) { c.SharedActiveLimit, t.InitialConcurrency = 1, 1 })
+	w := newWorld(t, cfg)
+	terms := &Terms{}
+	terms.Shares[ProviderLimit] = Share{"p", Limits{Concurrency: 1}}
+	var order []MsgID
+	w.on = func(e Effect) {
+		if e.Kind == EffectDeliver {
+			order = append(order, e.ID)
+		}
+	}
+	id := MsgID(0)
+	arrive := func(dests ...string) {
+		for _, d := range dests {
+			w.terms[d] = terms
+			id++
+			w.arrive(id, 0, rcpt("smtp", d))
+		}
+	}
+	arrive("a", "a", "a", "a", "a", "b", "b", "c") // 1 goes, 2 waits, the others are parked
+	w.done(w.order[0], sent, false)                // 2 goes, and 3 is taken back
+	// There is room in the lines at this moment, but not for mail that is new.
+	w.s.cfg.SharedActiveLimit = 2
+	arrive("d")
+	w.s.cfg.SharedActiveLimit = 1
+	for len(w.order) > 0 {
+		w.done(w.order[0], sent, false)
+	}
+	if want := []MsgID{1, 2, 3, 6, 8, 4, 9, 7, 5}; !slices.Equal(order, want) {
+		t.Errorf("delivered in the order %v, want %v", order, want)
+	}
+	for _, l := range w.mail {
+		if l.attempts > 0 {
+			t.Errorf("message %d was tried %d times", l.id, l.attempts)
+		}
+	}
+}
+
 // What was counted goes to a successor, and what is in a file is not relied on.
 func TestSpent(t *testing.T) {
 	t.Parallel()
