@@ -2,6 +2,7 @@ package qmgr
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/rate"
 	"posthaste/internal/statedir"
+	"posthaste/internal/testwait"
 	"posthaste/qmgr/sched"
 )
 
@@ -266,4 +268,51 @@ func FuzzSpent(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// What was counted is written while the queue manager works, and when it ends, and the next
+// one goes on from there.
+func TestSpentOverRestart(t *testing.T) {
+	t.Parallel()
+	dir, err := statedir.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	begin := func() (*stage, *fakeAgent) {
+		st := newStage(t, limitsOn)
+		st.state = dir
+		st.share(func(r *proto.ResolveReply) { r.OwnLimits = "messages=3/d" }, "a.test")
+		smtp := st.agent("smtp", proto.Inventory{})
+		st.run()
+		st.waitAttached(1)
+		return st, smtp
+	}
+	deliver := func(st *stage, smtp *fakeAgent) {
+		st.arrive("s@from.test", "x@a.test")
+		o := smtp.next()
+		o.answer("ok")
+	}
+	counted := func(n int64) {
+		t.Helper()
+		testwait.For(t, func() string {
+			list, err := readSpent(dir)
+			if err != nil || len(list) != 1 || list[0].Messages.Count != n {
+				return fmt.Sprintf("want a count of %d, there is %+v, %v", n, list, err)
+			}
+			return ""
+		})
+	}
+	st, smtp := begin()
+	deliver(st, smtp)
+	st.srv.post(func() { st.srv.spent.at = st.srv.now }, sched.Event{})
+	counted(1)
+	deliver(st, smtp)
+	st.retire()
+	counted(2)
+	st, smtp = begin()
+	deliver(st, smtp)
+	st.arrive("s@from.test", "x@a.test")
+	st.waitDest("a.test", "limit of domain a.test: 3 of 3 messages today; 1 destination(s) wait")
+	smtp.noMore()
 }

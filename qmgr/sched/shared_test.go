@@ -337,6 +337,57 @@ func TestParkedInTurns(t *testing.T) {
 	}
 }
 
+// The rest of a divided delivery goes where the whole was to go, also when that is not the
+// site's first domain.
+func TestDividedInSite(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(*Config, *TransportConfig) {}))
+	terms := &Terms{Rollup: true}
+	terms.Shares[SiteLimit] = Share{"s", Limits{Recipients: rate.Rate{N: 3, Per: rate.Day}}}
+	w.site["a"], w.site["b"], w.terms["site"] = "site", "site", terms
+	var went []string
+	w.on = func(e Effect) {
+		if e.Kind == EffectDeliver {
+			went = append(went, fmt.Sprint(e.Nexthop, e.Rcpts))
+		}
+	}
+	w.arrive(1, 0, rcpt("smtp", "a"), rcpt("smtp", "b"), rcpt("smtp", "b"), rcpt("smtp", "b"), rcpt("smtp", "b"))
+	for range 2 {
+		for len(w.order) > 0 {
+			w.done(w.order[0], sent, false)
+		}
+		w.tick(rate.Day)
+	}
+	if want := []string{"a[0]", "b[1 2]", "b[3 4]"}; !slices.Equal(went, want) {
+		t.Errorf("delivered %v, want %v", went, want)
+	}
+}
+
+// A delivery that no agent could be had for has not used up anything; one whose agent died
+// has, for nobody knows what it did.
+func TestUnmade(t *testing.T) {
+	t.Parallel()
+	for _, lost := range []bool{false, true} {
+		w := newWorld(t, one(func(c *Config, _ *TransportConfig) { c.MinimalBackoff, c.QueueRunDelay = time.Minute, 0 }))
+		terms := &Terms{}
+		terms.Shares[OwnLimit] = Share{"a", Limits{Messages: rate.Rate{N: 1, Per: time.Hour}, Recipients: rate.Rate{N: 2, Per: rate.Day}}}
+		w.terms["a"] = terms
+		w.arrive(1, 0, rcpt("smtp", "a"), rcpt("smtp", "a"))
+		if lost {
+			w.lose(w.order[0])
+		} else {
+			w.down(w.order[0])
+		}
+		for len(w.order) > 0 { // the retry agent's
+			w.done(w.order[0], deferred, false)
+		}
+		w.tick(10 * time.Minute)
+		if again := len(w.order) > 0; again == lost {
+			t.Errorf("the agent died: %v; the mail goes again: %v", lost, again)
+		}
+	}
+}
+
 // What was counted goes to a successor, and what is in a file is not relied on.
 func TestSpent(t *testing.T) {
 	t.Parallel()
