@@ -6,6 +6,7 @@ package pickup
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"os/user"
@@ -127,9 +128,14 @@ func begin(state *statedir.Dir, env *service.Env) (died bool, end func(*Picker))
 	}
 	died, remove, err := running(state, env.Change())
 	if err != nil {
-		env.Log.Warning(notNamed, err)
+		// A data_directory that is not mail_owner's is somebody's choice, and of no concern to
+		// who sends mail: master and "posthaste check" speak of it.
+		if !errors.Is(err, os.ErrPermission) {
+			env.Log.Warning(notNamed, err)
+		}
 		return false, func(*Picker) {}
 	}
+	// It is called when the last message in hand is settled.
 	return died, func(p *Picker) {
 		if p.doubtful() {
 			return // the next process must know that one has died

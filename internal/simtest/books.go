@@ -221,7 +221,7 @@ func (b *books) check(text string) []string {
 // over from another these may be twice as many: see the package comment.
 func (b *books) crowded() {
 	limit := concurrency
-	if slices.ContainsFunc(b.faults, func(f blow) bool { return f.Kind == reload || f.Kind == kill && f.On == "qmgr" }) {
+	if slices.ContainsFunc(b.faults, func(f blow) bool { return f.Kind == reload || f.Kind == badTables || f.Kind == kill && f.On == "qmgr" }) {
 		limit *= 2
 	}
 	for _, a := range hopAddrs {
