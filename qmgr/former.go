@@ -357,8 +357,12 @@ func (s *Server) leaveBehind(handedOver bool) {
 		if known && (m.untried() || len(m.active.outcomes) == 0) {
 			continue
 		}
-		s.log.update(m, proto.Op{Change: queue.Change{Set: queue.SetQueue | queue.SetNextAttempt, Queue: queue.Deferred,
-			NextAttempt: s.now.Add(s.opt.Settings.Sched.MinimalBackoff), Outcomes: m.active.pendingOutcomes(m)}})
+		op := proto.Op{Change: queue.Change{Set: queue.SetQueue | queue.SetNextAttempt, Queue: queue.Deferred,
+			NextAttempt: s.now.Add(s.opt.Settings.Sched.MinimalBackoff), Outcomes: m.active.pendingOutcomes(m)}}
+		if m.active.aside {
+			op.Queue = queue.Hold
+		}
+		s.log.update(m, op)
 	}
 }
 

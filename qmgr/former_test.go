@@ -403,6 +403,31 @@ func TestLeftBehind(t *testing.T) {
 	}
 }
 
+// What an operator holds meanwhile is on hold for the next one.
+func TestLeftBehindOnHold(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	st.drain = time.Millisecond
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	id := st.arrive("s@from.test", "a@to.test")
+	smtp.next()
+	st.command(proto.Command{Verb: proto.VerbHold, ID: id})
+	st.mu.Lock()
+	st.ops = nil
+	st.mu.Unlock()
+	st.retire()
+	st.waitOp(id, "that it waits", inQueue(queue.Hold))
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if slices.ContainsFunc(st.ops, inDeferred) {
+		t.Errorf("recorded: %+v", st.ops)
+	}
+}
+
+func inDeferred(op proto.Op) bool { return inQueue(queue.Deferred)(&op) }
+
 // An agent that says what cannot be harms nobody, and says nothing of others'
 // recipients; of whom it says nothing is tried again.
 func TestAgentOutOfItsMind(t *testing.T) {

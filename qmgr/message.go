@@ -53,6 +53,7 @@ type active struct {
 	again    bool    // this is not the first attempt
 	old      bool    // it is not from the incoming queue
 	warned   bool    // the sender was told that the message is late
+	aside    bool    // an operator holds or removes it: on record it is on hold
 	// The latest failure of each recipient, deferred or bounced; nil: there are none. A
 	// bounced recipient stays until the report to the sender is queued, a deferred one
 	// until the message is deferred as a whole. An outcome replaces that of an earlier

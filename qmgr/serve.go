@@ -394,9 +394,8 @@ func (s *Server) operate(ev sched.Event) {
 		return
 	case m == nil || m.active == nil:
 	case ev.Kind == sched.EventHold, ev.Kind == sched.EventRemove:
+		m.active.aside = true
 		s.log.update(m, proto.Op{Change: queue.Change{Set: queue.SetQueue, Queue: queue.Hold}})
-	case ev.Kind == sched.EventRelease:
-		s.log.update(m, proto.Op{Change: queue.Change{Set: queue.SetQueue | queue.SetNextAttempt, Queue: queue.Deferred, NextAttempt: s.now}})
 	}
 	s.then(ev)
 }
