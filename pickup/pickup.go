@@ -13,8 +13,9 @@
 // has confirmed that the message is on stable storage. If this process dies
 // before that, the message may be queued twice, but it is never lost: the next
 // process names each message that may be, and so does this one if postdrop has
-// taken back a file that it could not sync. A message with more recipients than the spool accepts, which depends on
-// spool_segment_size and spool_size_limit, is queued as several messages.
+// taken back a file that it could not sync. A message with more recipients than
+// the spool accepts, which depends on spool_segment_size and spool_size_limit,
+// is queued as several messages.
 //
 // # Security
 //

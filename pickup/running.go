@@ -7,6 +7,7 @@ package pickup
 
 import (
 	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -38,14 +39,19 @@ func running(dir *statedir.Dir, change func(op, path string) error) (died bool, 
 	}, nil
 }
 
-// doubtful says whether there are still files that a process that has died may have queued. The name of a file begins
-// with the time of its submission.
+// doubtful says whether there are still files that a process that has died may have queued. The
+// name of a file begins with the time of its submission. What is no message, or is refused for
+// good, was not queued by anybody.
 func (p *Picker) doubtful() bool {
 	if !p.opt.Died {
 		return false
 	}
 	names, err := p.list()
 	for _, name := range names {
+		fi, err := os.Lstat(filepath.Join(p.opt.Dir, name))
+		if err != nil || fi.Mode()&0o100 == 0 || p.broken[name].Equal(fi.ModTime()) {
+			continue
+		}
 		micros, err := strconv.ParseInt(name[:min(len(name), 16)], 16, 64)
 		if err != nil || time.UnixMicro(micros).Before(p.opt.Began) {
 			return true

@@ -88,7 +88,7 @@ type PickupWithdrawn struct{ ID, Path string }
 // Append implements Event.
 func (e PickupWithdrawn) Append(b []byte) []byte {
 	b = append(append(b, e.ID...), ": in doubt: it is in the queue, and its file "...)
-	return append(append(b, e.Path...), " has been withdrawn: its sender was told that it is not sent, and may send it again"...)
+	return append(append(b, e.Path...), " has been withdrawn: its sender may have been told that it is not sent, and may send it again"...)
 }
 
 // AppendFields implements Fielder.
