@@ -303,6 +303,9 @@ func (s *Server) finished(f *proto.Finished) {
 // applyVerdicts gives an order the verdicts on its recipients that a former delivery has come to.
 // From here on they are treated as if an agent had just answered with them.
 func (s *Server) applyVerdicts(d *delivery) {
+	if len(s.verdicts) == 0 {
+		return
+	}
 	list := slices.DeleteFunc(s.verdicts[d.num], func(o mail.Outcome) bool {
 		mine := slices.Contains(d.rcpts, o.Rcpt)
 		if mine && !about(&d.reply, o.Rcpt) {

@@ -108,6 +108,7 @@ func (a *account) line(l *logread.Line) {
 	case "cleanup":
 		m := a.message(l.ID, at)
 		m.marked = m.marked || discards(l.Text)
+		a.discard(m, at) // the end of the session may have been faster to be logged
 		m.doubt = m.doubt || bytes.HasPrefix(l.Text, []byte("in doubt: "))
 	case "qmgr":
 		a.qmgr(l, at)

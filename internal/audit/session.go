@@ -18,6 +18,7 @@ type session struct {
 	data     int    // so many
 	accepted int    // messages that are known to be
 	discards bool   // the next message is to be discarded
+	over     bool   // no connection is open, and none will belong to it
 	ids      []*message
 }
 
@@ -89,16 +90,22 @@ func (a *account) disconnect(l *logread.Line, at int64) {
 		return
 	}
 	delete(a.sessions, string(a.key))
+	s.over = true
 	for _, m := range slices.Clone(s.ids) {
-		if m.marked && (!s.exact || s.accepted < s.data) {
-			m.accept(at)
-			a.close(m, at, discarded)
-		}
+		a.discard(m, at)
 	}
 	if len(s.ids) == 0 && (!s.exact || s.accepted >= s.data) {
 		return
 	}
 	a.ended = append(a.ended, ending{at, s})
+}
+
+// discard closes a message that is to be discarded, if its session is over and it was accepted.
+func (a *account) discard(m *message, at int64) {
+	if s := m.session; m.marked && s != nil && s.over && (!s.exact || s.accepted < s.data) {
+		m.accept(at)
+		a.close(m, at, discarded)
+	}
 }
 
 // standalone: the process was one of "sendmail -bs", whose mail pickup takes, under other queue IDs.
