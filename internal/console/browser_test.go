@@ -228,6 +228,7 @@ func TestBrowser(t *testing.T) {
 	t.Run("keyboard", func(t *testing.T) { playKeyboard(t, open(t, browser, newWorld(t))) })
 	t.Run("hostile", func(t *testing.T) { playHostile(t, open(t, browser, newWorld(t))) })
 	t.Run("narrow", func(t *testing.T) { playNarrow(t, open(t, browser, newWorld(t))) })
+	t.Run("pictures", func(t *testing.T) { playPictures(t, open(t, browser, newWorld(t))) })
 	t.Run("axe", func(t *testing.T) { playAxe(t, open(t, browser, newWorld(t))) })
 }
 

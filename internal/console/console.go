@@ -150,7 +150,7 @@ func run(ctx context.Context, env *service.Env) error {
 	defer stop()
 	m := &mta{manager: manager, history: cfg.String("queue_history_directory"), logs: func() (track.Options, error) { return logs(cfg) }}
 	c := newConsole(env, m, look, who, programs, serving.Done())
-	k := &keeper{sampler: &sampler{manager: manager, store: store, warn: env.Log.Warning}, mta: m, live: c.live}
+	k := &keeper{sampler: &sampler{manager: manager, store: store, warn: env.Log.Warning}, mta: m, live: c.live, day: c.day}
 	wake := make(chan struct{}, 1)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -173,7 +173,7 @@ func run(ctx context.Context, env *service.Env) error {
 // newConsole makes what answers requests.
 func newConsole(env *service.Env, m *mta, look *machine, who *people, programs *apitoken.Store, stopping <-chan struct{}) *console {
 	cfg := env.Config
-	return &console{mta: m, machine: look, people: who, sessions: newSessions(time.Now), programs: programs, tries: newTries(time.Now), live: newLive(),
+	return &console{mta: m, machine: look, people: who, sessions: newSessions(time.Now), programs: programs, tries: newTries(time.Now), live: newLive(), day: new(day),
 		log: func(e maillog.Event) { env.Log.Log(e) }, now: time.Now, host: cfg.String("myhostname"),
 		hosts: append(cfg.List("console_hosts"), cfg.String("myhostname")), version: cfg.String("mail_version"), stopping: stopping}
 }

@@ -118,15 +118,18 @@ type keeper struct {
 	sampler *sampler
 	mta     *mta
 	live    *live
+	day     *day
 	next    time.Time // no look before
 }
 
 // run counts until ctx ends.
 func (k *keeper) run(ctx context.Context, wake <-chan struct{}) {
+	k.day.load(k.mta.history, time.Now())
 	for {
 		select {
 		case <-wake:
 			if s := k.sampler.take(ctx, time.Now); s != nil {
+				k.day.add(s)
 				k.live.publish(s, overview.Glance(s))
 			}
 		case <-k.live.look:

@@ -177,7 +177,7 @@ func views() []view {
 	return []view{
 		{"/{$}", "now", func(c *console, q *query, _ *http.Request) (string, any, error) {
 			c.live.poke()
-			return "Now", nowBody{c.live.view(), c.machine.look(c.now()), c.waiting(24 * time.Hour), c.ratesFor(24 * time.Hour)}, nil
+			return "Now", nowBody{c.live.view(), c.machine.look(c.now()), c.day.waiting(), c.day.flow()}, nil
 		}},
 		{"/queue", "queue", viewShape},
 		{"/messages", "messages", func(c *console, q *query, _ *http.Request) (string, any, error) {
@@ -240,7 +240,7 @@ func viewShape(c *console, q *query, r *http.Request) (string, any, error) {
 	for _, name := range b.Queues {
 		b.Chosen[name] = true
 	}
-	if first, _, err := history.Span(c.mta.history); err == nil {
+	if first, err := history.First(c.mta.history); err == nil {
 		b.First = stamp(first)
 	}
 	if b.At == "" {
@@ -354,7 +354,7 @@ func viewDestination(c *console, q *query, r *http.Request) (string, any, error)
 	if err != nil {
 		return name, nil, err
 	}
-	b := destinationBody{Destination: d.(*Destination), Waiting: c.waitingFor(name, 24*time.Hour)}
+	b := destinationBody{Destination: d.(*Destination), Waiting: c.day.waitingFor(name)}
 	if s := c.live.latest(); s != nil {
 		for _, queue := range history.Queues {
 			t := overview.Table(s, []string{queue}, false, history.MaxRows)

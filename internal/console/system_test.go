@@ -1,6 +1,7 @@
 package console
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -149,5 +150,44 @@ func TestKept(t *testing.T) {
 	n := w.console.live.view()
 	if h := n.Hurts[0]; h.Reason != "answers 421 4.7.0 to 83 % of sessions; window 2 of 20; 9 recipients wait, the oldest for over 80 min" || len(h.Why) != len(before.Why) || len(h.Destinations) != 1 || n.Hurts[1].Reason != "1 recipient waits, the oldest for under 5 min" {
 		t.Errorf("%+v", n.Hurts)
+	}
+}
+
+// A day is kept in bounded memory, the young part of it in full, and what is older goes.
+func TestDay(t *testing.T) {
+	t.Parallel()
+	begin := time.Now()
+	d := new(day)
+	sample := func(i int) *history.Sample {
+		return &history.Sample{At: begin.Add(time.Duration(i) * 10 * time.Second), Totals: proto.Totals{Since: begin.Add(-time.Hour), In: int64(20 * i)}, Tables: []history.Table{
+			{Queue: "deferred", Rows: []history.Row{{Domain: "A.test", Counts: history.Counts{int64(i)}}, {Domain: fmt.Sprintf("d%d.test", i), Counts: history.Counts{1}}}},
+			{Queue: "active", Rows: []history.Row{{Domain: "a.test", Counts: history.Counts{1}}}, Others: history.Counts{5}, Names: 2},
+			{Queue: "deferred", Senders: true, Rows: []history.Row{{Domain: "a.test", Counts: history.Counts{1000}}}}, {Queue: "hold", Rows: []history.Row{{Domain: "a.test", Counts: history.Counts{1000}}}}}}
+	}
+	for i := range 20000 { // more than two days
+		d.add(sample(i))
+		d.add(sample(i)) // twice is once
+		if i == dayMoments-1 && len(d.moments) != dayMoments {
+			t.Errorf("%d moments of %d", len(d.moments), dayMoments)
+		}
+		if len(d.moments) > dayMoments || len(d.names) > 4*dayMoments {
+			t.Fatalf("%d: %d moments, %d names", i, len(d.moments), len(d.names))
+		}
+	}
+	list := d.waiting()
+	first, last := list[0], list[len(list)-1]
+	if len(list) < chartPoints/2 || last.N != 19999+7 || !last.At.Equal(sample(19999).At) || last.At.Sub(first.At) > dayTime || last.At.Sub(first.At) < dayTime-time.Hour {
+		t.Errorf("%d points from %+v to %+v", len(list), first, last)
+	}
+	for _, p := range d.flow()[0].Points {
+		if p.N != 120 {
+			t.Errorf("%+v", p)
+		}
+	}
+	if list := d.waitingFor("A.TEST"); list[len(list)-1].N != 20000 {
+		t.Errorf("%+v", list[len(list)-1])
+	}
+	if d.waitingFor("other.test") != nil {
+		t.Error("a line of nothing")
 	}
 }

@@ -26,6 +26,7 @@ type console struct {
 	programs  *apitoken.Store // tokens of programs; nil in tests
 	tries     *tries
 	live      *live
+	day       *day
 	log       func(maillog.Event)
 	now       func() time.Time
 	host      string   // $myhostname, on each page

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -42,7 +43,7 @@ const (
 
 // A world is a console before a queue manager that answers what a test says.
 type world struct {
-	t       *testing.T
+	t       testing.TB
 	console *console
 	server  *httptest.Server
 	now     time.Time
@@ -62,9 +63,12 @@ type world struct {
 	destination []string
 	dests       []proto.DestInfo
 	oldest      time.Time // of its mail
+	// These two, when set, answer in place of all that.
+	explain func(destination string) *proto.ExplainReply
+	rows    []proto.ShapeRow
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	site := faketest.New(t, "")
 	w := &world{t: t, now: time.Now(), commands: true, domain: evil, lines: []string{queueID + ": deferred queue since ...", "  waits for " + evil}}
@@ -106,7 +110,7 @@ func newWorld(t *testing.T) *world {
 	}
 	look := &machine{cfg: cfg, advice: Advice{At: w.now, Mistakes: []string{"main.cf:1: " + evil}, Unwise: []string{evil}, Differences: []string{evil}}}
 	w.console = &console{machine: look, mta: &mta{manager: manager, history: filepath.Join(dir, "history"), logs: func() (track.Options, error) { return track.Options{Logs: []string{log}}, nil }},
-		people: &people{backend: sasl.NewUsers(maps, "", nil, nil), operators: operators}, sessions: newSessions(clock), tries: newTries(clock), live: newLive(),
+		people: &people{backend: sasl.NewUsers(maps, "", nil, nil), operators: operators}, sessions: newSessions(clock), tries: newTries(clock), live: newLive(), day: new(day),
 		log: w.event, now: clock, host: "mta.test", hosts: []string{"mta.test"}, version: "0.1", stopping: stopping}
 	w.server = httptest.NewServer(w.console.handler())
 	t.Cleanup(w.server.Close)
@@ -155,7 +159,12 @@ func (w *world) manager(r *ipc.Request) {
 		}
 		r.Reply(&proto.SelectReply{IDs: []mail.QueueID{w.item.ID}, Items: []proto.Item{w.item}, Refused: w.refused, Next: max(0, 2-2*q.Cursor)})
 	case proto.KindExplain:
-		if q := faketest.Decode[proto.Explain](w.t, r); q.Destination != "" && w.destination != nil {
+		q := faketest.Decode[proto.Explain](w.t, r)
+		if q.Destination != "" && w.explain != nil {
+			r.Reply(w.explain(q.Destination))
+			return
+		}
+		if q.Destination != "" && w.destination != nil {
 			r.Reply(&proto.ExplainReply{Lines: w.destination, Dests: w.dests, Oldest: w.oldest})
 			return
 		} else if q.Destination != "" {
@@ -191,6 +200,9 @@ func (w *world) manager(r *ipc.Request) {
 		if w.changes { // numbers of every size
 			rows = append(rows, proto.ShapeRow{Domain: "all.test", Queue: "hold", Counts: []int{0, 1, 2, 8, 32, 128, 512, 2048, 8192, 32768}}, proto.ShapeRow{Domain: "all.test", Queue: "hold", Senders: true, Counts: []int{131072}})
 		}
+		if w.rows != nil {
+			rows = w.rows
+		}
 		w.counted++
 		r.Reply(&proto.ShapeReply{Rows: rows, Totals: proto.Totals{Since: w.now.Add(-time.Hour), In: w.counted * 1e6, Sent: w.counted * 2e6, Deferred: w.counted * 3e6, Bounced: w.counted * 4e6}})
 	}
@@ -215,11 +227,12 @@ func (w *world) sampled() {
 			w.t.Fatal(err)
 		}
 	}
+	w.console.day.load(w.console.mta.history, w.now)
 }
 
 // count has the queue counted, as for somebody who looks.
 func (w *world) count() {
-	k := &keeper{mta: w.console.mta, live: w.console.live}
+	k := &keeper{mta: w.console.mta, live: w.console.live, day: w.console.day}
 	k.see(w.t.Context(), time.Now)
 }
 
@@ -802,20 +815,20 @@ func TestChart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.sampled()
-	if list := w.console.waiting(24 * time.Hour); len(list) < 9 || list[len(list)-1].N != 1009 {
+	if list := w.console.day.waiting(); len(list) < 9 || list[len(list)-1].N != 1009 {
 		t.Errorf("%v", list)
 	}
-	list := w.console.waitingFor("A.test", 24*time.Hour)
+	list := w.console.day.waitingFor("A.test")
 	if len(list) < 9 || list[8].N != 8 {
 		t.Errorf("%v", list)
 	}
 	if text := string(chart(list, `<Waiting>`)); strings.Count(text, ",") < 9 || !strings.Contains(text, `aria-label="&lt;Waiting&gt; from `) || strings.Contains(text, "style=") {
 		t.Errorf("%s", text)
 	}
-	if flow := w.console.ratesFor(24 * time.Hour); len(flow) != 4 || len(flow[0].Points) < 8 || flow[0].Points[3].N != 60 || flow[1].Points[3].N != 120 || flow[2].Points[3].N != 0 {
+	if flow := w.console.day.flow(); len(flow) != 4 || len(flow[0].Points) < 8 || flow[0].Points[3].N != 60 || flow[1].Points[3].N != 120 || flow[2].Points[3].N != 0 {
 		t.Errorf("%+v", flow)
 	}
-	if chart(list[:1], "x") != "" || len(w.console.waitingFor("nosuch.test", time.Hour)) != 0 {
+	if chart(list[:1], "x") != "" || len(w.console.day.waitingFor("nosuch.test")) != 0 {
 		t.Error("a line of nothing")
 	}
 	w.count()
@@ -882,4 +895,54 @@ func (s *stuck) SetWriteDeadline(t time.Time) error {
 		return fmt.Errorf("%v is no bound", d)
 	}
 	return s.conn.SetWriteDeadline(time.Now())
+}
+
+// BenchmarkFirstPage is the first page with a deep queue and a whole day of full samples behind it. It never waits for
+// the queue to be counted.
+func BenchmarkFirstPage(b *testing.B) {
+	w := newWorld(b)
+	w.sampledDay()
+	w.throttle()
+	l := w.login("ann")
+	for b.Loop() {
+		if status, _, _ := l.do("GET", "/", nil); status != http.StatusOK {
+			b.Fatal(status)
+		}
+	}
+}
+
+// sampledDay has full samples of a million messages kept, one a minute for a day.
+func (w *world) sampledDay() {
+	w.t.Helper()
+	dir, err := statedir.Open(w.console.mta.history)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	store, err := history.OpenWriter(dir, history.Limits{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer store.Close()
+	rng := rand.New(rand.NewPCG(1, 2))
+	tables := []history.Table{}
+	for _, queue := range history.Queues {
+		for _, senders := range []bool{false, true} {
+			t := history.Table{Queue: queue, Senders: senders, Others: history.Counts{1000, 1000}, Names: 20000}
+			for i := range history.MaxRows {
+				t.Rows = append(t.Rows, history.Row{Domain: fmt.Sprintf("domain%03d.example", i), Counts: history.Counts{rng.Int64N(1000), rng.Int64N(1000), rng.Int64N(1000), rng.Int64N(1000)}})
+			}
+			tables = append(tables, t)
+		}
+	}
+	for i := range 24 * 60 {
+		for range 120 { // a tenth of all rows changes
+			t := &tables[rng.IntN(len(tables))]
+			t.Rows[rng.IntN(len(t.Rows))].Counts[rng.IntN(4)] = rng.Int64N(1000)
+		}
+		s := &history.Sample{At: w.now.Add(time.Duration(i-24*60) * time.Minute), Tables: tables, Totals: proto.Totals{Since: w.now.Add(-48 * time.Hour), In: int64(1000 * i), Sent: int64(900 * i)}}
+		if err := store.Append(s); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	w.console.day.load(w.console.mta.history, w.now)
 }

@@ -3,6 +3,7 @@ package history
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/flate"
 	"encoding/binary"
 	"errors"
@@ -338,34 +339,48 @@ func At(dir string, t time.Time) (*Sample, error) {
 	return found, nil
 }
 
-// Span says of what time there are samples. ErrNone says that there are none.
-func Span(dir string) (first, last time.Time, err error) {
+// First says since when there are samples. It reads no more than the first. ErrNone says that there
+// are none.
+func First(dir string) (first time.Time, err error) {
 	names, err := files(dir)
 	if err != nil {
-		return first, last, err
+		return first, err
 	}
 	if len(names) == 0 {
-		return first, last, ErrNone
+		return first, ErrNone
 	}
 	begin, err := time.Parse(hours, strings.TrimSuffix(names[0], suffix))
 	if err != nil {
-		return first, last, err
-	}
-	end, err := time.Parse(hours, strings.TrimSuffix(names[len(names)-1], suffix))
-	if err != nil {
-		return first, last, err
+		return first, err
 	}
 	err = Between(dir, begin, begin.Add(time.Hour), 0, func(s *Sample) bool {
 		first = s.At
 		return false
 	})
-	if err == nil {
-		err = Between(dir, end, end.Add(time.Hour), 0, func(s *Sample) bool {
-			last = s.At
-			return true
-		})
+	if err == nil && first.IsZero() {
+		err = ErrNone
 	}
-	if err == nil && (first.IsZero() || last.IsZero()) {
+	return first, err
+}
+
+// Span says of what time there are samples. ErrNone says that there are none.
+func Span(dir string) (first, last time.Time, err error) {
+	if first, err = First(dir); err != nil {
+		return first, last, err
+	}
+	names, err := files(dir)
+	if err != nil || len(names) == 0 {
+		return first, last, cmp.Or(err, ErrNone)
+	}
+	end, err := time.Parse(hours, strings.TrimSuffix(names[len(names)-1], suffix))
+	if err != nil {
+		return first, last, err
+	}
+	err = Between(dir, end, end.Add(time.Hour), 0, func(s *Sample) bool {
+		last = s.At
+		return true
+	})
+	if err == nil && last.IsZero() {
 		err = ErrNone
 	}
 	return first, last, err
