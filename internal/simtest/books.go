@@ -246,11 +246,13 @@ func (b *books) reported(log []line) {
 	}
 }
 
-// deferred are the recipients of letters that the log says were to be tried again.
+// deferred are the recipients of letters that the log says were to be tried again: lists, which are
+// delivered to as a whole then, and those of whom it says that the message may be sent more than once.
 func deferred(log []line, ids map[string]string) map[key]bool {
 	m := map[key]bool{}
 	for _, l := range log {
-		if f := tryAgain.FindStringSubmatch(l.Text); f != nil {
+		f := tryAgain.FindStringSubmatch(l.Text)
+		if f != nil && (lists[f[2]] != nil || strings.Contains(l.Text, "message may be sent more than once")) {
 			m[key{ids[f[1]], f[2]}] = true
 		}
 	}
@@ -359,7 +361,7 @@ func (b *books) repeated(f *fate, got map[key][]*delivery, noticed map[key]int, 
 		for i := 0; i < len(list)-1; i++ {
 			b.counts.Repeated++
 			d := list[i]
-			named := doubt[k.token] || b.unnamed(d) || d.hop == maildir && late[key{k.token, listOf(r)}]
+			named := doubt[k.token] || b.unnamed(d) || late[k] || d.hop == maildir && late[key{k.token, listOf(r)}]
 			if d.mood != loseReply && d.mood != twoReplies && !named {
 				b.fail("<%s> has got %s at %v, and again, and nothing says why", r, k.token, d.at.UTC().Format(time.StampMicro))
 			}
