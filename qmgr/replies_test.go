@@ -2,6 +2,8 @@ package qmgr
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -98,16 +100,13 @@ func TestReplies(t *testing.T) {
 	if r := ask("other.test"); len(r.Dests) != 0 {
 		t.Errorf("%+v", r.Dests)
 	}
-	testwait.For(t, func() string { // the last deferral may not have been counted yet
-		var shape proto.ShapeReply
-		if err := st.tool.Call(t.Context(), &proto.Shape{Queues: []string{"deferred"}, Split: true}, &shape); err != nil {
-			return err.Error()
-		}
-		if got := shape.Totals; got.Since.IsZero() || got.In != 5 || got.Sent != 1 || got.Deferred != 3 || got.Bounced != 1 {
-			return fmt.Sprintf("%+v", got)
-		}
-		return ""
-	})
+	var shape proto.ShapeReply
+	if err := st.tool.Call(t.Context(), &proto.Shape{Queues: []string{"deferred"}, Split: true}, &shape); err != nil {
+		t.Fatal(err)
+	}
+	if got := shape.Totals; got.Since.IsZero() || got.In != 5 || got.Sent != 1 || got.Deferred != 3 || got.Bounced != 1 {
+		t.Errorf("%+v", got)
+	}
 }
 
 // A window in numbers is the one that the words have.
@@ -139,4 +138,50 @@ func TestDestInfo(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// Messages are counted by the destination that they wait for: what was deferred by one, and what is being delivered, of
+// mailboxes of a next hop together; new mail and mail on hold wait for none.
+func TestShapeByHop(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "lmtp_destination_recipient_limit = 1\n")
+	st.routes["to.test"], st.routes["box.test"] = "smtp:[hub.test]", "lmtp:[box.test]:24"
+	st.fill(deferredMail(queue.Hold, time.Minute, "s@from.test", "", "held@to.test"))
+	smtp, lmtp := st.agent("smtp", proto.Inventory{}), st.agent("lmtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	for range 2 {
+		st.arrive("s@from.test", "a@to.test")
+		o := smtp.next()
+		o.answer("defer")
+	}
+	st.arrive("s@from.test", "a@box.test")
+	st.arrive("s@from.test", "b@box.test")
+	lmtp.next()
+	lmtp.next()
+	var got []string
+	testwait.For(t, func() string {
+		var shape proto.ShapeReply
+		if err := st.tool.Call(t.Context(), &proto.Shape{Queues: []string{"incoming", "active", "deferred", "hold"}, Split: true}, &shape); err != nil {
+			t.Fatal(err)
+		}
+		counts := map[string]int{}
+		for _, r := range shape.Rows {
+			if r.Hops {
+				counts[r.Queue+" "+r.Domain] += r.Counts[0]
+			}
+		}
+		got = nil
+		for _, k := range slices.Sorted(maps.Keys(counts)) {
+			got = append(got, fmt.Sprintf("%s=%d", k, counts[k]))
+		}
+		if want := "active lmtp:[box.test]:24=2, deferred smtp:[hub.test]=2"; strings.Join(got, ", ") != want {
+			return strings.Join(got, ", ")
+		}
+		return ""
+	})
+	var shape proto.ShapeReply
+	if err := st.tool.Call(t.Context(), &proto.Shape{Queues: []string{"deferred"}}, &shape); err != nil || slices.ContainsFunc(shape.Rows, func(r proto.ShapeRow) bool { return r.Hops }) {
+		t.Errorf("qshape is told of next hops: %+v, %v", shape, err)
+	}
 }

@@ -138,6 +138,7 @@ type census struct {
 	rows   []proto.ShapeRow
 	byID   map[rowKey[nameID]]int // rows that hold a use of a name
 	byText map[rowKey[string]]int
+	byHop  map[rowKey[hop]]int
 	// Messages whose domains are not known. qshape reads these itself.
 	unread []proto.Item
 }
@@ -155,7 +156,7 @@ type rowKey[N comparable] struct {
 // newCensus prepares the count that q asks for. Names of queues that do not exist are
 // ignored.
 func newCensus(q *proto.Shape) *census {
-	c := &census{q: q, byID: make(map[rowKey[nameID]]int), byText: make(map[rowKey[string]]int)}
+	c := &census{q: q, byID: make(map[rowKey[nameID]]int), byText: make(map[rowKey[string]]int), byHop: make(map[rowKey[hop]]int)}
 	for _, name := range q.Queues {
 		for i := range c.queues {
 			c.queues[i] = c.queues[i] || sched.Queue(i).String() == name
@@ -180,6 +181,10 @@ func (s *Server) takeCensus(r *ipc.Request, c *census, reply *proto.PageReply) {
 		c.seen++
 		if !ok || !c.queues[info.Queue] {
 			continue
+		}
+		if c.q.Split {
+			transport, queue := s.sched.Bound(info.ID)
+			c.bound(hop{transport, mail.Nexthop(queue)}, &info)
 		}
 		if p := s.book.find(info.ID); p != nil {
 			c.slip(s.book, p, &info)
@@ -214,6 +219,23 @@ func (c *census) slip(b *book, p *slip, info *sched.Info) {
 	if c.side(false) {
 		b.eachDomain(p, info.Pending, func(id nameID, n int) { c.known(b, id, info, false, n) })
 	}
+}
+
+// bound counts a message for the destination that it waits for. The retry and error transports are
+// left out: their destinations are reasons.
+func (c *census) bound(h hop, info *sched.Info) {
+	if h.transport == "" || h.transport == sched.RetryTransport || h.transport == sched.ErrorTransport {
+		return
+	}
+	k := rowKey[hop]{name: h, queue: info.Queue}
+	row, ok := c.byHop[k]
+	if !ok {
+		// Mailboxes of a next hop may be destinations each, and qshape and the history add them up.
+		row = len(c.rows)
+		c.rows = append(c.rows, proto.ShapeRow{Domain: string(h.transport) + ":" + nexthopOf(string(h.nexthop)), Queue: info.Queue.String(), Hops: true, Counts: make([]int, len(c.edges)+1)})
+		c.byHop[k] = row
+	}
+	c.count(row, info, 1)
 }
 
 // message counts a message that is worked on.

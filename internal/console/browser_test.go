@@ -318,6 +318,14 @@ func playStory(t *testing.T, b *tab) {
 	other.sound("the live page")
 
 	b.to("/queue?queue=deferred")
+	b.do(chromedp.Click(chromedp.CSS("input[value=transport]")), chromedp.Click(chromedp.CSS("main form.choose button")))
+	b.see("Age by transport, in minutes")
+	b.do(chromedp.Click(chromedp.CSS("input[value=nexthop]")), chromedp.Click(chromedp.CSS("main form.choose button")))
+	b.see("smtp:[hub.test]:25")
+	b.do(chromedp.Click(chromedp.CSS(`a[href*="hub.test"][href*="younger"]`)))
+	b.see("nexthop=[hub.test]:25")
+	b.sound("next hops")
+	b.to("/queue?queue=deferred")
 	b.do(chromedp.Click(chromedp.CSS(`tbody tr:nth-child(2) td:nth-child(5) a`)))
 	b.see("Queue ID")
 	b.do(chromedp.Click(chromedp.CSS("tbody th a")))
@@ -418,7 +426,7 @@ func seeable(b *tab) []string {
 	b.w.sampled()
 	b.login("ann", "secret of ann")
 	b.see("What hurts")
-	return []string{"/", "/queue", "/queue?queue=hold&queue=deferred", "/messages?queue=deferred", "/messages?counted=yes&queue=deferred", "/message/" + queueID, "/destination/slow.test", "/destination/other.test",
+	return []string{"/", "/queue", "/queue?side=nexthop", "/queue?queue=hold&queue=deferred", "/messages?queue=deferred", "/messages?counted=yes&queue=deferred", "/message/" + queueID, "/destination/slow.test", "/destination/other.test",
 		"/search", "/search?q=" + queueID, "/search?reply=450", "/suspended", "/message/4jWmL10SyZz1SCBY", hostilePage}
 }
 

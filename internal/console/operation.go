@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -87,7 +88,7 @@ func operations() []operation {
 		{"system", "GET", "/system", look, "Disks, spool, log, certificates, and what posthaste check -v says", nil, System{}, (*console).opSystem},
 		{"shape", "GET", "/shape", look, "How the mail is spread over domains and age, as qshape says",
 			[]param{{"queue", "incoming, active, deferred or hold; may be repeated. Without it deferred, active and incoming", false},
-				{"side", "recipient, or sender", false}, {"at", "An earlier time: 2026-11-24T08:00", false}, {"rows", "At most so many domains, 1 to 150", false}}, overview.Shape{}, (*console).opShape},
+				{"side", "recipient, sender, nexthop or transport; without it recipient", false}, {"at", "An earlier time: 2026-11-24T08:00", false}, {"rows", "At most so many domains, 1 to 150", false}}, overview.Shape{}, (*console).opShape},
 		{"messages", "GET", "/messages", look, "Messages in the queue that fulfil all conditions, as posthaste queue list",
 			append(conditionParams(), param{"cursor", "Where the list goes on, from the answer before", false}), Messages{}, (*console).opMessages},
 		{"count", "GET", "/messages/count", look, "How many messages fulfil all conditions, and their octets", conditionParams(), Counted{}, (*console).opCount},
@@ -157,7 +158,7 @@ func (c *console) sample(at string) (*history.Sample, error) {
 }
 
 func (c *console) opShape(q *query) (any, error) {
-	queues, senders := q.values["queue"], q.get("side") == "sender"
+	queues, side := q.values["queue"], overview.Side(cmp.Or(q.get("side"), string(overview.ByRecipient)))
 	if len(queues) == 0 {
 		queues = []string{"incoming", "active", "deferred"}
 	}
@@ -166,8 +167,8 @@ func (c *console) opShape(q *query) (any, error) {
 			return nil, wrong("there is no queue %q; the queues are %s", name, strings.Join(history.Queues, ", "))
 		}
 	}
-	if side := q.get("side"); side != "" && side != "sender" && side != "recipient" {
-		return nil, wrong("side is sender or recipient")
+	if !slices.Contains(overview.Sides, side) {
+		return nil, wrong("side is recipient, sender, nexthop or transport")
 	}
 	rows := 50
 	if text := q.get("rows"); text != "" {
@@ -180,7 +181,7 @@ func (c *console) opShape(q *query) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return overview.Table(s, queues, senders, rows), nil
+	return overview.Table(s, queues, side, rows), nil
 }
 
 // Counted is how many messages fulfil conditions.

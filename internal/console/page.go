@@ -157,6 +157,14 @@ func cells(s *overview.Shape, r overview.ShapeRow) (list []cell) {
 func conditions(s *overview.Shape, domain string) url.Values {
 	v := url.Values{"queue": s.Queues}
 	switch {
+	case s.Side == overview.ByNexthop:
+		transport, nexthop, _ := strings.Cut(domain, ":")
+		v.Set("transport", transport)
+		if nexthop != "" {
+			v.Set("nexthop", nexthop)
+		}
+	case s.Side == overview.ByTransport:
+		v.Set("transport", domain)
 	case !s.Senders:
 		v.Set("domain", domain)
 	case domain == "":
@@ -214,10 +222,10 @@ func (b nowBody) Part() nowPart { return nowPart{b.Now, b.System} }
 // A shapeBody is the table of ages.
 type shapeBody struct {
 	*overview.Shape
-	Side, At string
-	Chosen   map[string]bool
-	First    string // since when there are samples
-	Live     string // where it is sent anew
+	At     string
+	Chosen map[string]bool
+	First  string // since when there are samples
+	Live   string // where it is sent anew
 }
 
 func viewShape(c *console, q *query, r *http.Request) (string, any, error) {
@@ -233,10 +241,7 @@ func viewShape(c *console, q *query, r *http.Request) (string, any, error) {
 	if err != nil {
 		return "Queue", nil, err
 	}
-	b := shapeBody{Shape: s.(*overview.Shape), Side: "recipient", At: q.get("at"), Chosen: map[string]bool{}}
-	if b.Senders {
-		b.Side = "sender"
-	}
+	b := shapeBody{Shape: s.(*overview.Shape), At: q.get("at"), Chosen: map[string]bool{}}
 	for _, name := range b.Queues {
 		b.Chosen[name] = true
 	}
@@ -357,7 +362,7 @@ func viewDestination(c *console, q *query, r *http.Request) (string, any, error)
 	b := destinationBody{Destination: d.(*Destination), Waiting: c.day.waitingFor(name)}
 	if s := c.live.latest(); s != nil {
 		for _, queue := range history.Queues {
-			t := overview.Table(s, []string{queue}, false, history.MaxRows)
+			t := overview.Table(s, []string{queue}, overview.ByRecipient, history.MaxRows)
 			for _, row := range t.Rows {
 				if strings.EqualFold(row.Domain, name) {
 					b.Rows = append(b.Rows, queueRow{queue, row, cells(t, row)})

@@ -58,6 +58,7 @@ func (w *world) tell() {
 		w.rows = nil
 		for i, p := range list {
 			w.rows = append(w.rows, proto.ShapeRow{Domain: p.domain, Queue: []string{"deferred", "deferred", "active", "deferred"}[i], Counts: p.counts},
+				proto.ShapeRow{Domain: "smtp:" + p.domain, Queue: []string{"deferred", "deferred", "active", "deferred"}[i], Hops: true, Counts: p.counts},
 				proto.ShapeRow{Domain: []string{"news.example.org", "example.org", "example.org", ""}[i], Queue: []string{"deferred", "deferred", "active", "deferred"}[i], Senders: true, Counts: p.counts})
 		}
 		w.explain = func(name string) *proto.ExplainReply {

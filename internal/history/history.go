@@ -3,7 +3,9 @@
 // console can show the queue as it was at an earlier time.
 //
 // A Sample has the numbers that qshape prints: for each queue, the messages of each age by the
-// recipients' domains and by the senders' domains. It also has how much has come in and gone out
+// recipients' domains and by the senders' domains. It has the same by the destinations that messages
+// wait for, which new mail, mail on hold and deferred mail that is not in the queue manager's memory do
+// not have. It also has how much has come in and gone out
 // since the start of the queue manager, from which [RatesBetween] makes rates. It comes from the queue manager, which counts
 // in one pass over its memory (Take). One process appends samples (Writer). Any process that may
 // read the files can read them at the same time (At, Between).
@@ -15,7 +17,7 @@
 // (CRC-32C), both in little-endian order, and a sample, compressed by DEFLATE with the sample
 // before it in the file as the dictionary. Samples resemble each other: one takes some hundred
 // octets if little changes, and 23 kB if all tables are full and a tenth of all numbers change
-// (BenchmarkDay). To read a sample, the file of its hour is read from the beginning.
+// (BenchmarkDay); the tables of next hops, where they are full, come on top of that. To read a sample, the file of its hour is read from the beginning.
 //
 // # Bounds
 //
@@ -102,6 +104,7 @@ type Row struct {
 type Table struct {
 	Queue   string
 	Senders bool // messages by the sender's domain, not recipients by theirs
+	Hops    bool // messages by the destination that they wait for, transport:nexthop; then not Senders
 	Rows    []Row
 	Others  Counts // of the domains without a row
 	Names   int    // how many those are
@@ -168,8 +171,8 @@ func Take(ctx context.Context, conn *ipc.Conn, now time.Time) (*Sample, error) {
 		}
 		for i := range reply.Unread {
 			it := &reply.Unread[i]
-			for _, senders := range []bool{false, true} {
-				c.add(tableKey{it.Queue, senders}, Unread, Bucket(now.Sub(it.Arrival)), 1)
+			for _, side := range []byte{byRecipient, bySender} {
+				c.add(tableKey{it.Queue, side}, Unread, Bucket(now.Sub(it.Arrival)), 1)
 			}
 		}
 		if q.Cursor = reply.Next; q.Cursor == 0 {
@@ -182,8 +185,26 @@ func Take(ctx context.Context, conn *ipc.Conn, now time.Time) (*Sample, error) {
 
 // A tableKey names a table.
 type tableKey struct {
-	queue   string
-	senders bool
+	queue string
+	side  byte
+}
+
+// The sides of a table, as they are stored.
+const (
+	byRecipient byte = iota
+	bySender
+	byHop
+	sides
+)
+
+func sideOf(senders, hops bool) byte {
+	switch {
+	case hops:
+		return byHop
+	case senders:
+		return bySender
+	}
+	return byRecipient
 }
 
 // A count is a sample under construction.
@@ -211,7 +232,7 @@ func (c *count) add(k tableKey, name string, bucket int, n int64) {
 func (c *count) row(r *proto.ShapeRow) {
 	for i, n := range r.Counts[:min(len(r.Counts), Buckets)] {
 		if n > 0 {
-			c.add(tableKey{r.Queue, r.Senders}, r.Domain, i, int64(n))
+			c.add(tableKey{r.Queue, sideOf(r.Senders, r.Hops)}, r.Domain, i, int64(n))
 		}
 	}
 }
@@ -220,17 +241,17 @@ func (c *count) row(r *proto.ShapeRow) {
 func (c *count) sample() *Sample {
 	s := &Sample{At: c.now}
 	for _, queue := range Queues {
-		for _, senders := range []bool{false, true} {
-			if rows := c.tables[tableKey{queue, senders}]; len(rows) > 0 {
-				s.Tables = append(s.Tables, table(queue, senders, rows))
+		for side := byRecipient; side < sides; side++ {
+			if rows := c.tables[tableKey{queue, side}]; len(rows) > 0 {
+				s.Tables = append(s.Tables, table(queue, side, rows))
 			}
 		}
 	}
 	return s
 }
 
-func table(queue string, senders bool, rows map[string]*Counts) Table {
-	t := Table{Queue: queue, Senders: senders}
+func table(queue string, side byte, rows map[string]*Counts) Table {
+	t := Table{Queue: queue, Senders: side == bySender, Hops: side == byHop}
 	for name, counts := range rows {
 		if len(name) > maxName {
 			t.Others.Add(counts)
@@ -267,7 +288,7 @@ func (s *Sample) append(b []byte) []byte {
 		t := &s.Tables[i]
 		b = binary.AppendUvarint(b, uint64(len(t.Queue)))
 		b = append(b, t.Queue...)
-		b = append(b, byte(btoi(t.Senders)))
+		b = append(b, sideOf(t.Senders, t.Hops))
 		b = binary.AppendUvarint(b, uint64(t.Names))
 		b = t.Others.append(b)
 		b = binary.AppendUvarint(b, uint64(len(t.Rows)))
@@ -345,8 +366,11 @@ func (d *decoder) counts() (c Counts) {
 func decode(b []byte) (*Sample, error) {
 	d := &decoder{b: b}
 	s := &Sample{At: time.UnixMicro(int64(d.number(1 << 60)))}
-	for n := d.number(uint64(2 * len(Queues))); n > 0 && !d.failed; n-- {
-		t := Table{Queue: d.text(), Senders: d.number(1) == 1, Names: int(d.number(1 << 50)), Others: d.counts()}
+	for n := d.number(uint64(int(sides) * len(Queues))); n > 0 && !d.failed; n-- {
+		t := Table{Queue: d.text()}
+		side := byte(d.number(uint64(sides - 1)))
+		t.Senders, t.Hops = side == bySender, side == byHop
+		t.Names, t.Others = int(d.number(1<<50)), d.counts()
 		for rows := d.number(MaxRows); rows > 0 && !d.failed; rows-- {
 			t.Rows = append(t.Rows, Row{d.text(), d.counts()})
 		}

@@ -41,7 +41,7 @@ func sample(at time.Time, rng *rand.Rand, domains int) *Sample {
 	for i := range domains {
 		name := []string{fmt.Sprintf("d%d.test", i), "", "@", "a\x00\xff\n.test"}[max(0, i%20-16)]
 		for range 1 + rng.IntN(3) {
-			c.add(tableKey{Queues[rng.IntN(4)], rng.IntN(2) == 1}, name, rng.IntN(Buckets), rng.Int64N(1000)+1)
+			c.add(tableKey{Queues[rng.IntN(4)], byte(rng.IntN(int(sides)))}, name, rng.IntN(Buckets), rng.Int64N(1000)+1)
 		}
 	}
 	return c.sample()
@@ -346,7 +346,7 @@ func BenchmarkDay(b *testing.B) {
 			for q := range 8 {
 				for d := range 300 {
 					if i == 0 || rng.IntN(10) == 0 {
-						c.add(tableKey{Queues[q/2], q%2 == 1}, fmt.Sprintf("domain%d.example.org", d), rng.IntN(Buckets), int64(rng.IntN(100)+300-d))
+						c.add(tableKey{Queues[q/2], byte(q % 2)}, fmt.Sprintf("domain%d.example.org", d), rng.IntN(Buckets), int64(rng.IntN(100)+300-d))
 					}
 				}
 			}

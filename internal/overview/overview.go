@@ -103,12 +103,43 @@ type ShapeRow struct {
 	Counts [history.Buckets]int64 `json:"counts" doc:"By age: up to 5, 10, 20, 40, 80, 160, 320, 640 and 1280 minutes, and more"`
 }
 
-// A Shape is how the mail is spread over domains and age: recipients by their domains, or
-// messages by the sender's.
+// A Side is what is counted.
+type Side string
+
+// The sides: recipients by their domains, messages by the sender's domain, and messages by the next
+// hop, or the transport, that they wait for.
+const (
+	ByRecipient Side = "recipient"
+	BySender    Side = "sender"
+	ByNexthop   Side = "nexthop"
+	ByTransport Side = "transport"
+)
+
+// Sides are all of them.
+var Sides = []Side{ByRecipient, BySender, ByNexthop, ByTransport}
+
+// of says whether a table is of a side.
+func (side Side) of(t *history.Table) bool {
+	return t.Hops == (side == ByNexthop || side == ByTransport) && t.Senders == (side == BySender)
+}
+
+// name is what a row is called that a sample has under another name.
+func (side Side) name(row string) string {
+	if side == ByTransport {
+		row, _, _ = strings.Cut(row, ":")
+	}
+	if side == ByRecipient || side == BySender {
+		row = strings.Trim(row, ".")
+	}
+	return row
+}
+
+// A Shape is how the mail is spread over domains, next hops or transports, and age.
 type Shape struct {
 	At      time.Time  `json:"at" doc:"When the sample was taken"`
 	Queues  []string   `json:"queues"`
-	Senders bool       `json:"senders"`
+	Side    Side       `json:"side" doc:"What is counted: recipient, recipients by their domains; sender, messages by the sender's; nexthop and transport, messages by what they wait for"`
+	Senders bool       `json:"senders" doc:"The side is sender"`
 	Total   ShapeRow   `json:"total"`
 	Rows    []ShapeRow `json:"rows" doc:"The largest first"`
 	Others  int        `json:"others,omitempty" doc:"How many domains without a row are in the row (others)"`
@@ -118,17 +149,17 @@ type Shape struct {
 const OthersName = "(others)"
 
 // Table makes the table of some queues, of at most top rows.
-func Table(s *history.Sample, queues []string, senders bool, top int) *Shape {
-	out := &Shape{At: s.At, Queues: queues, Senders: senders, Rows: []ShapeRow{}}
+func Table(s *history.Sample, queues []string, side Side, top int) *Shape {
+	out := &Shape{At: s.At, Queues: queues, Side: side, Senders: side == BySender, Rows: []ShapeRow{}}
 	sums := make(map[string]*history.Counts)
 	var others history.Counts
 	for i := range s.Tables {
 		t := &s.Tables[i]
-		if t.Senders != senders || !slices.Contains(queues, t.Queue) {
+		if !side.of(t) || !slices.Contains(queues, t.Queue) {
 			continue
 		}
 		for j := range t.Rows {
-			name := strings.Trim(t.Rows[j].Domain, ".")
+			name := side.name(t.Rows[j].Domain)
 			if sums[name] == nil {
 				sums[name] = new(history.Counts)
 			}
@@ -242,11 +273,11 @@ func Number(n int64) string {
 func Glance(s *history.Sample) *Now {
 	n := &Now{At: s.At, Queues: []QueueState{}, Hurts: []Hurt{}}
 	for _, q := range history.Queues {
-		t := Table(s, []string{q}, true, history.MaxRows)
+		t := Table(s, []string{q}, BySender, history.MaxRows)
 		c := history.Counts(t.Total.Counts)
 		n.Queues = append(n.Queues, QueueState{q, t.Total.Total, Oldest(&c)})
 	}
-	rows := Table(s, []string{"deferred", "active"}, false, history.MaxRows).Rows
+	rows := Table(s, []string{"deferred", "active"}, ByRecipient, history.MaxRows).Rows
 	slices.SortStableFunc(rows, func(a, b ShapeRow) int { return cmp.Compare(waited(&b.Counts), waited(&a.Counts)) })
 	for _, r := range rows {
 		if strings.HasPrefix(r.Domain, "(") || len(n.Hurts) == worst {

@@ -23,7 +23,7 @@ func TestTable(t *testing.T) {
 		3:   "161 d0.test:101 d9.test:10 d8.test:9 (others):41 10",
 		150: "161 d0.test:101 d9.test:10 d8.test:9 d7.test:8 d6.test:7 d5.test:6 d4.test:5 d3.test:4 d2.test:3 d1.test:2 D.test:1 (others):5 2",
 	} {
-		shape := Table(s, []string{"deferred", "active"}, false, top)
+		shape := Table(s, []string{"deferred", "active"}, ByRecipient, top)
 		got := fmt.Sprint(shape.Total.Total)
 		for _, r := range shape.Rows {
 			got += fmt.Sprintf(" %s:%d", r.Domain, r.Total)
@@ -32,7 +32,7 @@ func TestTable(t *testing.T) {
 			t.Errorf("%d rows: %s, want %s", top, got, want)
 		}
 	}
-	if shape := Table(s, history.Queues, true, 9); len(shape.Rows) != 1 || shape.Rows[0].Domain != "" || shape.Total.Total != 7 || shape.Others != 0 {
+	if shape := Table(s, history.Queues, BySender, 9); len(shape.Rows) != 1 || shape.Rows[0].Domain != "" || shape.Total.Total != 7 || shape.Others != 0 {
 		t.Errorf("%+v", shape)
 	}
 	if n := Glance(s); len(n.Hurts) != worst || n.Hurts[0].Domain != "d0.test" || n.Hurts[0].Oldest != "over 5 min" || n.Queues[1] != (QueueState{"active", 7, "under 5 min"}) {
@@ -68,5 +68,21 @@ func TestWorstFirst(t *testing.T) {
 	}
 	if got != "dead.test slow.test busy.test " {
 		t.Errorf("%s", got)
+	}
+}
+
+// Next hops have rows of their own, and transports those of all their next hops; recipients and senders do not count there.
+func TestHops(t *testing.T) {
+	t.Parallel()
+	s := &history.Sample{Tables: []history.Table{{Queue: "deferred", Rows: []history.Row{{Domain: "d.test", Counts: history.Counts{100}}}}, {Queue: "deferred", Senders: true, Rows: []history.Row{{Domain: "s.test", Counts: history.Counts{100}}}},
+		{Queue: "deferred", Hops: true, Others: history.Counts{3}, Names: 1, Rows: []history.Row{{Domain: "smtp:[hub.test]:25", Counts: history.Counts{5}}, {Domain: "smtp:a.test", Counts: history.Counts{1}}, {Domain: "lmtp:a.test", Counts: history.Counts{2}}}}}}
+	for side, want := range map[Side]string{ByNexthop: "smtp:[hub.test]:25=5 lmtp:a.test=2 smtp:a.test=1 (others)=3 11", ByTransport: "smtp=6 lmtp=2 (others)=3 11", ByRecipient: "d.test=100 100", BySender: "s.test=100 100"} {
+		shape, got := Table(s, []string{"deferred"}, side, 9), ""
+		for _, r := range shape.Rows {
+			got += fmt.Sprintf("%s=%d ", r.Domain, r.Total)
+		}
+		if got += fmt.Sprint(shape.Total.Total); got != want || shape.Side != side {
+			t.Errorf("%s: %s, want %s", side, got, want)
+		}
 	}
 }

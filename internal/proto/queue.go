@@ -313,7 +313,8 @@ type Shape struct {
 	Cursor  int
 	Queues  []string
 	Senders bool
-	// Split counts from both sides, and each queue for itself: rows say which they are of.
+	// Split counts from all sides, and each queue for itself: rows say which they are of. Messages that wait for no
+	// destination are not counted by next hop.
 	Split bool
 	Edges []time.Time // latest first: a message that came at Edges[i] or before is in column i+1 or later
 }
@@ -358,6 +359,7 @@ type ShapeRow struct {
 	Counts  []int  // by column, one more than there are edges
 	Queue   string // with Split
 	Senders bool   // with Split: messages by the sender's domain
+	Hops    bool   // with Split: messages by transport:nexthop, and Domain is that
 }
 
 // ShapeReply is a part of the answer. Next is the cursor to go on with, 0 at
@@ -415,6 +417,7 @@ func (row *ShapeRow) append(b []byte) []byte {
 	b = pack.Bytes(b, 'd', row.Domain)
 	b = pack.String(b, 'q', row.Queue)
 	b = pack.Bool(b, 's', row.Senders)
+	b = pack.Bool(b, 'h', row.Hops)
 	return pack.Nested(b, 'c', func(b []byte) []byte {
 		for _, n := range row.Counts {
 			b = binary.AppendUvarint(b, uint64(n))
@@ -435,6 +438,8 @@ func (row *ShapeRow) decode(field []byte) error {
 			row.Queue = r.String()
 		case 's':
 			row.Senders = r.Bool()
+		case 'h':
+			row.Hops = r.Bool()
 		case 'c':
 			for list := r.Bytes(); len(list) > 0; {
 				v, n := binary.Uvarint(list)

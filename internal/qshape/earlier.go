@@ -84,7 +84,7 @@ func (c *command) earlier(cfg *config.Config) error {
 		return cli.Errorf(cli.ExitIO, "%w", err)
 	}
 	for i := range s.Tables {
-		if t := &s.Tables[i]; t.Senders == c.shape.senders && slices.Contains(c.queues, t.Queue) {
+		if t := &s.Tables[i]; t.Senders == c.shape.senders && !t.Hops && slices.Contains(c.queues, t.Queue) {
 			c.shape.addTable(t)
 		}
 	}

@@ -268,6 +268,29 @@ func (s *Scheduler) Lookup(id MsgID) (Info, bool) {
 	return s.info(s.recs.at(i)), true
 }
 
+// Bound returns the destination that a message waits for: that which deferred it, or of an active
+// message one that it is delivered to. Both are empty when there is none, as for new mail and mail on
+// hold, and for a message that is not in memory.
+func (s *Scheduler) Bound(id MsgID) (transport mail.Transport, queue string) {
+	i := s.recs.find(id)
+	if i == 0 {
+		return "", ""
+	}
+	rec := s.recs.at(i)
+	switch {
+	case rec.where == whereDeferred && rec.site != 0:
+		st := &s.sites[rec.site]
+		return st.tport.name, st.name
+	case rec.where == whereActive:
+		for _, j := range s.slots[rec.active].jobs {
+			if len(j.peers) > 0 {
+				return j.tport.name, j.peers[0].queue.name
+			}
+		}
+	}
+	return "", ""
+}
+
 func (s *Scheduler) info(r *record) Info {
 	return Info{ID: r.id, Queue: r.where.queue(), Created: toTime(r.created), Next: s.realTime(r.next), Size: r.size,
 		Pending: int(r.rcpts), Attempts: int(r.attempts), Flags: r.flags &^ flagsOwn,
