@@ -32,8 +32,8 @@ func TestLife(t *testing.T) {
 	if rows, unread := st.shape(false, "active"); !slices.Equal(rows, []string{"to.test: 3"}) || unread != 0 {
 		t.Errorf("in the active queue: %v, %d unread", rows, unread)
 	}
-	if rows, want := st.split(), []string{"active recipient to.test: 3", "active sender from.test: 1"}; !slices.Equal(rows, want) {
-		t.Errorf("from both sides: %q, want %q", rows, want)
+	if rows, want := st.split(), []string{"active hop smtp:to.test: 1", "active recipient to.test: 3", "active sender from.test: 1"}; !slices.Equal(rows, want) {
+		t.Errorf("from all sides: %q, want %q", rows, want)
 	}
 	o.answer("ok", "fail", "defer")
 	op := st.waitOp(id, "its deferral", inQueue(queue.Deferred))
@@ -136,7 +136,7 @@ func TestStart(t *testing.T) {
 	}
 	if rows, want := st.split(), []string{"deferred recipient d0.test: 19", "deferred recipient d1.test: 19", "deferred recipient other.test: 1",
 		"deferred recipient to.test: 1", "deferred sender : 1", "deferred sender from.test: 1", "hold unread: 1"}; !slices.Equal(rows, want) {
-		t.Errorf("from both sides: %q, want %q", rows, want)
+		t.Errorf("from all sides: %q, want %q", rows, want)
 	}
 	text := st.explain(ids[1])
 	for _, want := range []string{"deferred queue", "2 of 3 recipients pending, tried 2 times", "  2 recipient(s): next attempt at " + later.Format(time.DateTime),

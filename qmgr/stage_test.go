@@ -575,7 +575,11 @@ func (st *stage) split() (rows []string) {
 			st.t.Fatal(err)
 		}
 		for _, r := range reply.Rows {
-			counts[fmt.Sprintf("%s %s %s", r.Queue, map[bool]string{true: "sender", false: "recipient"}[r.Senders], r.Domain)] += r.Counts[0] + r.Counts[1]
+			side := map[bool]string{true: "sender", false: "recipient"}[r.Senders]
+			if r.Hops {
+				side = "hop"
+			}
+			counts[fmt.Sprintf("%s %s %s", r.Queue, side, r.Domain)] += r.Counts[0] + r.Counts[1]
 		}
 		for i := range reply.Unread {
 			counts[reply.Unread[i].Queue+" unread"]++
