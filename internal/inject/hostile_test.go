@@ -165,6 +165,23 @@ func TestHeaderFields(t *testing.T) {
 	}
 }
 
+// A variable's value is no line of its own wherever it stands in the header.
+func TestHeaderVariables(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for _, where := range []string{`"subject": "{{v}}"`, `"headers": {"X-A": "{{v}}"}`, `"headers": {"Message-ID": "<{{v}}@x>"}`, `"list_unsubscribe": {"url": "https://x.test/{{v}}"}`} {
+		for _, v := range []string{`x\r\nBcc: y`, `x\ny`, `x\ry`, `x\u0000y`, `x\u007f`} {
+			status, _, text := w.send(`{"from": "ann@from.test", "to": [{"email": "a@to.test", "variables": {"v": "` + v + `"}}], "text": "x", ` + where + `}`)
+			if status/100 != 4 {
+				t.Errorf("%s %s: %d %s", where, v, status, text)
+			}
+		}
+	}
+	if len(w.mails()) != 0 {
+		t.Error("something was queued")
+	}
+}
+
 // Bodies that are compressed are refused, however little they are, before they are read.
 func TestCompressed(t *testing.T) {
 	t.Parallel()
