@@ -7,6 +7,7 @@ package qmgr
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -325,9 +326,16 @@ func (s *Server) portrayQueue(p *portrait) {
 // portrayRelays says how things are with the relay hosts by which mail for the domain goes, and
 // answers. An operator asks for the domain, and does not think of the host whose window is full.
 func (s *Server) portrayRelays(p *portrait, hops map[string]bool, last []string) {
-	for _, d := range s.destInfos(s.now, func(transport, nexthop string) bool {
-		return hops[hopName(mail.Transport(transport), mail.Nexthop(nexthop))] && !p.dest.Match(transport, nexthop, "")
-	}) {
+	// Those that the question means have been told of.
+	maps.DeleteFunc(hops, func(name string, _ bool) bool {
+		transport, nexthop, _ := strings.Cut(name, ":")
+		return p.dest.Match(transport, nexthop, "")
+	})
+	var relays []proto.DestInfo
+	if len(hops) > 0 {
+		relays = s.destInfos(s.now, func(transport, nexthop string) bool { return hops[hopName(mail.Transport(transport), mail.Nexthop(nexthop))] })
+	}
+	for _, d := range relays {
 		text := fmt.Sprintf("  its mail goes by %s to %s", d.Transport, d.Nexthop)
 		if d.State != "" {
 			text += fmt.Sprintf(": %d deliveries under way, %d wait", d.Busy, d.Todo)

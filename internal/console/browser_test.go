@@ -288,8 +288,10 @@ func playStory(t *testing.T, b *tab) {
 	other := open(t, b.ctx, b.w)
 	other.login("joe", "secret of joe")
 	other.see("What hurts")
+	other.do(chromedp.Click(chromedp.CSS("ol.hurts summary")), chromedp.Evaluate[chromedp.Void](`document.activeElement.blur()`))
 	b.w.count()
 	other.see("ticket <4711>")
+	other.see(throttled) // what was opened stays open
 	b.do(chromedp.Click(chromedp.CSS("form[action='/do/resume'] button")))
 	b.see("slow.test is resumed")
 	b.asked("*proto.Override Target:slow.test ann")

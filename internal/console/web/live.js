@@ -7,8 +7,12 @@ for (const part of document.querySelectorAll("[data-live]")) {
   let stopped = false, newest = null;
   const show = () => {
     if (newest !== null && !stopped && !part.contains(document.activeElement)) {
+      const open = new Set([...part.querySelectorAll("li:has(> details[open]) > a")].map((a) => a.href));
       part.innerHTML = newest;
       newest = null;
+      for (const details of part.querySelectorAll("li:has(> a) > details")) { // what the reader has opened stays open
+        details.open = open.has(details.parentElement.querySelector("a").href);
+      }
     }
   };
   source.onmessage = (e) => { newest = e.data; show(); };
