@@ -105,7 +105,7 @@ type agentConn struct {
 // deliver takes an order from the scheduler. From here until completed or lose, the order
 // is in s.entries.
 func (s *Server) deliver(m *message, e *sched.Effect) {
-	d := &delivery{entry: e.Entry, num: e.ID, transport: e.Transport, nexthop: e.Nexthop, agent: e.Agent, cache: e.Cache, keep: e.Keep, most: e.Most, rcpts: e.Rcpts, since: s.now}
+	d := &delivery{entry: e.Entry, num: e.ID, transport: e.Transport, nexthop: e.Nexthop, agent: e.Agent, cache: e.Cache, keep: e.Keep, most: int(e.Most), rcpts: e.Rcpts, since: s.now}
 	s.entries[e.Entry] = d
 	s.watch()
 	for _, i := range d.rcpts {

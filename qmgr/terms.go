@@ -187,16 +187,18 @@ func (s *Server) renew(old *sched.Terms, q asked) {
 	if terms == old || (terms != nil && terms.Rollup) != old.Rollup || old.Rollup && terms.Shares[sched.SiteLimit].Name != old.Shares[sched.SiteLimit].Name {
 		return
 	}
-	// Whoever has the old terms by then gets the new ones, in one event, so that no limit is
-	// two things at once.
+	// Whoever has the old terms by then gets the new ones. The list is made first: an event
+	// that is carried out changes what is listed.
 	s.post(func() {
-		ev := sched.Event{Kind: sched.EventTerms}
+		var list []sched.Dest
 		s.sched.Dests(func(d sched.Dest) bool {
 			if d.Terms == old {
-				ev.Terms = append(ev.Terms, sched.DestTerms{Transport: d.Transport, Queue: d.Queue, Terms: terms})
+				list = append(list, d)
 			}
 			return true
 		})
-		s.then(ev)
+		for _, d := range list {
+			s.then(sched.Event{Kind: sched.EventTerms, Transport: d.Transport, Site: d.Queue, Terms: terms})
+		}
 	}, sched.Event{})
 }

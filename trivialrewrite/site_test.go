@@ -26,6 +26,9 @@ backup.example. MX 20 in.big.net.
 first.example. MX 10 in.big.net.
 first.example. MX 20 own.backup.example.
 exact.example. MX 10 special.big.net.
+mixed.example. MX 10 aaa.example.
+mixed.example. MX 10 in.big.net.
+own.example. MX 10 mx9.host.example.
 null.example. MX 0 .
 none.example. A 192.0.2.1
 dotty.example. MX 10 MX1.Host.Example.
@@ -93,7 +96,7 @@ func shared(t *testing.T, r *Rewriter, addr string) string {
 }
 
 const siteMaps = `destination_provider_maps = inline:{ {.big.net=big} {special.big.net=special} {own.host.test=own} }
-destination_limit_maps = inline:{ {a.example = concurrency=2} {exempt.example = none} {box.test = concurrency=7}
+destination_limit_maps = inline:{ {a.example = concurrency=2} {exempt.example = none} {box.test = concurrency=7} {own.example = messages=1/s}
   {site:mx1.host.example,mx2.host.example = messages=5/s} {provider:big = concurrency=20, messages=1000/h, messages_per_connection=9}
   {smart.test = recipients=9/d} {* = connections=3/s} }
 `
@@ -123,6 +126,8 @@ func TestSites(t *testing.T) {
 		{"a provider", siteMaps, "x@big.example", "provider big; own: connections=3/s; provider: concurrency=20, messages=1000/h, messages_per_connection=9"},
 		{"a backup host of a provider", siteMaps, "x@backup.example", "own: connections=3/s"},
 		{"a backup host of no provider", siteMaps, "x@first.example", "provider big; own: connections=3/s; provider: concurrency=20, messages=1000/h, messages_per_connection=9"},
+		{"one of two best hosts", siteMaps, "x@mixed.example", "provider big; own: connections=3/s; provider: concurrency=20, messages=1000/h, messages_per_connection=9"},
+		{"its own limits alone", "destination_rollup = yes\n" + siteMaps, "x@own.example", "site mx9.host.example; alone; own: messages=1/s"},
 		{"the exact name first", siteMaps, "x@exact.example", "provider special; own: connections=3/s"},
 		{"a relay host", "relayhost = [smart.test]:587\n" + siteMaps, "x@a.example", "own: recipients=9/d"},
 		{"a relay host of a provider", "relayhost = [own.host.test]\ndestination_rollup = yes\n" + siteMaps, "x@a.example", "site own.host.test; provider own; site: connections=3/s"},

@@ -217,15 +217,20 @@ func (s *Scheduler) loaded(ev *Event) {
 	}
 }
 
-// hopFor is the next hop for a recipient that is delivered by way of q: its own, in the
-// letter case of q's. Of a site's domains each has another. Where mail goes to the retry
-// transport instead, q's next hop is the reason.
-func (q *queue) hopFor(r *Rcpt) mail.Nexthop {
-	if r.Nexthop == q.nexthop || r.Transport != q.tport.name || strings.EqualFold(string(r.Nexthop), string(q.nexthop)) {
-		return q.nexthop
+// hopFor is the next hop for a recipient that is delivered by way of q; nil: q's. Of a site's
+// domains each has another. Where mail goes to the retry transport instead, q's next hop is
+// the reason. A queue without terms has one next hop, in the letter case of the recipient
+// that came first.
+func (q *queue) hopFor(r *Rcpt) *mail.Nexthop {
+	if r.Terms == nil && q.terms == nil || r.Transport != q.tport.name || strings.EqualFold(string(r.Nexthop), string(q.nexthop)) {
+		return nil
 	}
-	return r.Nexthop
+	hop := r.Nexthop
+	return &hop
 }
+
+// sameHop says whether two next hops of one queue are the same.
+func sameHop(a, b *mail.Nexthop) bool { return a == b || a != nil && b != nil && *a == *b }
 
 // giveUpReading leaves the recipients that have not been read for the message's next
 // attempt.
@@ -294,9 +299,9 @@ func (s *Scheduler) assign(m *message, rcpts []Rcpt) {
 		j := p.job
 		e := p.tail
 		hop := p.queue.hopFor(r)
-		if limit := j.tport.cfg.BatchLimit; e == nil || single || e.apart != r.Apart || limit > 0 && len(e.rcpts) >= limit || e.nexthop != hop {
+		if limit := j.tport.cfg.BatchLimit; e == nil || single || e.apart != r.Apart || limit > 0 && len(e.rcpts) >= limit || !sameHop(e.hop, hop) {
 			e = s.newEntry(p)
-			e.apart, e.nexthop = r.Apart, hop
+			e.apart, e.hop = r.Apart, hop
 			s.updateQueue(p.queue)
 		}
 		if r.Site != "" || len(e.sites) > 0 {

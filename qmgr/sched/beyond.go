@@ -52,7 +52,7 @@ func (m *message) waitsFor(q *queue) bool {
 
 // parkBeyond parks a recipient.
 func (s *Scheduler) parkBeyond(m *message, r *Rcpt, q *queue, n *shared) {
-	m.gate = n.key
+	m.gate = n
 	var sites []string
 	if r.Site != "" {
 		sites = []string{r.Site}
@@ -64,12 +64,12 @@ func (s *Scheduler) parkBeyond(m *message, r *Rcpt, q *queue, n *shared) {
 
 // atGate makes the list of a destination's parked mail one that the limit of m takes back
 // from. It says whether there is such a limit; it may have been forgotten since.
-func (s *Scheduler) atGate(m *message) bool { return s.shares[m.gate] != nil }
+func (s *Scheduler) atGate(m *message) bool { return m.gate != nil && s.shares[m.gate.key] != nil }
 
 // joinGate puts a site into the ring of the limit for which its mail waits.
-func (s *Scheduler) joinGate(i int32, k sharedKey) {
-	n, st := s.shares[k], &s.sites[i]
-	if n == nil || st.gate != nil {
+func (s *Scheduler) joinGate(i int32, n *shared) {
+	st := &s.sites[i]
+	if st.gate != nil {
 		return
 	}
 	st.gate = n
@@ -133,7 +133,7 @@ func (s *Scheduler) callBack(n *shared, k int) {
 		// The site may be gone with this message.
 		i := n.firstSite
 		s.leaveGate(i)
-		s.joinGate(i, n.key) // its next one is behind those of the others
+		s.joinGate(i, n) // its next one is behind those of the others
 		if st := &s.sites[i]; st.waiting.n > 0 {
 			s.makeDue(st.waiting.head)
 		} else {

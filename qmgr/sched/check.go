@@ -384,10 +384,10 @@ func (c *checker) queue(q *queue) {
 	wants := q.state == DestReady && q.window > q.busy && q.todo > 0
 	avail := wants
 	if q.leaf != nil {
-		avail = wants && q.held
-		c.ok(wants == (q.held != (q.stand.gate == q.leaf)), "%s/%s: wants a place %v, has one %v, in line %v", t.name, q.name, wants, q.held, q.stand.gate != nil)
+		avail = wants && q.stand.held
+		c.ok(wants == (q.stand.held != (q.stand.gate == q.leaf)), "%s/%s: wants a place %v, has one %v, in line %v", t.name, q.name, wants, q.stand.held, q.stand.gate != nil)
 	} else {
-		c.ok(!q.held && q.stand.gate == nil, "%s/%s: waits for a limit that it has not", t.name, q.name)
+		c.ok(q.stand == nil || !q.stand.held && q.stand.gate == nil, "%s/%s: waits for a limit that it has not", t.name, q.name)
 	}
 	c.ok(avail == q.avail, "%s/%s: available %v, said %v", t.name, q.name, avail, q.avail)
 	if q.avail && t.cfg.Mode != Thread {

@@ -23,7 +23,7 @@ func (c *checker) shared() {
 			of(q.leaf).members++
 			for n := q.leaf; n != nil; n = n.parent {
 				of(n).backlog += q.peers.n
-				if q.held {
+				if q.stand.held {
 					of(n).held++
 				} else if q.stand.gate != nil {
 					of(n).waiting++

@@ -141,8 +141,8 @@ const (
 	// EventPassed: the pass that EffectPass has asked for is over.
 	EventPassed
 
-	// EventTerms: Terms hold for destinations from now on. Those that are not in memory are
-	// told of with their recipients (Rcpt.Terms).
+	// EventTerms: Terms hold from now on for the destination of Transport with the name Site,
+	// if it is in memory; nil: none do. Others are told of with their recipients (Rcpt.Terms).
 	EventTerms
 )
 
@@ -183,7 +183,7 @@ type Event struct {
 	OK bool // EventNotified
 
 	Scope Scope   // commands
-	Site  string  // EventFlush: a recipient domain, any letter case
+	Site  string  // EventFlush: a recipient domain, any letter case; EventTerms
 	IDs   []MsgID // EventFlush of a site: further messages for it; EventForget
 	Queue Queue   // commands by queue
 	Now   bool    // EventExpire, EventRecalled
@@ -194,7 +194,7 @@ type Event struct {
 	Pauses []Pause   // EventPauses
 	Limits SetLimits // EventLimits; nil: nothing is set
 
-	Terms []DestTerms // EventTerms
+	Terms *Terms // EventTerms
 }
 
 // An Arrival describes a message that has come to exist: newly arrived, or
@@ -384,8 +384,8 @@ type Effect struct {
 	Reuse     bool          // EffectDeliver
 	Flush     bool          // EffectRecall
 	Keep      time.Duration // EffectDeliver, EffectDismiss
-	Most      int           // EffectDeliver: deliveries over one connection at most; 0: as the agent's own settings say
 	Warned    bool          // EffectDefer, EffectLoad: the delay warning was sent
+	Most      int32         // EffectDeliver: deliveries over one connection at most; 0: as the agent's own settings say
 	ID        MsgID
 	Entry     EntryID // EffectDeliver
 	Agent     AgentID // EffectDeliver, EffectDismiss

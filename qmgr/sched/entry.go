@@ -25,14 +25,14 @@ type entry struct {
 	rcpts []int
 	sites []string // flush domains, parallel to rcpts; empty: none has one
 	apart uint32   // Rcpt.Apart of all of them
-	// Where it goes: peer.queue's next hop, or in a site the recipients' own.
-	nexthop mail.Nexthop
-	// When busy: the innermost shared limit in which it counts; nil: none.
-	leaf  *shared
 	busy  bool
+	slow  bool  // when busy: takes no place of the process limit (slow.go)
 	since int64 // when it became what it is: waiting or busy
 	turn  int   // thread mode, when busy: deliveries of its agent's turn so far, this one included
-	slow  bool  // when busy: takes no place of the process limit (slow.go)
+	// Where it goes; nil: to its queue's next hop. Only the domains of a site have others.
+	hop *mail.Nexthop
+	// When busy: the innermost shared limit in which it counts; nil: none.
+	leaf *shared
 	// Only when busy; nil otherwise.
 	agent *agent
 	// On the peer's list while it waits. While it is busy, on the transport's list in slow.go,
@@ -89,7 +89,7 @@ func (s *Scheduler) newEntry(p *peer) *entry {
 		s.unindexJob(p.job) // its size changes
 	}
 	e := s.entries.Get()
-	e.peer, e.msg, e.since, e.nexthop = p, p.job.msg, s.now, p.queue.nexthop
+	e.peer, e.msg, e.since = p, p.job.msg, s.now
 	e.prv = p.tail
 	if p.tail != nil {
 		p.tail.nxt = e
@@ -111,6 +111,14 @@ func (s *Scheduler) newEntry(p *peer) *entry {
 	// is served.
 	s.clogCheck(q)
 	return e
+}
+
+// nexthop is where e goes.
+func (e *entry) nexthop() mail.Nexthop {
+	if e.hop != nil {
+		return *e.hop
+	}
+	return e.peer.queue.nexthop
 }
 
 // unlinkTodo takes a waiting entry off its peer's list: it is about to be

@@ -50,7 +50,7 @@ func fuzzOne(t *testing.T, data []byte) {
 			}
 		}
 		if ev.Kind == 0 {
-			ev.Kind, ev.Terms = EventTerms, []DestTerms{{"smtp", "a", fuzzTerms[x&3]}}
+			ev.Kind, ev.Terms = EventTerms, fuzzTerms[x&3]
 		}
 		ev.Result = Result{Opened: k&128 != 0, SiteFailed: k&32 != 0, Hungry: k&64 != 0, Failed: k&16 != 0}
 		if k&32 != 0 {

@@ -27,6 +27,7 @@ type stander struct {
 	// One of these is set for good.
 	queue *queue
 	node  *shared
+	held  bool // of a destination: it has a place, and stands in no line
 	// gate.granted when it came, and how many stood before it then.
 	joined, before uint64
 }
@@ -78,12 +79,12 @@ func (s *Scheduler) ask(q *queue, wants bool) bool {
 	case !wants:
 		s.stepBack(q)
 		return false
-	case q.held:
+	case q.stand.held:
 		return true
 	// It wants, and stands in no line yet: the end of the line is its place, however long it
 	// has had mail.
 	case q.stand.gate == nil:
-		s.joinLine(q.leaf, &q.stand)
+		s.joinLine(q.leaf, q.stand)
 		s.countWaiting(q, 1)
 		s.settleShared(q.leaf)
 	}
@@ -93,13 +94,15 @@ func (s *Scheduler) ask(q *queue, wants bool) bool {
 // stepBack takes a destination out of its line, or gives back the place that it has.
 func (s *Scheduler) stepBack(q *queue) {
 	switch {
-	case q.held:
-		q.held = false
+	case q.leaf == nil:
+		return
+	case q.stand.held:
+		q.stand.held = false
 		for a := q.leaf; a != nil; a = a.parent {
 			a.held--
 		}
 	case q.stand.gate != nil:
-		s.leaveLine(&q.stand)
+		s.leaveLine(q.stand)
 		s.countWaiting(q, -1)
 	default:
 		return
@@ -178,7 +181,7 @@ func (s *Scheduler) grant(root *shared) {
 		n.granted++
 		q, n = st.queue, st.node
 	}
-	q.held = true
+	q.stand.held = true
 	for a := q.leaf; a != nil; a = a.parent {
 		a.held++
 		a.waiting--
@@ -190,7 +193,7 @@ func (s *Scheduler) grant(root *shared) {
 // beginShared makes a place a delivery: e has been selected.
 func (s *Scheduler) beginShared(e *entry) {
 	q := e.peer.queue
-	q.held = false
+	q.stand.held = false
 	// Terms may change while the delivery is under way. It ends where it began.
 	e.leaf = q.leaf
 	for a := e.leaf; a != nil; a = a.parent {
@@ -242,7 +245,7 @@ func (s *Scheduler) divide(e *entry) {
 		return
 	}
 	rest := s.newEntry(e.peer)
-	rest.apart, rest.nexthop, rest.since = e.apart, e.nexthop, e.since
+	rest.apart, rest.hop, rest.since = e.apart, e.hop, e.since
 	rest.rcpts = append(rest.rcpts, e.rcpts[n:]...)
 	e.rcpts = e.rcpts[:n]
 	if len(e.sites) > n {

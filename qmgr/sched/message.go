@@ -66,7 +66,7 @@ type message struct {
 	later  siteKey // destination that has deferred a recipient although it answers
 	parked siteKey // pause for which some recipient waits
 	// With parked for beyondID: the limit that it waits for.
-	gate sharedKey
+	gate *shared
 }
 
 // rec is the record of m.
@@ -227,7 +227,7 @@ func (s *Scheduler) postpone(m *message) {
 	if k.tport != nil && (k.pause == 0 || k.pause == laterID || s.pauses[k.pause] != nil || k.pause == beyondID && s.atGate(m)) {
 		st = s.siteOf(k)
 		if k.pause == beyondID {
-			s.joinGate(st, m.gate)
+			s.joinGate(st, s.shares[m.gate.key])
 		}
 	}
 	s.enterDeferred(s.leaveActive(m), st)

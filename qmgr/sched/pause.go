@@ -252,7 +252,7 @@ func (s *Scheduler) Waiting(id MsgID, f func(Rcpt)) {
 	m.waiting(func(e *entry) {
 		q := e.peer.queue
 		for _, r := range e.rcpts {
-			f(Rcpt{Index: r, Transport: q.tport.name, Nexthop: e.nexthop, Queue: q.name})
+			f(Rcpt{Index: r, Transport: q.tport.name, Nexthop: e.nexthop(), Queue: q.name})
 		}
 	})
 }

@@ -50,13 +50,11 @@ type queue struct {
 	todo int
 	busy int // entries with agents
 
-	// The limits that hold for it besides its window (shared.go): as it was told, and the
-	// innermost of them; nil: there are none. held says that it has a place under all of
-	// them, and stand is where it stands in line for one.
+	// The limits that hold for it besides its window (shared.go): as it was told, the
+	// innermost of them, and its place under them, or in line for one. nil: there are none.
 	terms *Terms
 	leaf  *shared
-	held  bool
-	stand stander
+	stand *stander
 
 	// When a delivery last ended, whatever came of it: the connection cache hints go by
 	// it. 0: none has.

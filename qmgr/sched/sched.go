@@ -87,6 +87,8 @@ type Scheduler struct {
 	// have room and somebody in line, those that parked mail may go on for, and how many are
 	// remembered for their counts alone. All are empty when nothing is limited.
 	shares    map[sharedKey]*shared
+	numbered  []*shared // the same by number; nil: the number is not in use
+	numbers   []int32   // not in use
 	roots     []*shared
 	owing     []*shared
 	resting   int
@@ -228,7 +230,9 @@ func (s *Scheduler) happened(ev *Event) {
 	case EventPassed:
 		s.window.passing = false
 	case EventTerms:
-		s.newTerms(ev.Terms)
+		if t := s.transportIndex[ev.Transport]; t != nil && t.queues[ev.Site] != nil {
+			s.setTerms(t.queues[ev.Site], ev.Terms)
+		}
 	}
 }
 

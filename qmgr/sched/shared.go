@@ -16,7 +16,6 @@ import (
 	"slices"
 	"time"
 
-	"posthaste/internal/mail"
 	"posthaste/internal/rate"
 )
 
@@ -64,19 +63,12 @@ type Share struct {
 // them gives destinations with the same terms the same pointer.
 type Terms struct {
 	Shares [levels]Share // by Level
-	// Several next hops are one destination. It is for who names the destination; each
-	// delivery goes to the next hop of its recipients in any case.
+	// Several next hops are one destination. It is for who names the destination: with any
+	// terms each delivery goes to the next hop of its recipients.
 	Rollup bool
 	// The most deliveries that an agent may make over one connection; 0: as the agent's own
 	// settings say.
 	Reuse int
-}
-
-// DestTerms are new terms for a destination; nil: none.
-type DestTerms struct {
-	Transport mail.Transport
-	Queue     string
-	Terms     *Terms
 }
 
 // maxResting bounds the shared limits that are remembered only for what was counted.
@@ -183,15 +175,6 @@ func (n *shared) until(now int64) int64 {
 	return max(n.conns.Until(now), n.msgs.Until(now), n.rcpts.Until(now))
 }
 
-// newTerms carries out EventTerms.
-func (s *Scheduler) newTerms(list []DestTerms) {
-	for _, d := range list {
-		if t := s.transportIndex[d.Transport]; t != nil && t.queues[d.Queue] != nil {
-			s.setTerms(t.queues[d.Queue], d.Terms)
-		}
-	}
-}
-
 // setTerms brings a destination under the limits of its terms. The latest terms are right
 // about a limit that several destinations have: a table may have changed since the others
 // were told.
@@ -231,8 +214,16 @@ func (s *Scheduler) setTerms(q *queue, terms *Terms) {
 func (s *Scheduler) newShared(k sharedKey) *shared {
 	n := &shared{key: k}
 	n.stand.node = n
-	n.timer.kind, n.timer.shared = timerShared, n
-	n.recheck.kind, n.recheck.shared = timerBeyond, n
+	number := int32(len(s.numbered))
+	if k := len(s.numbers); k > 0 {
+		number = s.numbers[k-1]
+		s.numbers = s.numbers[:k-1]
+		s.numbered[number] = n
+	} else {
+		s.numbered = append(s.numbered, n)
+	}
+	n.timer.kind, n.timer.shared = timerShared, number
+	n.recheck.kind, n.recheck.shared = timerBeyond, number
 	if s.shares == nil {
 		s.shares = make(map[sharedKey]*shared)
 	}
@@ -301,7 +292,9 @@ func (s *Scheduler) moveQueue(q *queue, leaf *shared) {
 		a.backlog -= q.peers.n
 	}
 	q.leaf = leaf
-	q.stand.queue = q
+	if leaf != nil && q.stand == nil {
+		q.stand = &stander{queue: q}
+	}
 	for a := leaf; a != nil; a = a.parent {
 		a.backlog += q.peers.n
 	}
@@ -339,6 +332,8 @@ func (s *Scheduler) rest(n *shared) {
 	s.resting--
 	n.gone = true
 	delete(s.shares, n.key)
+	s.numbered[n.timer.shared] = nil
+	s.numbers = append(s.numbers, n.timer.shared)
 	if p := n.parent; p != nil {
 		n.parent = nil
 		p.members--

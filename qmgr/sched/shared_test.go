@@ -193,12 +193,12 @@ func TestSharedHistories(t *testing.T) {
 						return
 					}
 					// Where mail waits for its place already, some is told of it and some not.
+					site := w.terms["site"]
 					w.terms = randomTerms(r, randomLimits)
-					ev := Event{Kind: EventTerms}
+					w.terms["site"] = site
 					for _, d := range destinations[r.IntN(len(destinations)):] {
-						ev.Terms = append(ev.Terms, DestTerms{"smtp", d, w.terms[d]})
+						w.step(Event{Kind: EventTerms, Transport: "smtp", Site: d, Terms: w.terms[d]})
 					}
-					w.step(ev)
 				}
 			})
 		})

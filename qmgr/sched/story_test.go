@@ -335,19 +335,19 @@ func (st *story) terms(args []string) {
 			st.t.Fatalf("terms: %s?", a)
 		}
 	}
-	ev := Event{Kind: EventTerms}
+	var news []Event
 	for _, name := range strings.Split(args[0], ",") {
 		st.w.terms[name] = terms
 		for _, t := range st.w.s.transports {
 			if t.name != RetryTransport {
-				ev.Terms = append(ev.Terms, DestTerms{t.name, name, terms})
+				news = append(news, Event{Kind: EventTerms, Transport: t.name, Site: name, Terms: terms})
 			}
 		}
 		for _, site := range st.w.site {
 			terms.Rollup = terms.Rollup || site == name
 		}
 	}
-	st.w.step(ev)
+	st.w.step(news...)
 }
 
 // limits prints the shared limits.

@@ -26,12 +26,13 @@ type timer struct {
 	// When it fires, and its place in the heap; pos is 0 while it does not run.
 	at  int64
 	pos int32
+	// Of timerShared and timerBeyond: the number of the shared limit that it is part of.
+	shared int32
 	// What it is part of; kind says which one is set.
-	queue  *queue
-	tport  *transport
-	msg    *message
-	agent  *agent
-	shared *shared
+	queue *queue
+	tport *transport
+	msg   *message
+	agent *agent
 }
 
 func (t *timer) place(_ int, at int32) { t.pos = at }
@@ -78,9 +79,9 @@ func (s *Scheduler) fireTimers() {
 		case timerSweep:
 			s.sweep()
 		case timerShared:
-			s.settleShared(t.shared)
+			s.settleShared(s.numbered[t.shared])
 		case timerBeyond:
-			s.beyondDue(t.shared)
+			s.beyondDue(s.numbered[t.shared])
 		}
 	}
 }

@@ -197,9 +197,9 @@ func (s *Scheduler) handOut(e *entry) {
 	reuse := s.takeAgent(e)
 	s.stats.Decisions++
 	ef := Effect{Kind: EffectDeliver, ID: e.msg.id, Entry: e.id, Agent: e.agent.id, Reuse: reuse,
-		Transport: t.name, Nexthop: e.nexthop, Rcpts: e.rcpts}
+		Transport: t.name, Nexthop: e.nexthop(), Rcpts: e.rcpts}
 	if q.terms != nil {
-		ef.Most = q.terms.Reuse
+		ef.Most = int32(q.terms.Reuse)
 	}
 	if t.cfg.Mode == Thread {
 		// An idle agent's session is the cache: in thread mode the agent keeps it for

@@ -201,7 +201,7 @@ func (s *Scheduler) explainActive(m *message) []Reason {
 		} else if m.cmd != cmdNone {
 			r.Wait, r.Until = WaitCommand, time.Time{}
 		} else if m.parked.pause == beyondID && !m.deferred {
-			r.Wait, r.Until, r.Gate = WaitBeyond, time.Time{}, m.gate.String()
+			r.Wait, r.Until, r.Gate = WaitBeyond, time.Time{}, m.gate.key.String()
 		} else if m.parked.pause != 0 && !m.deferred {
 			r.Wait, r.Until, r.Pause = WaitPause, time.Time{}, m.parked.pause
 		}
@@ -213,7 +213,7 @@ func (s *Scheduler) explainActive(m *message) []Reason {
 // reason returns the part of a Reason that depends on the entry alone.
 func (e *entry) reason() Reason {
 	q := e.peer.queue
-	r := Reason{Transport: q.tport.name, Queue: q.name, Nexthop: e.nexthop, Count: len(e.rcpts), Since: toTime(e.since)}
+	r := Reason{Transport: q.tport.name, Queue: q.name, Nexthop: e.nexthop(), Count: len(e.rcpts), Since: toTime(e.since)}
 	r.Rcpts = slices.Clone(e.rcpts)
 	slices.Sort(r.Rcpts)
 	return r
@@ -234,7 +234,7 @@ func (s *Scheduler) explainWait(e *entry, r *Reason) {
 				break
 			}
 		}
-	case q.leaf != nil && !q.held:
+	case q.leaf != nil && !q.stand.held:
 		r.Wait = WaitShared
 		if n := s.gateOf(q); n != nil {
 			r.Gate, r.Limit = n.key.String(), n.limits.Concurrency
@@ -344,7 +344,7 @@ func (s *Scheduler) dest(q *queue) Dest {
 	if q.site != 0 {
 		d.Waiting = s.sites[q.site].n()
 	}
-	if q.stand.gate != nil {
+	if q.leaf != nil && q.stand.gate != nil {
 		if n := s.gateOf(q); n != nil {
 			d.Gate = n.key.String()
 			d.GateUntil = s.realTime(n.opens(s.now))
