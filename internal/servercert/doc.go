@@ -1,5 +1,5 @@
 // Package servercert has the certificates of this mail system's own TLS servers: the SMTP server
-// and the console. A [Keyring] reads them, and notices when their files change. They are in files
+// and the web services. A [Keyring] reads them, and notices when their files change. They are in files
 // of the administrator's (smtpd_tls_chain_files and so on), or else, with tls_acme, in a [Store],
 // where the acme service keeps what it gets from a certification authority.
 //
