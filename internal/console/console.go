@@ -53,9 +53,10 @@
 // # Parameters
 //
 // api_token_directory, console_hosts, console_listen, console_operators, console_tls, console_user_maps,
-// data_directory, maillog_file, message_size_limit, myhostname, queue_directory, queue_minfree, queue_history_directory,
-// queue_history_limit, queue_history_time, queue_service_name, smtpd_tls_cert_file,
-// smtpd_tls_chain_files, smtpd_tls_key_file, tls_acme, track_index_directory, track_index_limit.
+// data_directory, maillog_file, message_size_limit, myhostname, queue_directory, queue_history_directory,
+// queue_history_limit, queue_history_time, queue_minfree, queue_service_name, smtpd_tls_cert_file,
+// smtpd_tls_chain_files, smtpd_tls_key_file, spool_content_directory, spool_inline_limit, tls_acme,
+// track_index_directory, track_index_limit.
 //
 // # Diagnostics
 //

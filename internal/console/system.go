@@ -49,7 +49,7 @@ type System struct {
 
 // A Disk is a file system that the mail system writes to.
 type Disk struct {
-	Uses   []string `json:"uses" doc:"What is there: queue, data, log, history of the queue"`
+	Uses   []string `json:"uses" doc:"What is there: queue, data, content of large messages, history of the queue, log"`
 	Path   string   `json:"path" doc:"One of the directories"`
 	Octets int64    `json:"octets"`
 	Free   int64    `json:"free" doc:"Octets that the mail system can use"`
@@ -154,9 +154,9 @@ func (s *System) problem(format string, args ...any) {
 // disks looks at the file systems, each once.
 func (m *machine) disks(s *System) {
 	places := []struct{ use, path string }{{"queue", m.cfg.String("queue_directory")}, {"data", m.cfg.String("data_directory")},
-		{"history of the queue", m.cfg.String("queue_history_directory")}, {"log", ""}}
+		{"content of large messages", m.cfg.String("spool_content_directory")}, {"history of the queue", m.cfg.String("queue_history_directory")}}
 	if name := m.logName(); name != "" {
-		places[3].path = filepath.Dir(name)
+		places = append(places, struct{ use, path string }{"log", filepath.Dir(name)})
 	}
 	at := map[unix.Fsid]int{}
 	for _, p := range places {
@@ -180,10 +180,14 @@ func (m *machine) disks(s *System) {
 	}
 }
 
-// needed is how many octets have to be free for mail to be accepted: the SMTP server wants room
-// for a large message, too.
+// needed is how many octets have to be free on the queue's disk for mail to be accepted: the SMTP
+// server wants room for the largest message that goes there, too.
 func (m *machine) needed() int64 {
-	return max(m.cfg.Bytes("queue_minfree"), m.cfg.Bytes("message_size_limit")*3/2)
+	most := m.cfg.Bytes("message_size_limit")
+	if inline := m.cfg.Bytes("spool_inline_limit"); m.cfg.String("spool_content_directory") != "" && (most == 0 || inline < most) {
+		most = inline
+	}
+	return max(m.cfg.Bytes("queue_minfree"), most+most/2)
 }
 
 // spool looks at the segments of the queue's log.

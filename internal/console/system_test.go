@@ -60,6 +60,10 @@ func TestSystem(t *testing.T) {
 			t.Errorf("%q lacks %q", text, part)
 		}
 	}
+	m, _ = lookAt(t, "spool_content_directory = "+t.TempDir()+"\nspool_inline_limit = 100000\nmessage_size_limit = 90000000\n")
+	if s := m.look(now); s.Spool.Minfree != 150000 || !strings.Contains(strings.Join(s.Disks[0].Uses, ", "), "content of large messages") {
+		t.Errorf("%+v %+v", s.Spool, s.Disks)
+	}
 	m, _ = lookAt(t, "maillog_file =\n")
 	if s := m.look(now); s.Log != (LogFile{}) || s.Spool.Segments != 0 {
 		t.Errorf("%+v", s)
