@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
+	"posthaste/qmgr/sched"
 )
 
 // What cleanup refuses to record the operator is told of, who would believe
@@ -158,6 +159,37 @@ func TestVanished(t *testing.T) {
 	st.waitOp(ids[0], "its removal", removed)
 	st.waitExplain(ids[1], "deferred queue")
 	if log := st.log.String(); !strings.Contains(log, string(ids[0])+": removed") || strings.Contains(log, string(ids[1])+": removed") {
+		t.Error(log)
+	}
+	st.quiet()
+}
+
+// While a message is being queued again it is no wonder that cleanup does not have the old one any more.
+func TestRequeuedHasNotVanished(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	m := many(1, "to.test")
+	m.Queue, m.Attempts, m.Next = queue.Deferred, 1, time.Now().Add(time.Hour)
+	id := st.fill(m)[0]
+	st.located[id] = true
+	gate := make(chan struct{})
+	st.gate = gate
+	st.run()
+	st.order(proto.Command{Verb: proto.VerbRequeue, ID: id})
+	st.until("it is being queued again", func() bool {
+		gone := make(chan bool)
+		st.srv.post(func() {
+			_, ok := st.srv.sched.Lookup(msgID(id))
+			gone <- !ok && st.srv.messages[msgID(id)] != nil
+		}, sched.Event{})
+		return <-gone
+	})
+	done := make(chan bool)
+	st.srv.post(func() { st.srv.log.vanished(id); close(done) }, sched.Event{})
+	<-done
+	close(gate)
+	st.until("it is queued again", func() bool { return strings.Contains(st.log.String(), string(id)+": requeued as ") })
+	if log := st.log.String(); strings.Contains(log, string(id)+": removed") {
 		t.Error(log)
 	}
 	st.quiet()
