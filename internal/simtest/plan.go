@@ -194,6 +194,7 @@ func (c *Counts) add(o Counts) {
 	c.Faults += o.Faults
 	c.Followed += o.Followed
 	c.Unfollowed += o.Unfollowed
+	c.Parked += o.Parked
 	c.Virtual += o.Virtual
 }
 

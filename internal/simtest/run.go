@@ -77,10 +77,17 @@ smtpd_peername_lookup = no
 // concurrency is default_destination_concurrency_limit of all settings.
 const concurrency = 2
 
+// limits are narrow enough for much of the mail to wait for them, in the active queue and outside.
+const limits = `destination_rollup = yes
+destination_provider_maps = inline:{ {.test = sim} }
+destination_limit_maps = inline:{ {provider:sim = concurrency=3, messages=600/min} {* = connections=300/min, messages_per_connection=3} {two.test = recipients=100000/d} }
+shared_limit_active_limit = 2
+`
+
 var variants = []string{
 	"in_flow_delay = 0\n",
 	"in_flow_delay = 1s\ndefault_process_limit = 3\nspool_exact_doubt = yes\n",
-	"smtp_destination_recipient_limit = 2\nspool_commit_delay = 1s\n",
+	"smtp_destination_recipient_limit = 2\nspool_commit_delay = 1s\n" + limits,
 	"spool_exact_doubt = yes\ndefault_process_limit = 1\nsmtp_connection_cache_on_demand = no\ndelay_warning_time = 10m\n",
 }
 
@@ -186,7 +193,9 @@ type Counts struct {
 	// How often a cleanup went on from what it had read while its predecessor had the queue, and how
 	// often that was of no use although the predecessor had ended in good order.
 	Followed, Unfollowed int
-	Virtual              time.Duration
+	// How often mail was parked outside the active queue for a limit that its destination shares.
+	Parked  int
+	Virtual time.Duration
 }
 
 // Run carries out a plan.
@@ -336,6 +345,7 @@ func (s *site) outcome() Outcome {
 	s.drop.left()
 	out.Errors = s.books.check(out.Log)
 	out.Doing = s.books.counts
+	out.Doing.Parked = strings.Count(out.Log, "waiting for the limit of provider sim")
 	out.Doing.Unfollowed = strings.Count(out.Log, "what was read while the predecessor had it was of no use")
 	out.Doing.Followed = strings.Count(out.Log, "took over the queue: ") - out.Doing.Unfollowed
 	return out

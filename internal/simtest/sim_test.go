@@ -82,6 +82,9 @@ func TestSeeds(t *testing.T) {
 	if count >= 100 && sum.Followed == 0 {
 		t.Error("no cleanup has gone on from what it had read while its predecessor had the queue")
 	}
+	if count >= 100 && sum.Parked == 0 {
+		t.Error("no mail was ever parked for a shared limit")
+	}
 	t.Logf("%d seeds in %v: %d steps, %+v; first seed %d", count, time.Since(begun).Round(time.Millisecond), steps, sum, *first)
 }
 
