@@ -182,6 +182,7 @@ type listed struct {
 	now     map[int]mail.Outcome // failures of this stay in the active queue
 	next    int                  // cursor behind it
 	pending int                  // recipients without a final outcome
+	waits   map[int]string       // recipients that wait for a shared limit, and what for; nil: there are none
 	rules   *ruleset             // by which mail is not tried; nil: there are none, or the message is on hold
 	limits  *ruleset             // of destinations; nil likewise
 	at      time.Time            // when this was so
@@ -259,11 +260,26 @@ func (s *Server) listed(m *message, info sched.Info, brief bool) listed {
 		ForcedExpire: info.Flags&sched.FlagExpire != 0}}
 	if m.active != nil {
 		l.now = maps.Clone(m.active.outcomes)
+		s.sched.Shut(m.num, l.shut)
 	}
 	if info.Queue != sched.QueueHold {
 		l.rules, l.limits, l.at = s.rules.set, s.rules.limits, s.now
 	}
 	return l
+}
+
+// shut notes that recipients wait for a shared limit.
+func (l *listed) shut(rcpts []int, gate string, until time.Time) {
+	if l.waits == nil {
+		l.waits = make(map[int]string)
+	}
+	text := "waits for the limit of " + gate
+	if !until.IsZero() {
+		text += " until " + until.Format(time.DateTime)
+	}
+	for _, i := range rcpts {
+		l.waits[i] = text
+	}
 }
 
 // fill reads the rest of a listed message. It returns false when the message has left
@@ -303,7 +319,7 @@ func (s *Server) complete(l *listed, env *mail.Envelope, rcpts []mail.Recipient,
 		}
 		if !m.isDone(i) {
 			o := cmp.Or(last[i], &none)
-			to := proto.ItemRcpt{Address: rc.Address, Orig: rc.Original, Reason: o.Why(), Status: o.Status}
+			to := proto.ItemRcpt{Address: rc.Address, Orig: rc.Original, Reason: o.Why(), Status: o.Status, Waits: l.waits[i]}
 			if r := s.ruleFor(l.rules, env, rc.Address, l.at); r != nil && !r.queueOnly {
 				to.Suspended = r.target.String()
 				if text := r.reason(); text != to.Reason {

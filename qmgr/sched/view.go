@@ -259,6 +259,27 @@ func (s *Scheduler) explainWait(e *entry, r *Reason) {
 	}
 }
 
+// Shut calls f for the recipients of an active message that wait for a shared limit: with
+// the limit, and until when at least; zero: until a delivery ends. The numbers are not to be
+// changed, nor kept.
+func (s *Scheduler) Shut(id MsgID, f func(rcpts []int, gate string, until time.Time)) {
+	m := s.activeMessage(id)
+	if m == nil || len(s.shares) == 0 {
+		return
+	}
+	for _, j := range m.jobs {
+		for _, p := range j.peers {
+			if q := p.queue; q.leaf == nil || q.stand.held {
+				continue
+			} else if n := s.gateOf(q); n != nil {
+				for e := p.head; e != nil; e = e.nxt {
+					f(e.rcpts, n.key.String(), s.realTime(n.opens(s.now)))
+				}
+			}
+		}
+	}
+}
+
 // Lookup returns the description of one message; false if the scheduler does not know it.
 func (s *Scheduler) Lookup(id MsgID) (Info, bool) {
 	i := s.recs.find(id)
