@@ -156,3 +156,19 @@ func BenchmarkAdd(b *testing.B) {
 		book.Add(now, "smtp:a.test", Parse(reply), reply)
 	}
 }
+
+// FuzzParse: whatever a host says becomes a group that can be shown and compared, and is its own group.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{"421 4.7.0 too many connections from 198.51.100.7", "host a[192.0.2.1] said: 550-5.1.1 <x@y.test>: no 550 5.1.1 such user (in reply to RCPT TO command)", "connect to a[::1]:25: Connection refused", "250", "4", "\xff\x00", "host a said: "} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		a := Parse(s)
+		if len(a.Text) > MaxText || !utf8.ValidString(a.Text) || strings.ContainsAny(a.Text, "0123456789@\n\x1b") || a.Status != "" && !isStatus(a.Status) {
+			t.Errorf("%q: %+v", s, a)
+		}
+		if again := Parse(fmt.Sprint(a.Code, " ", a.Text)); a.Code > 0 && a.Status == "" && (again.Code != a.Code || again.Text != a.Text) && len(a.Text) < MaxText/2 {
+			t.Errorf("%q: %+v, and then %+v", s, a, again)
+		}
+	})
+}
