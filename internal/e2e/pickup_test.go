@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -46,6 +47,34 @@ func TestPickupReturns(t *testing.T) {
 	returned(ours, 3)
 	if text := strings.Join(ours.reported(), "\n"); !strings.Contains(text, "\nStatus: 5.3.4\nDiagnostic-Code: X-Postfix; the message header is too long\n") {
 		t.Errorf("reported:\n%s", text)
+	}
+}
+
+// What was in maildrop when a pickup process died is named as mail that may be queued twice, in a chroot as well. What is
+// there after a stop is not.
+func TestPickupDied(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, nil)
+	s := newSystem(t, options{main: next.relayhost(), master: "pickup unix n - y 60 1 pickup\n"})
+	doubt := regexp.MustCompile(`in doubt: a pickup process that died may have queued it already`)
+	for n, dies := range []bool{false, true, false} {
+		s.stop()
+		if _, err := os.Stat(s.path("data", "pickup", "running")); err == nil {
+			t.Errorf("after end %d: pickup has not come to its end", n)
+		}
+		if dies { // as if it had not
+			s.write("data/pickup/running", "")
+		}
+		s.operate("Subject: x\n\nx\n", "sendmail", "-f", "a@from.test", "b@to.test")
+		s.start()
+		s.eventually("it arrives, and that is recorded", func() bool { return strings.Count(s.log(), ": removed") == n+1 })
+		want := 0
+		if n > 0 {
+			want = 1
+		}
+		if got := len(doubt.FindAllString(s.log(), -1)); got != want {
+			t.Errorf("after end %d: %d messages in doubt, want %d", n, got, want)
+		}
 	}
 }
 
