@@ -333,7 +333,9 @@ func (s *Server) portrayRelays(p *portrait, hops map[string]bool, last []string)
 	})
 	var relays []proto.DestInfo
 	if len(hops) > 0 {
-		relays = s.destInfos(s.now, func(transport, nexthop string) bool { return hops[hopName(mail.Transport(transport), mail.Nexthop(nexthop))] })
+		relays = s.destInfos(s.now, func(transport, nexthop string) bool {
+			return hops[hopName(mail.Transport(transport), mail.Nexthop(nexthop))]
+		})
 	}
 	for _, d := range relays {
 		text := fmt.Sprintf("  its mail goes by %s to %s", d.Transport, d.Nexthop)

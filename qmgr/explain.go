@@ -40,11 +40,13 @@ type explanation struct {
 	last  map[int]mail.Outcome
 	// The queue that it was in when it was asked about.
 	queue sched.Queue
+	tried int      // how often
 	rules *ruleset // in force; nil when none needs to be looked for
 	named []*rule  // those that a group names already
 	// further lines about rules that no group names
 	paused []string
 	at     time.Time
+	starts time.Time // when it is to be tried first; zero: at once, or it was tried
 }
 
 // explain answers a request for a message. The loop collects what is in memory; what is
@@ -57,7 +59,7 @@ func (s *Server) explain(r *ipc.Request, id mail.QueueID) {
 		return
 	}
 	// m is cloned because the loop goes on to change it while the task reads.
-	e := &explanation{m: &message{id: m.id, ref: m.ref, nrcpt: m.nrcpt, done: slices.Clone(m.done)}, queue: info.Queue,
+	e := &explanation{m: &message{id: m.id, ref: m.ref, nrcpt: m.nrcpt, done: slices.Clone(m.done)}, queue: info.Queue, tried: info.Attempts,
 		rcpts: make(map[int]string), last: make(map[int]mail.Outcome)}
 	e.head = fmt.Sprintf("%s: %s queue since %s, %d octets, %d of %d recipients pending, tried %d times", m.id, info.Queue,
 		info.Created.Format(time.DateTime), info.Size, info.Pending, m.nrcpt, info.Attempts)
@@ -103,6 +105,9 @@ func (s *Server) lookUp(e *explanation) {
 	st, err := s.opt.Open(s.ctx, e.m.ref, e.m.id)
 	if err != nil {
 		return
+	}
+	if env, err := st.Envelope(); err == nil && e.tried == 0 && env.SendAt.After(time.Now()) {
+		e.starts = env.SendAt
 	}
 	if outcomes, err := st.Outcomes(); err == nil {
 		for _, o := range outcomes {
@@ -188,6 +193,9 @@ func (e *explanation) recipient(i int) string {
 	}
 	o, ok := e.last[i]
 	if !ok {
+		if !e.starts.IsZero() {
+			return addr + ": " + startsText(e.starts)
+		}
 		return addr + ": not tried yet"
 	}
 	text := fmt.Sprintf("%s: at %s %s: %s %s", addr, o.When.Format(time.DateTime), cmp.Or(o.Relay, "none"), o.Status,

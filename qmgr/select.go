@@ -342,7 +342,7 @@ func (s *Server) carryOut(c *selecting) {
 		}
 		if c.q.Verb != 0 {
 			s.operate(sched.Event{Kind: eventKinds[c.q.Verb], ID: info.ID, Scope: sched.ScopeMessage,
-				Now: c.q.Now && info.Queue != sched.QueueHold})
+				Now: c.q.Now && info.Queue != sched.QueueHold || c.q.Verb == proto.VerbFlush && len(c.q.IDs) > 0})
 		}
 		c.reply.IDs = append(c.reply.IDs, id)
 		c.reply.Octets += info.Size

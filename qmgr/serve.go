@@ -337,11 +337,19 @@ func (s *Server) complete(l *listed, env *mail.Envelope, rcpts []mail.Recipient,
 			if r := s.diversionFor(env, rc.Address); r != nil {
 				to.Diverted = r.target.String()
 			}
+			if l.item.Attempts == 0 && env.SendAt.After(time.Now()) {
+				to.Waits = startsText(env.SendAt)
+			}
 			size += to.Size()
 			l.item.Recipients = append(l.item.Recipients, to)
 		}
 	}
 	return len(l.item.Recipients) > 0
+}
+
+// startsText says that a message is to be tried later, for operators.
+func startsText(at time.Time) string {
+	return "to be tried first at " + at.Format(time.DateTime) + ", as its sender has asked"
 }
 
 // last is the latest outcome of each recipient: from this stay in the active queue, or as
@@ -436,7 +444,7 @@ func (s *Server) flushCommand(r *ipc.Request, q *proto.Command) {
 	ev := sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeAll}
 	switch {
 	case q.ID != "":
-		ev.Scope, ev.ID = sched.ScopeMessage, msgID(q.ID)
+		ev.Scope, ev.ID, ev.Now = sched.ScopeMessage, msgID(q.ID), true
 		s.summon(numbers(q.ID), func() {
 			if !s.knows(ev.ID) {
 				r.Reply(&proto.CommandReply{Denied: "no such message in the queue"})

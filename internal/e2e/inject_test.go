@@ -117,6 +117,49 @@ func TestInject(t *testing.T) {
 	})
 }
 
+// Mail for later waits, says why, and is not sent by a flush of the queue, but by one of it by name. It waits
+// longer than the longest back-off, and its lifetime has not begun.
+func TestSendAt(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, nil)
+	in := newInjector(t, next.relayhost(), options{})
+	at := time.Now().Add(10 * 24 * time.Hour)
+	var r struct{ Messages []struct{ ID string } }
+	for _, key := range []string{"", "k"} {
+		var header []string
+		if key != "" {
+			header = []string{"Idempotency-Key", key}
+		}
+		status, text, _ := in.post("/v1/messages", "application/json", fmt.Sprintf(`{"from": "ann@from.test", "to": ["later@to.test"], "text": "x", "send_at": %d}`, at.Unix()), header...)
+		if err := json.Unmarshal([]byte(text), &r); err != nil || status != 200 {
+			t.Fatalf("%d %s", status, text)
+		}
+	}
+	id := r.Messages[0].ID
+	waits := "to be tried first at " + at.Truncate(time.Second).Format(time.DateTime) + ", as its sender has asked"
+	in.s.eventually("mailq says why it waits", func() bool {
+		out, _ := in.s.tool(nil, "mailq")
+		return strings.Count(out, "("+waits+")") == 2
+	})
+	if out, status := in.s.tool(nil, "explain", id); status != 0 || !strings.Contains(out, "later@to.test: "+waits) {
+		t.Errorf("explain: %d %s", status, out)
+	}
+	for _, flush := range [][]string{{"postqueue", "-f"}, {"queue", "flush", "--sender", "ann@from.test"}} {
+		if out, status := in.s.tool(nil, flush...); status != 0 {
+			t.Errorf("%q: %d %s", flush, status, out)
+		}
+		in.s.mustSend("ann@from.test", []string{"now@to.test"}, "Subject: x\n\nbody\n")
+	}
+	in.s.waitLogN(`to=<now@to\.test>.*status=sent`, 2)
+	if out, status := in.s.tool(nil, "postqueue", "-i", id); status != 0 {
+		t.Errorf("postqueue -i: %d %s", status, out)
+	}
+	in.s.waitLog(id + `: to=<later@to\.test>.*status=sent`)
+	if n := len(next.received()); n != 3 {
+		t.Errorf("%d messages have arrived, want the two for now and the one that was asked for", n)
+	}
+}
+
 // The service is killed while it queues the messages of requests with a key. Repeated, they are carried
 // out once: each recipient has one message, and the answer of the request is the same when it is asked
 // for again.

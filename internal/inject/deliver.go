@@ -25,7 +25,8 @@ const (
 	// syncs, so more are faster.
 	parallel = 64
 	// releaseTime is how long the messages of a request with an idempotency key wait in the queue if
-	// nobody releases them: the time in which it can be found out whether they are there.
+	// nobody releases them: the time in which it can be found out whether they are there. The queue
+	// manager keeps no message waiting for longer than the longest back-off.
 	releaseTime = 15 * time.Minute
 )
 
@@ -44,6 +45,7 @@ type door struct {
 	journal  *journal
 	quota    *quota
 	release  func(ids []mail.QueueID)
+	patience time.Duration // releaseTime, or maximal_backoff_time if that is less
 	now      func() time.Time
 	slots    chan struct{} // bounds what is on its way to cleanup
 	flags    proto.SubmitFlags
@@ -161,7 +163,7 @@ func (d *door) wait(sendAt time.Time) (until time.Time, hold bool) {
 	if sendAt.After(now.Add(time.Minute)) {
 		return sendAt, false
 	}
-	return now.Add(releaseTime), true
+	return now.Add(d.patience), true
 }
 
 // finish records the answer, and has the messages tried.
@@ -264,6 +266,9 @@ func (d *door) open(who *caller, o *order, x *draft, e *entry) (*submit.Message,
 		env.Recipients[i] = r.recipient()
 	}
 	opt := submit.Options{Flags: d.flags | d.autoUTF8, Limit: commitTimeout}
+	if o.m.sendAt.After(now) {
+		env.SendAt = o.m.sendAt
+	}
 	switch {
 	case e != nil:
 		opt.State = &queue.Change{Set: queue.SetQueue | queue.SetNextAttempt, Queue: queue.Deferred, NextAttempt: e.until}
@@ -358,7 +363,7 @@ func (d *door) look(e *entry) (found []mail.QueueID, err error) {
 	}
 	now := d.now()
 	// What was not there shortly before it could be tried was not there at all.
-	if missing && !now.Before(e.until) && e.checked.Before(e.until.Add(-time.Minute)) {
+	if missing && !now.Before(e.until) && e.checked.Before(e.until.Add(-d.patience/15)) {
 		if err := d.journal.doubt(e); err != nil {
 			d.log.Warning("%v", err)
 		}

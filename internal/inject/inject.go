@@ -25,7 +25,7 @@
 // an idempotency key it may ask again: the same key, with the same request, is carried out once, and
 // gets the same answer for inject_idempotency_time, also if the service died in between. The key is
 // recorded before the messages are queued, with their queue IDs; the messages are not tried before the
-// answer is recorded, or until 15 minutes have passed, so that it can always be found out which of
+// answer is recorded, or until 15 minutes (or maximal_backoff_time) have passed, so that it can always be found out which of
 // them are in the queue. A repeated key with another request is refused (422), and one whose request is
 // under way as well (409).
 //
@@ -61,7 +61,7 @@
 // api_token_directory, content_filter, data_directory, in_flow_delay, inject_attachment_limit,
 // inject_batch_limit, inject_clients, inject_directory, inject_idempotency_limit,
 // inject_idempotency_time, inject_memory_limit, inject_recipient_limit, inject_schedule_limit,
-// inject_tls, message_size_limit, receive_override_options, smtpd_hide_client_session,
+// inject_tls, maximal_backoff_time, message_size_limit, receive_override_options, smtpd_hide_client_session,
 // smtputf8_autodetect_classes, smtputf8_enable.
 //
 // # Diagnostics
@@ -182,6 +182,7 @@ func (d *door) read(cfg *config.Config) {
 	d.autoUTF8 = proto.AutoUTF8(cfg.List("smtputf8_autodetect_classes"), "sendmail")
 	d.filter, d.hostname, d.mailName = cfg.String("content_filter"), cfg.String("myhostname"), cfg.String("mail_name")
 	d.hide = cfg.Bool("smtpd_hide_client_session")
+	d.patience = min(releaseTime, cfg.Duration("maximal_backoff_time"))
 }
 
 // readLimits reads those of main.cf.

@@ -433,8 +433,8 @@ func TestSendAt(t *testing.T) {
 		t.Fatalf("%d %s", status, text)
 	}
 	for _, g := range w.mails() {
-		if s := g.State; s == nil || s.Set != queue.SetQueue|queue.SetNextAttempt || s.Queue != queue.Deferred || !s.NextAttempt.Equal(at) {
-			t.Errorf("%+v", g.State)
+		if s := g.State; s == nil || s.Set != queue.SetQueue|queue.SetNextAttempt || s.Queue != queue.Deferred || !s.NextAttempt.Equal(at) || !g.Envelope.SendAt.Equal(at) {
+			t.Errorf("%+v %v", g.State, g.Envelope.SendAt)
 		}
 	}
 	for when, want := range map[string]int{`"tomorrow"`: 422, `true`: 400, `"2020-01-01T00:00:00Z"`: 200, fmt.Sprint(at.Add(time.Hour).Unix()): 422} {

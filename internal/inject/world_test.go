@@ -127,7 +127,7 @@ func (w *world) newDoor() {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { out.run(ctx) })
-	w.server.door = &door{submit: submitter, cleanup: cleanup, log: w.server.log, journal: keys, quota: counts, release: out.add, now: w.clock,
+	w.server.door = &door{submit: submitter, cleanup: cleanup, log: w.server.log, journal: keys, quota: counts, release: out.add, patience: releaseTime, now: w.clock,
 		slots: make(chan struct{}, 100), flags: proto.SubmitFilter, hostname: "mta.test", mailName: "Posthaste"}
 	out.add(keys.recent(w.clock().Add(-releaseTime)))
 	w.leave = func() {

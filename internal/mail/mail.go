@@ -125,6 +125,8 @@ type Envelope struct {
 	VERP           string // two delimiter characters; empty: no VERP
 	RequireTLS     bool   // RFC 8689
 	TLSOptional    bool   // TLS-Required: no, RFC 8689 section 5
+	// SendAt is when the message is to be tried first, and what its lifetime counts from; zero: at once.
+	SendAt time.Time
 
 	Recipients []Recipient
 }

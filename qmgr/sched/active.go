@@ -6,6 +6,7 @@ package sched
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
@@ -173,6 +174,10 @@ func (s *Scheduler) loaded(ev *Event) {
 	rec.rcpts = int32(m.rcptCount + m.late + len(ev.Rcpts) + m.unread)
 	m.failed = m.failed || ev.Failed
 	switch {
+	case s.early(rec, ev.Starts):
+		m.starts = toMicros(ev.Starts)
+		m.late += len(ev.Rcpts)
+		m.giveUpReading()
 	case m.unread > 0 && stalled:
 		// Recipients that are said to be there cannot be had. Not to ask for ever,
 		// and not to lose them either.
@@ -231,6 +236,15 @@ func (q *queue) hopFor(r *Rcpt) *mail.Nexthop {
 
 // sameHop says whether two next hops of one queue are the same.
 func sameHop(a, b *mail.Nexthop) bool { return a == b || a != nil && b != nil && *a == *b }
+
+// early says whether a message is not to be tried yet, and has its lifetime count from when it is.
+func (s *Scheduler) early(rec *record, starts time.Time) bool {
+	if starts.IsZero() {
+		return false
+	}
+	rec.created = max(rec.created, toMicros(starts))
+	return rec.created > s.clock.wall && rec.attempts == 0 && rec.flags&(flagNow|FlagExpire) == 0
+}
 
 // giveUpReading leaves the recipients that have not been read for the message's next
 // attempt.

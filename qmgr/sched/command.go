@@ -136,6 +136,9 @@ func (s *Scheduler) expire(i int32, now bool) {
 func (s *Scheduler) flush(ev *Event) {
 	switch ev.Scope {
 	case ScopeMessage:
+		if ev.Now {
+			s.flushOne(ev.ID, flagNow)
+		}
 		s.flushOne(ev.ID, flagFlush|flagRevive)
 	case ScopeSite:
 		s.reviveAll(false)

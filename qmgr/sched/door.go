@@ -87,7 +87,7 @@ const (
 	// queue or was not needed.
 	EventNotified
 
-	// EventFlush: try now. Scope: ScopeAll, ScopeSite (Site, and IDs of messages
+	// EventFlush: try now. Now (ScopeMessage): also what is to be tried first later. Scope: ScopeAll, ScopeSite (Site, and IDs of messages
 	// that the shell knows to wait for it), ScopeMessage (ID).
 	EventFlush
 
@@ -165,12 +165,16 @@ type Event struct {
 
 	Arrival Arrival // EventQueued
 
-	Rcpts   []Rcpt // EventLoaded: at most the Max asked for
-	Next    int    // EventLoaded: index of the first recipient not read, for the next EffectLoad
-	Unread  int    // EventLoaded: undelivered recipients not read yet; 0: all were read
-	Single  bool   // EventLoaded: as FlagSingleRcpt, for a shell that knows it only now
-	Failed  bool   // EventLoaded: besides Rcpts there were recipients that have failed for good, and of whom the sender has not been told
-	Corrupt bool   // EventLoadFailed: the message is to be set aside
+	Rcpts  []Rcpt // EventLoaded: at most the Max asked for
+	Next   int    // EventLoaded: index of the first recipient not read, for the next EffectLoad
+	Unread int    // EventLoaded: undelivered recipients not read yet; 0: all were read
+	Single bool   // EventLoaded: as FlagSingleRcpt, for a shell that knows it only now
+	Failed bool   // EventLoaded: besides Rcpts there were recipients that have failed for good, and of whom the sender has not been told
+	// Starts of EventLoaded is when the message is to be tried first; zero: at once. Until then it
+	// goes back to the deferred queue, which counts as no attempt, unless it was flushed by its
+	// name. Its lifetime and its back-off count from then.
+	Starts  time.Time
+	Corrupt bool // EventLoadFailed: the message is to be set aside
 
 	Entry  EntryID // EventDone, EventLost
 	Result Result  // EventDone

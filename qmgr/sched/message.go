@@ -55,7 +55,9 @@ type message struct {
 	sweeps   int  // looks at it, whether it is out of time
 	swept    bool // out of time while it waited: what is left goes to retry
 	fresh    bool // it is new: it has not waited outside the active queue
-	asked    bool // the notice of expiry or delay was tried in this stay
+	// When it is to be tried first, by the wall clock, if it was read before that; else 0.
+	starts int64
+	asked  bool // the notice of expiry or delay was tried in this stay
 	// The notice that has been asked for and not answered; 0: none.
 	notifying Notice
 	// The command that waits for its deliveries to end.
@@ -209,7 +211,9 @@ func (s *Scheduler) postpone(m *message) {
 		k = m.later
 	}
 	// Nothing was tried, so no attempt is counted and the back-off does not grow.
-	if m.parked.pause != 0 && !m.deferred { // nothing was tried in vain
+	if m.starts != 0 {
+		rec.next = s.now + max(m.starts-s.clock.wall, 0)
+	} else if m.parked.pause != 0 && !m.deferred { // nothing was tried in vain
 		k = m.parked
 		rec.next = s.parkTime(m)
 	} else {

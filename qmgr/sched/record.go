@@ -34,7 +34,8 @@ const (
 	flagFlush  Flags = 1 << 15 // a flush: overrides defer_transports, queue-only destinations
 	flagRevive Flags = 1 << 14 // a flush of this message: dead destinations on its way are forgotten
 	flagFar    Flags = 1 << 13 // deferred, beyond the edge, and that has been said or is to be
-	flagsOwn         = flagFlush | flagRevive | flagFar
+	flagNow    Flags = 1 << 12 // a flush of this message by its name: it is tried before its first time
+	flagsOwn         = flagFlush | flagRevive | flagFar | flagNow
 )
 
 // A record is what is kept of every message that is known, wherever it is: 72 bytes without
