@@ -1,9 +1,12 @@
 package e2e
 
 import (
+	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -27,12 +30,20 @@ func newInjector(t *testing.T, main string, o options) *injector {
 	o.main = main + o.main
 	o.master += in.address + " inet n - n - - inject\n"
 	in.s = newSystem(t, o)
+	if !o.unstarted {
+		in.makeToken()
+	}
+	return in
+}
+
+// makeToken makes the token that it uses.
+func (in *injector) makeToken() {
+	in.s.t.Helper()
 	out, status := in.s.tool(nil, "token", "add", "-s", "from.test", "-t", "acme", "app")
 	if status != 0 {
-		t.Fatalf("token add: %d %s", status, out)
+		in.s.t.Fatalf("token add: %d %s", status, out)
 	}
 	in.token = strings.TrimSpace(out)
-	return in
 }
 
 // post makes a request. The status is 0 if there is no answer.
@@ -158,6 +169,71 @@ func TestSendAt(t *testing.T) {
 	if n := len(next.received()); n != 3 {
 		t.Errorf("%d messages have arrived, want the two for now and the one that was asked for", n)
 	}
+}
+
+// With inject_tls the service speaks TLS, with HTTP/2 and without, on the addresses that it has and on a socket of
+// this machine; a reload under way loses no request. Without it, it does not serve other machines.
+func TestInjectListens(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, nil)
+	in := newInjector(t, next.relayhost(), options{unstarted: true, main: "inject_tls = yes\nsmtpd_tls_chain_files = {dir}/etc/key.pem, {dir}/etc/cert.pem\n",
+		master: "inject unix n - n - - inject -o inject_directory={dir}/data/inject2\ntwice unix n - n - - inject\n"})
+	makeCertificate(t, in.s.path("etc", "key.pem"), in.s.path("etc", "cert.pem"))
+	in.s.start()
+	in.makeToken()
+	message := `{"from": "ann@from.test", "to": ["a@to.test"], "text": "x"}`
+	client := func(two bool, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *http.Client {
+		tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: two, DialContext: dial}
+		t.Cleanup(tr.CloseIdleConnections)
+		return &http.Client{Transport: tr}
+	}
+	clients := map[string]*http.Client{"HTTP/1.1": client(false, nil), "HTTP/2.0": client(true, nil),
+		"socket": client(false, func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", in.s.path("spool", "public", "inject"))
+		})}
+	send := func(name string) {
+		req, err := http.NewRequest("POST", "https://"+in.address+"/v1/messages", strings.NewReader(message))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Authorization", "Bearer "+in.token)
+		resp, err := clients[name].Do(req)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			return
+		}
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != 200 || name != "socket" && resp.Proto != name {
+			t.Errorf("%s: %s %d %v %s", name, resp.Proto, resp.StatusCode, err, b)
+		}
+	}
+	for name := range clients {
+		send(name)
+	}
+	in.s.waitLog(`with HTTPS|status=sent`)
+	if !strings.Contains(next.received()[0].data, " with HTTPS id ") {
+		t.Errorf("%s", next.received()[0].data)
+	}
+	if c, err := net.Dial("unix", in.s.path("spool", "public", "twice")); err != nil {
+		t.Error(err)
+	} else {
+		defer c.Close()
+	}
+	in.s.waitLog(`inject\[\d+\]: fatal: inject_directory = \S+: another service of master\.cf uses it`)
+	if out, status := in.s.tool(nil, "reload"); status != 0 {
+		t.Errorf("reload: %d %s", status, out)
+	}
+	for name := range clients {
+		clients[name].CloseIdleConnections()
+		send(name)
+	}
+	in.s.stop()
+	in.s.configure("inject_tls = no\n", strings.Replace(in.address, "127.0.0.1", "0.0.0.0", 1)+" inet n - n - - inject\n")
+	in.s.start()
+	go in.post("/v1/messages", "application/json", message) // which has master start it
+	in.s.waitLog(`inject\[\d+\]: fatal: service 0\.0\.0\.0:\d+: other machines can reach .*: set inject_tls = yes`)
 }
 
 // The service is killed while it queues the messages of requests with a key. Repeated, they are carried

@@ -38,9 +38,11 @@ func (b *body) Read(p []byte) (int, error) {
 	b.octets += int64(n)
 	b.spent += b.now().Sub(begun)
 	switch {
+	case err == io.EOF:
+		_ = b.control.SetReadDeadline(time.Time{}) // the client waits for us now
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		err = errSlow
-	case err != nil && err != io.EOF:
+	case err != nil:
 		err = malformed("the body ends too soon")
 	}
 	return n, err

@@ -7,6 +7,9 @@
 //
 //	inject    unix  n       -       n       -       -       inject
 //
+// Of two such lines one needs "-o inject_directory=..." with another directory. Each then has keys and
+// quotas of its own.
+//
 // # Requests
 //
 // POST /v1/messages takes a message as JSON, a batch of them (a list, or NDJSON with a message on each
@@ -87,8 +90,11 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"posthaste/internal/apitoken"
 	"posthaste/internal/config"
@@ -126,6 +132,11 @@ func run(ctx context.Context, env *service.Env) error {
 		return fmt.Errorf("inject_directory: %w", err)
 	}
 	defer dir.Close()
+	lock, err := claim(dir)
+	if err != nil {
+		return fmt.Errorf("inject_directory = %s: %w", cfg.String("inject_directory"), err)
+	}
+	defer lock.Close()
 	tokens, err := apitoken.Open(cfg.String("api_token_directory"), time.Now)
 	if err != nil {
 		return err
@@ -157,6 +168,23 @@ func run(ctx context.Context, env *service.Env) error {
 		utf8: cfg.Bool("smtputf8_enable"), version: cfg.String("mail_version")}
 	out.add(keys.recent(time.Now().Add(-releaseTime)))
 	return s.run(ctx, env, secure, out)
+}
+
+// claim keeps other processes out of the directory, until the file is closed: two journals would each
+// know half of the keys.
+func claim(dir *statedir.Dir) (*os.File, error) {
+	f, err := dir.OpenFile("lock", os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		if err == unix.EWOULDBLOCK {
+			err = errors.New("another service of master.cf uses it: give one of them another, with -o inject_directory=...")
+		}
+		return nil, err
+	}
+	return f, nil
 }
 
 // prepare does what needs the rights of root.
