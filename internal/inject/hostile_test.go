@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -245,6 +246,49 @@ func TestWire(t *testing.T) {
 	}
 	if n := len(w.mails()); n != 0 {
 		t.Errorf("%d messages were queued", n)
+	}
+}
+
+// What a request costs grows with its length, and not with the square of it. A quadratic step would take hours here.
+func TestLinear(t *testing.T) {
+	t.Parallel()
+	const n = 4 << 20
+	set := &limits{recipients: 10, attachments: 10, schedule: time.Hour}
+	token := &apitoken.Token{Name: "t", Senders: []string{"*"}}
+	to := `{"from": "a@from.test", "to": [{"email": "a@to.test", "variables": {"v": "x"}}], `
+	for name, body := range map[string]string{
+		"escapes":   to + `"text": "` + strings.Repeat(`\n`, n/2) + `"}`,
+		"quotes":    to + `"text": "` + strings.Repeat(`\"`, n/2) + `"}`,
+		"slashes":   to + `"text": "` + strings.Repeat(`\\`, n/2) + `"}`,
+		"braces":    to + `"text": "` + strings.Repeat(`{ `, n/2) + `"}`,
+		"variables": to + `"text": "` + strings.Repeat(`{{v}}`, n/5) + `"}`,
+		"returns":   to + `"text": "` + strings.Repeat(`\r`, n/2) + `"}`,
+		"words":     to + `"text": "x", "headers": {"X": "` + strings.Repeat(`a `, maxFieldValue/2) + `"}}`,
+		"lines":     to + `"attachments": [{"content": "` + strings.Repeat(`AAAA\n`, n/6) + `"}]}`,
+		"spaces":    strings.Repeat(" ", n) + to + `"text": "x"}`,
+	} {
+		m, err := decode([]byte(body), set)
+		if err == nil {
+			var o *order
+			if o, err = plan(m, token, true); err == nil && len(o.drafts) > 0 {
+				err = o.write(io.Discard, o.drafts[0])
+			}
+		}
+		if f := new(fault); err != nil && (!errors.As(err, &f) || f.status != 413) {
+			t.Errorf("%s: %v", name, err)
+		}
+		s := &items{r: iotest.HalfReader(strings.NewReader(body)), limit: 2 * n}
+		if _, err := s.next(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	kumo := `{"envelope_sender": "a@from.test", "recipients": [{"email": "a@to.test", "substitutions": {"v": "x"}}], "content": "From: a@from.test\nX: ` + strings.Repeat(`{{ v }} \n `, maxPieces/4) + `\n\nx"}`
+	m, err := decodeKumo([]byte(kumo), set)
+	if err == nil {
+		_, err = plan(m, token, true)
+	}
+	if err != nil {
+		t.Error(err)
 	}
 }
 

@@ -199,21 +199,23 @@ func (t *template) checkHeader(values scope) error {
 	if t.fixed {
 		return nil
 	}
-	var before []byte
+	empty := true // the present line, up to here
 	for i := range t.parts {
 		p := &t.parts[i]
-		if p.name == "" {
-			before = append(before, p.text...)
-			if n := cutHeader(before, false); n > 0 {
-				return nil
+		for _, c := range p.text {
+			if c == '\n' && empty {
+				return nil // the header ends here
 			}
+			empty = c == '\n' || empty && c == '\r'
+		}
+		if p.name == "" {
 			continue
 		}
 		v, _ := values.value(p.name)
 		if hasLineControl(v) {
 			return refuse("the value of the variable %q has a control character, which cannot stand in a header", p.name)
 		}
-		before = append(before, v...)
+		empty = empty && v == ""
 	}
 	return nil
 }

@@ -11,8 +11,10 @@ const (
 	// maxDepth bounds how deep JSON may be nested.
 	maxDepth = 16
 	// maxMembers bounds the members of one object, and maxElements the elements of a list.
-	maxMembers  = 1000
-	maxElements = 100000
+	maxMembers = 1000
+	// maxVariables bounds those of one recipient, or of a message.
+	maxVariables = 200
+	maxElements  = 100000
 )
 
 // A scanner reads one JSON value (RFC 8259) that is in memory. It is strict: names of members occur
@@ -217,12 +219,17 @@ func hasControl(b []byte) bool {
 
 // escaped reads a text with escapes. They are replaced in place, since none becomes longer.
 func (s *scanner) escaped(rest []byte) ([]byte, error) {
-	out, from := 0, 0
+	out, from, quote := 0, 0, -1
 	for {
-		n := bytes.IndexByte(rest[from:], '"')
-		if n < 0 {
-			return nil, malformed("a text has no end")
+		// The quote is looked for once, and not for each escape before it.
+		if quote < from {
+			n := bytes.IndexByte(rest[from:], '"')
+			if n < 0 {
+				return nil, malformed("a text has no end")
+			}
+			quote = from + n
 		}
+		n := quote - from
 		if esc := bytes.IndexByte(rest[from:from+n], '\\'); esc >= 0 {
 			n = esc
 		}
@@ -366,8 +373,8 @@ func (s *scanner) values(m map[string]string, under string) error {
 			return refuse("it is no name of a variable: that is a letter, then letters, digits, _ and -, 64 at most")
 		}
 		name = under + name
-		if len(m) >= maxMembers {
-			return tooLarge("there are more than %d variables", maxMembers)
+		if len(m) >= maxVariables {
+			return tooLarge("there are more than %d variables", maxVariables)
 		}
 		var v []byte
 		var err error

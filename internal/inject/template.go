@@ -21,6 +21,9 @@ type piece struct {
 	raw  bool // the variable is put in as it is, also into HTML
 }
 
+// maxPieces bounds the pieces of a template: text and variables.
+const maxPieces = 20000
+
 // A dialect is a language of templates.
 type dialect uint8
 
@@ -49,21 +52,17 @@ func parseTemplate(text []byte, d dialect) (*template, error) {
 		t.parts = []piece{{text: text}}
 		return t, nil
 	}
-	for len(text) > 0 {
-		i := bytes.IndexByte(text, '{')
-		if d == jinja && i >= 0 && i+1 < len(text) && (text[i+1] == '%' || text[i+1] == '#') {
-			return nil, refuse("the template has %q; only variables, {{ name }}, are replaced", text[i:min(len(text), i+20)])
-		}
-		if i < 0 {
-			i = len(text)
-		} else if i+1 >= len(text) || text[i+1] != '{' {
-			t.literal(text[:i+1])
-			text = text[i+1:]
-			continue
+	for {
+		i, err := nextVariable(text, d)
+		if err != nil {
+			return nil, err
 		}
 		t.literal(text[:i])
 		if text = text[i:]; len(text) == 0 {
-			break
+			return t, nil
+		}
+		if len(t.parts) > maxPieces {
+			return nil, tooLarge("the template has more than %d variables", maxPieces/2)
 		}
 		open, end := []byte("{{"), []byte("}}")
 		if d != jinja && bytes.HasPrefix(text, []byte("{{{")) {
@@ -81,7 +80,24 @@ func parseTemplate(text []byte, d dialect) (*template, error) {
 		t.fixed = false
 		text = text[n+len(end):]
 	}
-	return t, nil
+}
+
+// nextVariable is where the next place of a variable begins; at the end of the text if there is none.
+func nextVariable(text []byte, d dialect) (int, error) {
+	for from := 0; ; {
+		i := bytes.IndexByte(text[from:], '{')
+		if i < 0 || from+i+1 >= len(text) {
+			return len(text), nil
+		}
+		i += from
+		switch c := text[i+1]; {
+		case c == '{':
+			return i, nil
+		case d == jinja && (c == '%' || c == '#'):
+			return 0, refuse("the template has %q; only variables, {{ name }}, are replaced", text[i:min(len(text), i+20)])
+		}
+		from = i + 1
+	}
 }
 
 func (t *template) literal(b []byte) {
