@@ -122,21 +122,28 @@ func (m *measurement) totals(s *Server) {
 			m.diversions++
 		}
 	}
-	// There are as many as somebody has written, or with a limit for all one for each domain
-	// that mail was sent to today.
+	// There are as many as somebody has written, or with a limit for all one for each
+	// destination.
 	s.sched.SharedLimits(func(l sched.SharedLimit) bool {
-		m.shared = append(m.shared, l)
+		if m.shared = append(m.shared, l); len(m.shared) >= 2*topDests {
+			m.cutLimits()
+		}
 		return true
 	})
-	slices.SortStableFunc(m.shared, func(a, b sched.SharedLimit) int {
-		return cmp.Compare(b.Busy+b.Backlog+b.Parked, a.Busy+a.Backlog+a.Parked)
-	})
-	m.shared = m.shared[:min(len(m.shared), topDests)]
+	m.cutLimits()
 	s.sched.Dests(func(d sched.Dest) bool {
 		m.states[destKind{string(d.Transport), destState(d.State)}]++
 		m.keep(d)
 		return true
 	})
+}
+
+// cutLimits leaves the limits with most to do, in order; names decide between equals.
+func (m *measurement) cutLimits() {
+	slices.SortFunc(m.shared, func(a, b sched.SharedLimit) int {
+		return cmp.Or(cmp.Compare(b.Busy+b.Backlog+b.Parked, a.Busy+a.Backlog+a.Parked), cmp.Compare(a.Level, b.Level), cmp.Compare(a.Name, b.Name))
+	})
+	m.shared = m.shared[:min(len(m.shared), topDests)]
 }
 
 // backlogs looks at a part of the destinations that only deferred mail waits for. It runs

@@ -11,9 +11,6 @@
 package sched
 
 import (
-	"cmp"
-	"maps"
-	"slices"
 	"time"
 
 	"posthaste/internal/rate"
@@ -348,8 +345,8 @@ type Spent struct {
 	Connections, Messages, Recipients rate.Meter
 }
 
-// Spent returns what has been counted and still matters, in the order of names. It shares
-// no memory with s.
+// Spent returns what has been counted and still matters, in no particular order. It shares no
+// memory with s.
 func (s *Scheduler) Spent() []Spent {
 	var list []Spent
 	for _, n := range s.shares {
@@ -357,9 +354,6 @@ func (s *Scheduler) Spent() []Spent {
 			list = append(list, Spent{n.key.level, n.key.name, n.conns, n.msgs, n.rcpts})
 		}
 	}
-	slices.SortFunc(list, func(a, b Spent) int {
-		return cmp.Or(cmp.Compare(a.Level, b.Level), cmp.Compare(a.Name, b.Name))
-	})
 	return list
 }
 
@@ -408,13 +402,11 @@ type SharedLimit struct {
 	Connections, Messages, Recipients int64
 }
 
-// SharedLimits visits all shared limits in the order of level and name.
+// SharedLimits visits all shared limits that are in use, in no particular order: that have
+// destinations in core, deliveries under way, or mail that waits outside.
 func (s *Scheduler) SharedLimits(yield func(SharedLimit) bool) {
-	keys := slices.SortedFunc(maps.Keys(s.shares), func(a, b sharedKey) int {
-		return cmp.Or(cmp.Compare(b.level, a.level), cmp.Compare(a.name, b.name))
-	})
-	for _, k := range keys {
-		if !yield(s.shares[k].view(s)) {
+	for _, n := range s.shares {
+		if !n.resting && !yield(n.view(s)) {
 			return
 		}
 	}

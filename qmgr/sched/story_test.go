@@ -2,6 +2,7 @@ package sched
 
 import (
 	"bytes"
+	"cmp"
 	"flag"
 	"fmt"
 	"os"
@@ -352,7 +353,12 @@ func (st *story) terms(args []string) {
 
 // limits prints the shared limits.
 func (st *story) limits() {
-	st.w.s.SharedLimits(func(l SharedLimit) bool {
+	var list []SharedLimit
+	for _, n := range st.w.s.shares {
+		list = append(list, n.view(st.w.s))
+	}
+	slices.SortFunc(list, func(a, b SharedLimit) int { return cmp.Or(cmp.Compare(b.Level, a.Level), cmp.Compare(a.Name, b.Name)) })
+	for _, l := range list {
 		fmt.Fprintf(&st.out, "%s %s: busy %d waiting %d backlog %d", l.Level, l.Name, l.Busy, l.Waiting, l.Backlog)
 		if l.Parked > 0 {
 			fmt.Fprintf(&st.out, " parked %d", l.Parked)
@@ -367,8 +373,7 @@ func (st *story) limits() {
 			st.out.WriteString(" until " + st.clock(l.Until))
 		}
 		st.out.WriteByte('\n')
-		return true
-	})
+	}
 }
 
 // pause has mail for a destination wait.
