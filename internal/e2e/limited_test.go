@@ -20,6 +20,8 @@ type limited struct {
 	limit int64
 	open  atomic.Int64
 	wg    sync.WaitGroup
+	// working is how many messages are being taken in, and most how many ever were.
+	working, most atomic.Int64
 }
 
 func newLimited(t *testing.T, limit int64, delay time.Duration) *limited {
@@ -28,6 +30,10 @@ func newLimited(t *testing.T, limit int64, delay time.Duration) *limited {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return newLimitedOn(t, l, limit, delay)
+}
+
+func newLimitedOn(t *testing.T, l net.Listener, limit int64, delay time.Duration) *limited {
 	s := &limited{l: l, limit: limit, delay: delay}
 	s.wg.Go(func() {
 		for {
@@ -65,12 +71,16 @@ func (s *limited) serve(c net.Conn) {
 			rcpts++
 			fmt.Fprint(c, "250 2.1.5 Ok\r\n")
 		case "DATA":
+			n := s.working.Add(1)
+			for old := s.most.Load(); n > old && !s.most.CompareAndSwap(old, n); old = s.most.Load() {
+			}
 			fmt.Fprint(c, "354 go\r\n")
 			if _, err := readData(r); err != nil {
 				return
 			}
 			time.Sleep(time.Duration(rcpts) * s.delay) // the server's work
 			rcpts = 0
+			s.working.Add(-1)
 			fmt.Fprint(c, "250 2.0.0 Ok\r\n")
 		case "QUIT":
 			fmt.Fprint(c, "221 2.0.0 Bye\r\n")
