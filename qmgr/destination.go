@@ -217,6 +217,16 @@ func limitText(l *sched.SharedLimit) string {
 // transport that delivers to one recipient at a time.
 func nexthopOf(queue string) string { return queue[strings.LastIndexByte(queue, '@')+1:] }
 
+// divert says that mail goes another way for now, once for each diversion; nil: it does not.
+func (p *portrait) divert(r *rule) {
+	if r == nil {
+		return
+	}
+	if line := "  " + r.diversionText(); !slices.Contains(p.lines, line) {
+		p.lines = append(p.lines, line)
+	}
+}
+
 // row adds a line for a destination, and counts those that are one too many.
 func (p *portrait) row(text string) {
 	if p.rows++; p.rows <= destRows {
@@ -457,13 +467,16 @@ func (s *Server) lastReplies(p *portrait, l *listed, st queueread.Stored, hops m
 	}
 	// All recipients in a domain go the same way, but for exceptions in tables: the resolver is
 	// asked once, and for the others what is known is enough.
-	if env, err := st.Envelope(); err == nil && len(hops) < destRows {
-		if i := slices.IndexFunc(rcpts, func(r mail.Recipient) bool { return p.dest.Match("", "", rfc5322.Domain(r.Address)) }); i >= 0 && len(hops) == 0 {
-			hops[hopName(s.whereToWithin(&env, rcpts[i].Address, min(routePatience, s.opt.ResolveTime)))] = true
-		} else if i >= 0 {
-			transport, nexthop, _, _ := s.routeKnown(&env, rcpts[i].Address)
+	one := slices.IndexFunc(rcpts, func(r mail.Recipient) bool { return p.dest.Match("", "", rfc5322.Domain(r.Address)) })
+	if env, err := st.Envelope(); err == nil && one >= 0 && len(hops) < destRows {
+		transport, nexthop, _, known := s.routeKnown(&env, rcpts[one].Address)
+		if !known && len(hops) == 0 {
+			transport, nexthop = s.whereToWithin(&env, rcpts[one].Address, min(routePatience, s.opt.ResolveTime))
+		}
+		if transport != "" {
 			hops[hopName(transport, nexthop)] = true
 		}
+		p.divert(s.diversionFor(&env, rcpts[one].Address))
 	}
 	for i, o := range l.last(outcomes) {
 		if !means(i) {

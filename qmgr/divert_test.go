@@ -62,6 +62,10 @@ func TestDivert(t *testing.T) {
 	}
 	expectText(t, st.explainDest("[relay1.test]"), `delivery to [relay1.test] is diverted to lmtp:[relay2.test]:24 by ann since `, `, until "posthaste undivert '[relay1.test]'": it is? down`)
 	expectText(t, st.explainDest("lmtp:[relay2.test]:24"), "delivery to [relay1.test] is diverted to ")
+	expectText(t, st.explain(late), "1 recipient(s) go another way: delivery to [relay1.test] is diverted to lmtp:[relay2.test]:24 by ann since ")
+	if text := st.explainDest("to.test"); strings.Count(text, "delivery to [relay1.test] is diverted to lmtp:[relay2.test]:24 by ann") != 1 {
+		t.Errorf("of a domain it is said:\n%s", text)
+	}
 	o.answer("ok")
 	begun.answer("ok")
 	st.waitOp(first, "its removal", removed)

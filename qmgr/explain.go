@@ -43,7 +43,7 @@ type explanation struct {
 	tried int      // how often
 	rules *ruleset // in force; nil when none needs to be looked for
 	named []*rule  // those that a group names already
-	// further lines about rules that no group names
+	// further lines about rules that no group names, and about diversions
 	paused []string
 	at     time.Time
 	starts time.Time // when it is to be tried first; zero: at once, or it was tried
@@ -120,6 +120,7 @@ func (s *Server) lookUp(e *explanation) {
 	}
 	if rcpts, err := st.Recipients(0, -1); err == nil {
 		s.lookForRules(e, st, rcpts)
+		s.lookForDiversions(e, st, rcpts)
 		for i := range rcpts {
 			if _, known := e.rcpts[i]; !known && !e.m.isDone(i) {
 				e.rcpts[i] = rcpts[i].Address
@@ -151,6 +152,30 @@ func (s *Server) lookForRules(e *explanation, st queueread.Stored, rcpts []mail.
 		if n := counts[r]; n > 0 && !slices.Contains(e.named, r) {
 			e.paused = append(e.paused, fmt.Sprintf("  %d recipient(s) are not going to be tried: %s", n, r.text()))
 		}
+	}
+}
+
+// lookForDiversions says which recipients go, or are going to be tried, by another next hop than
+// the configuration has, for now.
+func (s *Server) lookForDiversions(e *explanation, st queueread.Stored, rcpts []mail.Recipient) {
+	if s.rules.diversions.Load() == nil {
+		return
+	}
+	env, err := st.Envelope()
+	if err != nil {
+		return
+	}
+	counts := make(map[*rule]int)
+	var order []*rule // that in which they were found
+	for i := range rcpts[:min(len(rcpts), explainRcpts)] {
+		if r := s.diversionFor(&env, rcpts[i].Address); r != nil && !e.m.isDone(i) {
+			if counts[r]++; counts[r] == 1 {
+				order = append(order, r)
+			}
+		}
+	}
+	for _, r := range order {
+		e.paused = append(e.paused, fmt.Sprintf("  %d recipient(s) go another way: %s", counts[r], r.diversionText()))
 	}
 }
 

@@ -135,7 +135,12 @@ func conditionParams() (list []param) {
 	return list
 }
 
-func (c *console) opNow(q *query) (any, error) { return c.live.view(), nil }
+// opNow answers with what is known, and has it known anew for who asks next: a program that looks
+// again and again is somebody who looks.
+func (c *console) opNow(q *query) (any, error) {
+	c.live.poke()
+	return c.live.view(), nil
+}
 
 func (c *console) opSystem(q *query) (any, error) { return c.machine.look(c.now()), nil }
 

@@ -705,6 +705,13 @@ func TestAPI(t *testing.T) {
 	if status := call("POST", "/suspensions", `{"target": "a.test"}`, &problem); status != 500 || problem.Detail != "no room" {
 		t.Errorf("%d %+v", status, problem)
 	}
+	select {
+	case <-w.console.live.look: // of an earlier call
+	default:
+	}
+	if status := call("GET", "/now", "", &overview.Now{}); status != 200 || len(w.console.live.look) != 1 {
+		t.Errorf("%d: who asks the API is not somebody who looks", status)
+	}
 	if status := call("POST", "/session/end", "", &done); status != 200 {
 		t.Errorf("%d", status)
 	}
