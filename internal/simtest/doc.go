@@ -34,8 +34,8 @@
 //
 // At a step, which is counted over all that processes write to the disk or send: any process is killed
 // (kill -9), or the power fails. At a time: a reload with other settings, a stop and a start, syncs that fail, a
-// full disk, lookups in aliases, virtual aliases or transports that fail, a flush, a destination that is suspended, and a message that is held, released,
-// queued again or deleted.
+// full disk, lookups in aliases, virtual aliases or transports that fail, a flush, a destination that is
+// suspended, and a message that is held, released, queued again or deleted.
 //
 // Of a process that is killed nothing is carried out any more, its locks are free, and its connections
 // end. Its goroutines get errors and end by themselves.
@@ -57,7 +57,8 @@
 //   - No destination has more transactions at a time than its concurrency limit; when a queue manager takes over
 //     from another, than twice that.
 //   - There are never more tokens of in_flow_delay than may be made, and all of them when the queue is empty.
-//   - Where no process was killed, the audit (package audit) of the log adds up.
+//   - Where no process was killed, the audit (package audit) of the log adds up, and what processes have counted
+//     for the metrics agrees with the log, with what clients were told, and with what was delivered.
 //   - Nothing is returned but what a next hop or local refuses for good.
 //   - The log has no panic, no fatal error and no corrupt message.
 //
@@ -79,7 +80,7 @@
 // A message that local has forwarded is never queued again by an operator: its original recipient is the alias,
 // whose Delivered-To it has, so that it is returned as a loop.
 //
-// Metrics, and the queue in the middle of a run, are not checked.
+// What goes up and down of metrics, and the queue in the middle of a run, are not checked.
 //
 // The order in which goroutines of one process run at one instant is that of Go's scheduler. With one
 // processor and without garbage collection it is the same for the same seed, but for one run in a
