@@ -116,6 +116,9 @@ func TestInject(t *testing.T) {
 	if status, text, _ := in.post("/v1/messages", "application/json", `{"from": "ann@else.test", "to": ["x@to.test"], "text": "x"}`); status != 403 {
 		t.Errorf("%d %s", status, text)
 	}
+	if out, status := in.s.tool(nil, "trace", "app"); status != 0 || !strings.Contains(out, "raw@to.test") || !strings.Contains(out, "kumo@to.test") {
+		t.Errorf("trace by token: %d %s", status, out)
+	}
 	if out, status := in.s.tool(nil, "trace", "raw@to.test"); status != 0 || !strings.Contains(out, "localhost[127.0.0.1]") {
 		t.Errorf("trace: %d %s", status, out)
 	}

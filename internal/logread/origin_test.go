@@ -31,6 +31,10 @@ func TestOrigins(t *testing.T) {
 	if got := fmt.Sprintf("%s %s", c.Host, c.Orig); got != "{unknown unknown} {x.test }" || !ok {
 		t.Error(got)
 	}
+	c, ok = lineOf(maillog.InjectClient{QueueID: "4aAAAA1z", Name: "localhost", Addr: "127.0.0.1", Token: "app", Tenant: "acme"}).Client()
+	if got := fmt.Sprintf("%s %s %s", c.Host, c.User, c.Tenant); got != "{localhost 127.0.0.1} app acme" || !ok {
+		t.Error(got)
+	}
 	u, ok := lineOf(maillog.PickupUID{ID: "4aAAAA1z", UID: 102, From: rfc5322.Quote("a> orig_id=4cCCCC3z@b.test"), OrigID: "4bBBBB2z"}).Pickup()
 	if got := fmt.Sprintf("%s %s %s", u.UID, u.From, u.OrigID); got != `102 "a> orig_id=4cCCCC3z"@b.test 4bBBBB2z` || !ok {
 		t.Error(got)
