@@ -1,19 +1,16 @@
 package queuetool
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"strings"
 	"time"
 
-	"posthaste/internal/cli"
 	"posthaste/internal/ipc"
 	"posthaste/internal/jsontext"
 	"posthaste/internal/override"
 	"posthaste/internal/proto"
 	"posthaste/internal/queueclient"
-	"posthaste/internal/queuelist"
 	"posthaste/internal/selection"
 )
 
@@ -33,9 +30,9 @@ func parseNexthop(text string) (string, error) {
 func (c *command) diversions(ctx context.Context, conn *ipc.Conn, o *order, now time.Time) error {
 	switch o.verb {
 	case "diverted":
-		return c.diverted(ctx, conn, o)
+		return c.orders(ctx, conn, o, &detours)
 	case "undivert":
-		return c.undivert(ctx, conn, o)
+		return c.lift(ctx, conn, o, &detours)
 	}
 	messages, octets, err := meant(ctx, conn, o, now)
 	if err != nil {
@@ -47,11 +44,11 @@ func (c *command) diversions(ctx context.Context, conn *ipc.Conn, o *order, now 
 	o.entry.Since = now
 	switch {
 	case o.json:
-		text := strings.TrimSuffix(diversionJSON(&o.entry), "}")
+		more := ""
 		if o.dry {
-			text += `, "dry_run": true`
+			more = `, "dry_run": true`
 		}
-		return c.print(fmt.Sprintf(`%s, "messages": %d, "octets": %d}`, text, messages, octets))
+		return c.print(diversionJSON(&o.entry, more+fmt.Sprintf(`, "messages": %d, "octets": %d`, messages, octets)))
 	case o.dry:
 		c.say("dry run, nothing is changed: %s would be diverted to %s%s: %s, %d octets", o.target.Name(), o.entry.Nexthop, end(o.entry.Until), queueclient.Messages(messages), octets)
 		return nil
@@ -80,60 +77,17 @@ func flushOption(o *order) string {
 	return o.target.Option()
 }
 
-func (c *command) undivert(ctx context.Context, conn *ipc.Conn, o *order) error {
-	reply, err := ask(ctx, conn, &proto.Override{Op: proto.OverrideRemove, Entry: o.entry})
-	if err != nil {
-		return err
-	}
-	if !reply.Found {
-		return cli.Errorf(cli.ExitNoInput, "%s is not diverted under that name: \"posthaste diverted\" lists the diversions", queuelist.Printable(o.target.Name()))
-	}
-	if o.json {
-		return c.print(fmt.Sprintf(`{"target": %s, "ended": true, "by": %s}`, jsontext.Quote(o.target.String()), jsontext.Quote(o.entry.By)))
-	}
-	c.say("%s is no longer diverted", o.target.Name())
-	return nil
-}
-
-// diverted lists the diversions.
-func (c *command) diverted(ctx context.Context, conn *ipc.Conn, o *order) error {
-	reply, err := ask(ctx, conn, &proto.Override{Op: proto.OverrideList})
-	if err != nil {
-		return err
-	}
-	out := &cli.ErrWriter{W: c.Stdout}
-	w := bufio.NewWriter(out)
-	for i := range reply.Entries {
-		e := &reply.Entries[i]
-		if e.Of != string(override.Diversion) {
-			continue
-		}
-		if o.json {
-			fmt.Fprintln(w, diversionJSON(e))
-			continue
-		}
-		name := e.Target
-		if t, err := selection.ParseTarget(e.Target); err == nil {
-			name = t.Name()
-		}
-		text := fmt.Sprintf("%s: diverted to %s by %s since %s%s", name, e.Nexthop, e.By, e.Since.Local().Format(time.DateTime), end(e.Until))
-		if e.Reason != "" {
-			text += ": " + e.Reason
-		}
-		fmt.Fprintln(w, queuelist.Printable(text))
-	}
-	w.Flush() // its error is out's
-	if out.Err != nil {
-		return cli.Errorf(cli.ExitIO, "%w", out.Err)
-	}
-	return nil
+// detours is how the tool speaks of diversions.
+var detours = manner{
+	kind: override.Diversion, none: "%s is not diverted under that name: \"posthaste diverted\" lists the diversions",
+	member: "ended", gone: "%s is no longer diverted",
+	line: func(name, since string, r *proto.OverrideReply, i int) string {
+		return fmt.Sprintf("%s: diverted to %s by %s", name, r.Entries[i].Nexthop, since)
+	},
+	object: func(r *proto.OverrideReply, i int) string { return diversionJSON(&r.Entries[i], "") },
 }
 
 // diversionJSON is a diversion as an object.
-func diversionJSON(e *proto.OverrideEntry) string {
-	text := fmt.Sprintf(`{"target": %s, "nexthop": %s, "by": %s, "since": %d`, jsontext.Quote(e.Target), jsontext.Quote(e.Nexthop), jsontext.Quote(e.By), e.Since.Unix())
-	if !e.Until.IsZero() {
-		text += fmt.Sprintf(`, "until": %d`, e.Until.Unix())
-	}
-	return text + `, "reason": ` + jsontext.Quote(e.Reason) + "}"
+func diversionJSON(e *proto.OverrideEntry, more string) string {
+	return object(e, `, "nexthop": `+jsontext.Quote(e.Nexthop), more)
 }

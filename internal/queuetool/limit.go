@@ -1,18 +1,14 @@
 package queuetool
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"strconv"
 	"time"
 
-	"posthaste/internal/cli"
 	"posthaste/internal/ipc"
-	"posthaste/internal/jsontext"
 	"posthaste/internal/override"
 	"posthaste/internal/proto"
-	"posthaste/internal/queuelist"
 	"posthaste/internal/selection"
 )
 
@@ -47,26 +43,23 @@ func (o *order) nexthop() (err error) {
 func (c *command) limits(ctx context.Context, conn *ipc.Conn, o *order, now time.Time) error {
 	switch o.verb {
 	case "limited":
-		return c.limited(ctx, conn, o)
+		return c.orders(ctx, conn, o, &limitations)
 	case "unlimit":
-		return c.unlimit(ctx, conn, o)
+		return c.lift(ctx, conn, o, &limitations)
 	}
 	reply, err := ask(ctx, conn, &proto.Override{Op: proto.OverridePut, Entry: o.entry, Dry: o.dry})
 	if err != nil {
 		return err
 	}
-	use := proto.OverrideUse{}
-	if len(reply.Uses) > 0 {
-		use = reply.Uses[0]
-	}
+	u := use(reply, 0)
 	o.entry.Since = now
 	switch {
 	case o.json:
-		return c.print(limitJSON(&o.entry, &use, o.dry))
+		return c.print(limitJSON(&o.entry, u, o.dry))
 	case o.dry:
-		c.say("dry run, nothing is changed: %s would be limited to %d at a time%s; %s", o.target.Name(), o.entry.Most, end(o.entry.Until), used(&use))
+		c.say("dry run, nothing is changed: %s would be limited to %d at a time%s; %s", o.target.Name(), o.entry.Most, end(o.entry.Until), used(u))
 	default:
-		c.say("%s is limited to %d at a time%s; %s", o.target.Name(), o.entry.Most, end(o.entry.Until), used(&use))
+		c.say("%s is limited to %d at a time%s; %s", o.target.Name(), o.entry.Most, end(o.entry.Until), used(u))
 	}
 	return nil
 }
@@ -82,64 +75,33 @@ func used(u *proto.OverrideUse) string {
 	return fmt.Sprintf("%d destinations, each for itself; %d deliveries are under way, %d wait", u.Destinations, u.Busy, u.Todo)
 }
 
-func (c *command) unlimit(ctx context.Context, conn *ipc.Conn, o *order) error {
-	reply, err := ask(ctx, conn, &proto.Override{Op: proto.OverrideRemove, Entry: o.entry})
-	if err != nil {
-		return err
-	}
-	if !reply.Found {
-		return cli.Errorf(cli.ExitNoInput, "%s has no limit under that name: \"posthaste limited\" lists the limits", queuelist.Printable(o.target.Name()))
-	}
-	if o.json {
-		return c.print(fmt.Sprintf(`{"target": %s, "lifted": true, "by": %s}`, jsontext.Quote(o.target.String()), jsontext.Quote(o.entry.By)))
-	}
-	c.say("the limit of %s is lifted", o.target.Name())
-	return nil
+// limitations is how the tool speaks of limits.
+var limitations = manner{
+	kind: override.Limit, none: "%s has no limit under that name: \"posthaste limited\" lists the limits",
+	member: "lifted", gone: "the limit of %s is lifted",
+	line: func(name, since string, r *proto.OverrideReply, i int) string {
+		e, raised := &r.Entries[i], ""
+		if e.Raises {
+			raised = ", whatever main.cf allows,"
+		}
+		return fmt.Sprintf("%s: limited to %d at a time%s by %s; %s", name, e.Most, raised, since, used(use(r, i)))
+	},
+	object: func(r *proto.OverrideReply, i int) string { return limitJSON(&r.Entries[i], use(r, i), false) },
 }
 
-// limited lists the limits.
-func (c *command) limited(ctx context.Context, conn *ipc.Conn, o *order) error {
-	reply, err := ask(ctx, conn, &proto.Override{Op: proto.OverrideList})
-	if err != nil {
-		return err
+// use is what entry i of a list is for at the moment.
+func use(r *proto.OverrideReply, i int) *proto.OverrideUse {
+	if i < len(r.Uses) {
+		return &r.Uses[i]
 	}
-	out := &cli.ErrWriter{W: c.Stdout}
-	w := bufio.NewWriter(out)
-	for i := range reply.Entries {
-		e := &reply.Entries[i]
-		if e.Of != string(override.Limit) || i >= len(reply.Uses) {
-			continue
-		}
-		if o.json {
-			fmt.Fprintln(w, limitJSON(e, &reply.Uses[i], false))
-			continue
-		}
-		text := fmt.Sprintf("%s: limited to %d at a time", e.Target, e.Most)
-		if e.Raises {
-			text += ", whatever main.cf allows,"
-		}
-		text += fmt.Sprintf(" by %s since %s%s; %s", e.By, e.Since.Local().Format(time.DateTime), end(e.Until), used(&reply.Uses[i]))
-		if e.Reason != "" {
-			text += ": " + e.Reason
-		}
-		fmt.Fprintln(w, queuelist.Printable(text))
-	}
-	w.Flush() // its error is out's
-	if out.Err != nil {
-		return cli.Errorf(cli.ExitIO, "%w", out.Err)
-	}
-	return nil
+	return new(proto.OverrideUse)
 }
 
 // limitJSON is a limit as an object.
 func limitJSON(e *proto.OverrideEntry, u *proto.OverrideUse, dry bool) string {
-	text := fmt.Sprintf(`{"target": %s, "limit": %d, "raises": %t, "by": %s, "since": %d`, jsontext.Quote(e.Target), e.Most, e.Raises, jsontext.Quote(e.By), e.Since.Unix())
-	if !e.Until.IsZero() {
-		text += fmt.Sprintf(`, "until": %d`, e.Until.Unix())
-	}
-	text += fmt.Sprintf(`, "reason": %s, "destinations": %d, "under_way": %d, "waiting": %d`, jsontext.Quote(e.Reason), u.Destinations, u.Busy, u.Todo)
+	more := fmt.Sprintf(`, "destinations": %d, "under_way": %d, "waiting": %d`, u.Destinations, u.Busy, u.Todo)
 	if dry {
-		text += `, "dry_run": true`
+		more += `, "dry_run": true`
 	}
-	return text + "}"
+	return object(e, fmt.Sprintf(`, "limit": %d, "raises": %t`, e.Most, e.Raises), more)
 }

@@ -1,7 +1,6 @@
 package queuetool
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -100,9 +99,9 @@ func (c *command) order(ctx context.Context, conn *ipc.Conn, o *order, now time.
 	case verbs[o.verb] == override.Diversion:
 		return c.diversions(ctx, conn, o, now)
 	case o.verb == "suspended":
-		return c.suspended(ctx, conn, o)
+		return c.orders(ctx, conn, o, &suspensions)
 	case o.verb == "resume":
-		return c.resume(ctx, conn, o)
+		return c.lift(ctx, conn, o, &suspensions)
 	case o.dry:
 		return c.wouldStop(ctx, conn, o, now)
 	}
@@ -160,66 +159,31 @@ func meant(ctx context.Context, conn *ipc.Conn, o *order, now time.Time) (messag
 	return messages, octets, err
 }
 
-func (c *command) resume(ctx context.Context, conn *ipc.Conn, o *order) error {
-	reply, err := ask(ctx, conn, &proto.Override{Op: proto.OverrideRemove, Entry: o.entry})
-	if err != nil {
-		return err
-	}
-	if !reply.Found {
-		return cli.Errorf(cli.ExitNoInput, "%s is not suspended under that name: \"posthaste suspended\" lists the suspensions", queuelist.Printable(o.target.Name()))
-	}
-	if o.json {
-		return c.print(fmt.Sprintf(`{"target": %s, "resumed": true, "by": %s}`, jsontext.Quote(o.target.String()), jsontext.Quote(o.entry.By)))
-	}
-	c.say("%s is resumed", o.target.Name())
-	return nil
+// suspensions is how the tool speaks of suspensions.
+var suspensions = manner{
+	kind: override.Suspension, none: "%s is not suspended under that name: \"posthaste suspended\" lists the suspensions",
+	member: "resumed", gone: "%s is resumed",
+	line: func(name, since string, r *proto.OverrideReply, i int) string {
+		return fmt.Sprintf("%s: suspended by %s, %s wait", name, since, queueclient.Messages(waiting(r, i)))
+	},
+	object: func(r *proto.OverrideReply, i int) string { return entryJSON(&r.Entries[i], waiting(r, i)) },
 }
 
-// suspended lists what is suspended.
-func (c *command) suspended(ctx context.Context, conn *ipc.Conn, o *order) error {
-	reply, err := ask(ctx, conn, &proto.Override{Op: proto.OverrideList})
-	if err != nil {
-		return err
+// waiting is how many messages wait for entry i of a list.
+func waiting(r *proto.OverrideReply, i int) int {
+	if i < len(r.Waiting) {
+		return r.Waiting[i]
 	}
-	out := &cli.ErrWriter{W: c.Stdout}
-	w := bufio.NewWriter(out)
-	for i := range reply.Entries {
-		e := &reply.Entries[i]
-		if e.Of != string(override.Suspension) || i >= len(reply.Waiting) {
-			continue
-		}
-		if o.json {
-			fmt.Fprintln(w, entryJSON(e, reply.Waiting[i]))
-			continue
-		}
-		name := e.Target
-		if t, err := selection.ParseTarget(e.Target); err == nil {
-			name = t.Name()
-		}
-		text := fmt.Sprintf("%s: suspended by %s since %s%s, %s wait", name, e.By, e.Since.Local().Format(time.DateTime), end(e.Until), queueclient.Messages(reply.Waiting[i]))
-		if e.Reason != "" {
-			text += ": " + e.Reason
-		}
-		fmt.Fprintln(w, queuelist.Printable(text))
-	}
-	w.Flush() // its error is out's
-	if out.Err != nil {
-		return cli.Errorf(cli.ExitIO, "%w", out.Err)
-	}
-	return nil
+	return 0
 }
 
 // entryJSON is a suspension as an object; waiting is -1 when it is not known.
 func entryJSON(e *proto.OverrideEntry, waiting int) string {
-	text := fmt.Sprintf(`{"target": %s, "by": %s, "since": %d`, jsontext.Quote(e.Target), jsontext.Quote(e.By), e.Since.Unix())
-	if !e.Until.IsZero() {
-		text += fmt.Sprintf(`, "until": %d`, e.Until.Unix())
-	}
-	text += `, "reason": ` + jsontext.Quote(e.Reason)
+	more := ""
 	if waiting >= 0 {
-		text += fmt.Sprintf(`, "waiting": %d`, waiting)
+		more = fmt.Sprintf(`, "waiting": %d`, waiting)
 	}
-	return text + "}"
+	return object(e, "", more)
 }
 
 func end(until time.Time) string {
