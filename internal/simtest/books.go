@@ -117,13 +117,25 @@ func (b *books) unnamed(d *delivery) bool {
 			return f.Kind == kill && slices.Contains(on, f.On) && !f.at.Before(d.at) && f.at.Sub(known) < unsettled
 		})
 	}
-	if within("qmgr") && within("smtp", "local") {
+	if within("qmgr") && within("smtp", "local") || b.nobodyLeft(d) {
 		return true
 	}
 	return slices.ContainsFunc(b.faults, func(f blow) bool {
 		loses := f.Kind == powerCut || f.Kind == kill && f.On == "cleanup" || f.Kind == badSyncs
 		return loses && !b.exact && !f.at.Before(d.at) && f.at.Sub(known) < unsettled
 	})
+}
+
+// nobodyLeft says whether the queue manager was killed while the mail system was being stopped: none is started then, to
+// which agents could say what has come of a delivery.
+func (b *books) nobodyLeft(d *delivery) bool {
+	const stopping = 2 * time.Minute
+	near := func(kind, on string) bool {
+		return slices.ContainsFunc(b.faults, func(f blow) bool {
+			return f.Kind == kind && f.On == on && f.at.Sub(d.at).Abs() < stopping
+		})
+	}
+	return near(restart, "") && near(kill, "qmgr")
 }
 
 func (b *books) mayBeDeleted(token string) {

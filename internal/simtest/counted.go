@@ -2,6 +2,7 @@ package simtest
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 
 	"posthaste/internal/metrics"
@@ -90,9 +91,10 @@ func (b *books) accepted(log []line) {
 // not said clearly. A line of "forwarded as" is of no delivery.
 func (b *books) delivered(log []line) {
 	least, most := 0, 0
+	stops := slices.ContainsFunc(b.faults, func(f blow) bool { return f.Kind == restart }) // a stop does not wait for a reply
 	for _, d := range b.deliveries {
 		most += len(d.rcpts)
-		if d.mood == good || d.mood == slowly {
+		if d.mood == good || d.mood == slowly && !stops {
 			least += len(d.rcpts)
 		}
 	}

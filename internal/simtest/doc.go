@@ -52,8 +52,8 @@
 //   - Nothing arrives twice, and no sender is told twice of one recipient, unless the next hop has not
 //     confirmed it, or the log says of the message that it is in doubt. Without spool_exact_doubt the log need not name
 //     what was delivered just before the power failed, cleanup was killed, or a sync failed; nor, with it
-//     either, what the queue manager and an agent were both killed with, within moments. Accounts on a list have it
-//     again when the log says that the list is tried again.
+//     either, what the queue manager and an agent were both killed with, within moments, or what agents had in hand when
+//     it was killed during a stop. Accounts on a list have it again when the log says that the list is tried again.
 //   - No destination has more transactions at a time than its concurrency limit; when a queue manager takes over
 //     from another, than twice that.
 //   - There are never more tokens of in_flow_delay than may be made, and all of them when the queue is empty.
