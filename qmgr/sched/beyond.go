@@ -80,6 +80,7 @@ func (s *Scheduler) joinGate(i int32, n *shared) {
 		n.firstSite = i
 	}
 	n.lastSite = i
+	s.rest(n)
 	if n.recheck.pos == 0 {
 		s.startTimer(&n.recheck, s.now+recheckTime)
 	}

@@ -310,7 +310,6 @@ func (s *Scheduler) countParked(site int32, n int) {
 	}
 	if st.gate != nil {
 		st.gate.parked += n
-		s.rest(st.gate)
 	}
 	k := siteKey{tport: st.tport, name: st.name}
 	if s.parkedAt[k] += n; s.parkedAt[k] == 0 {

@@ -310,7 +310,8 @@ func (s *Scheduler) rest(n *shared) {
 	if n.gone {
 		return
 	}
-	resting := n.members == 0 && n.busy == 0 && n.parked == 0
+	// A site stays in the ring for a moment while its last message comes back into memory.
+	resting := n.members == 0 && n.busy == 0 && n.firstSite == 0
 	if resting && !n.resting {
 		s.resting++
 	} else if !resting && n.resting {

@@ -180,6 +180,11 @@ func TestSharedHistories(t *testing.T) {
 			playIn(t, seed, 400, func(r *rand.Rand, w *world) {
 				w.s.cfg.SharedActiveLimit = r.IntN(4)
 				w.terms = randomTerms(r, randomLimits)
+				if r.IntN(3) == 0 { // parked mail, too, is not all in memory
+					w.s.cfg.DeferredLimit = 1 + r.IntN(5)
+					w.far.late = r.IntN(2) == 0
+					w.step(Event{Kind: EventAttached})
+				}
 				if r.IntN(2) == 0 {
 					for _, d := range destinations[:3] {
 						w.site[d] = "site"
