@@ -150,6 +150,7 @@ func (s *Scheduler) await(n *shared) {
 			if n.timer.pos == 0 || n.timer.at != at {
 				s.startTimer(&n.timer, at)
 			}
+			s.setResting(n, false)
 			return
 		}
 	}

@@ -312,12 +312,7 @@ func (s *Scheduler) rest(n *shared) {
 	}
 	// A site stays in the ring for a moment while its last message comes back into memory.
 	resting := n.members == 0 && n.busy == 0 && n.firstSite == 0
-	if resting && !n.resting {
-		s.resting++
-	} else if !resting && n.resting {
-		s.resting--
-	}
-	n.resting = resting
+	s.setResting(n, resting)
 	if !resting {
 		return
 	}
@@ -337,6 +332,17 @@ func (s *Scheduler) rest(n *shared) {
 		p.members--
 		s.settleShared(p)
 	}
+}
+
+// setResting notes whether n is only remembered for its counts.
+func (s *Scheduler) setResting(n *shared, resting bool) {
+	switch {
+	case resting && !n.resting:
+		s.resting++
+	case !resting && n.resting:
+		s.resting--
+	}
+	n.resting = resting
 }
 
 // A Spent is what has been counted for a shared limit, to be kept over a restart.
