@@ -8,7 +8,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -180,15 +182,26 @@ func TestInjectListens(t *testing.T) {
 	t.Parallel()
 	next := newSink(t, nil)
 	in := newInjector(t, next.relayhost(), options{unstarted: true, main: "inject_tls = yes\nsmtpd_tls_chain_files = {dir}/etc/key.pem, {dir}/etc/cert.pem\n",
-		master: "inject unix n - n - - inject -o inject_directory={dir}/data/inject2\ntwice unix n - n - - inject\n"})
+		master: "inject unix n - n - - inject -o inject_directory={dir}/elsewhere/inject\ntwice unix n - n - - inject\n"})
 	makeCertificate(t, in.s.path("etc", "key.pem"), in.s.path("etc", "cert.pem"))
+	// A directory that is not below data_directory, of the same owner.
+	info, err := os.Stat(in.s.path("data"))
+	if err == nil {
+		err = os.Mkdir(in.s.path("elsewhere"), 0o755)
+	}
+	if err == nil {
+		err = os.Chown(in.s.path("elsewhere"), int(info.Sys().(*syscall.Stat_t).Uid), -1)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	in.s.start()
 	in.makeToken()
 	message := `{"from": "ann@from.test", "to": ["a@to.test"], "text": "x"}`
 	client := func(two bool, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *http.Client {
 		tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: two, DialContext: dial}
 		t.Cleanup(tr.CloseIdleConnections)
-		return &http.Client{Transport: tr}
+		return &http.Client{Transport: tr, Timeout: patience}
 	}
 	clients := map[string]*http.Client{"HTTP/1.1": client(false, nil), "HTTP/2.0": client(true, nil),
 		"socket": client(false, func(ctx context.Context, _, _ string) (net.Conn, error) {

@@ -160,7 +160,7 @@ func (d *door) prepare(who *caller, o *order, e *entry) error {
 // wait says until when the messages of a request with a key wait, and whether they are released before.
 func (d *door) wait(sendAt time.Time) (until time.Time, hold bool) {
 	now := d.now()
-	if sendAt.After(now.Add(time.Minute)) {
+	if sendAt.After(now) {
 		return sendAt, false
 	}
 	return now.Add(d.patience), true
@@ -362,8 +362,10 @@ func (d *door) look(e *entry) (found []mail.QueueID, err error) {
 		missing = missing || !is
 	}
 	now := d.now()
-	// What was not there shortly before it could be tried was not there at all.
-	if missing && !now.Before(e.until) && e.checked.Before(e.until.Add(-d.patience/15)) {
+	// What was not there shortly before it could be tried was not there at all, if it had been on its way
+	// for longer than it takes.
+	sure := !e.checked.Before(e.until.Add(-d.patience/15)) && e.checked.Sub(e.begun) >= wayTime
+	if missing && !now.Before(e.until) && !sure {
 		if err := d.journal.doubt(e); err != nil {
 			d.log.Warning("%v", err)
 		}
@@ -401,5 +403,9 @@ func (d *door) sweep() {
 	}
 }
 
-// sweepTime is how often sweep is called.
-const sweepTime = 20 * time.Second
+const (
+	// sweepTime is how often sweep is called.
+	sweepTime = 20 * time.Second
+	// wayTime is more than a message takes that nobody waits for any more to come to be in the queue.
+	wayTime = 30 * time.Second
+)

@@ -183,6 +183,21 @@ func TestDoubt(t *testing.T) {
 	}
 }
 
+// A message for soon that was not in the queue when it was looked for, right after it was handed over, may have come
+// there since, and be gone.
+func TestDoubtSoon(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	body := fmt.Sprintf(`{"from": "ann@from.test", "to": ["a@to.test"], "text": "x", "send_at": %d}`, w.clock().Add(20*time.Second).Unix())
+	w.begun(body, "k", func(g *got) bool { delete(w.queue, g.Envelope.ID); return true })
+	w.server.door.sweep()
+	w.pass(sweepTime + time.Second)
+	w.server.door.sweep()
+	if status, _, text := w.send(body, "Idempotency-Key", "k"); status != 409 || !strings.Contains(text, "not known whether") {
+		t.Errorf("%d %s", status, text)
+	}
+}
+
 // What was not in the queue as long as it had to wait there was never queued, and the key is free.
 func TestNeverQueued(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,8 @@ package service
 import (
 	"context"
 	"fmt"
+
+	"posthaste/internal/config"
 )
 
 const (
@@ -20,5 +22,6 @@ func InjectSpec(run func(context.Context, *Env) error) Spec {
 			return fmt.Errorf("this service is in the program %s", InjectProgram)
 		}
 	}
-	return Spec{Process: InjectName, Program: InjectProgram, Exclusive: true, Rank: Intake, Confines: true, Sandbox: Plain, Frugal: true, Run: run}
+	writes := func(cfg *config.Config) ([]string, bool) { return []string{cfg.String("inject_directory")}, true }
+	return Spec{Process: InjectName, Program: InjectProgram, Exclusive: true, Rank: Intake, Confines: true, Sandbox: writes, Frugal: true, Run: run}
 }
