@@ -228,7 +228,6 @@ func (w *world) raw(text string) string {
 func TestWire(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.web.Config.MaxHeaderBytes = maxHeader
 	head := "POST /v1/messages HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + w.token + "\r\n"
 	for name, tt := range map[string]struct{ text, want string }{
 		"a body that breaks off":      {head + "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"fro\r\nxx\r\n", "400 "},

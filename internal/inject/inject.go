@@ -180,7 +180,7 @@ func claim(dir *statedir.Dir) (*os.File, error) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		f.Close()
 		if err == unix.EWOULDBLOCK {
-			err = errors.New("another service of master.cf uses it: give one of them another, with -o inject_directory=...")
+			err = errors.New("another service of master.cf uses it: give one of them another, with the option -o inject_directory")
 		}
 		return nil, err
 	}

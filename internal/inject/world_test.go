@@ -79,7 +79,9 @@ func newWorld(t testing.TB) *world {
 	w.server = &server{tokens: store, clients: clients, log: maillog.New("posthaste/inject", maillog.NewWriter(&locked{w: w}, maillog.Plain)), now: w.clock, memory: newBudget(8 << 20),
 		limits: limits{recipients: 100, attachments: 10, batch: 50, message: 1 << 20, item: 2 << 20, schedule: time.Hour}, utf8: true, version: "0.1"}
 	w.newDoor()
-	w.web = httptest.NewServer(w.server.handler())
+	w.web = httptest.NewUnstartedServer(w.server.handler())
+	w.web.Config.MaxHeaderBytes = maxHeader
+	w.web.Start()
 	t.Cleanup(w.web.Close)
 	w.token = w.newToken(apitoken.Token{Name: "app", Tenant: "acme", Roles: []string{apitoken.Inject}, Senders: []string{"from.test"}})
 	t.Cleanup(func() { w.leave() })
