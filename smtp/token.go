@@ -13,8 +13,8 @@ import (
 	"sync"
 	"time"
 
-	"posthaste/internal/subprocess"
 	"posthaste/internal/smallfile"
+	"posthaste/internal/subprocess"
 )
 
 // tokens gives out the tokens of OAUTHBEARER and XOAUTH2, which are good for
