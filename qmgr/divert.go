@@ -68,15 +68,11 @@ type hop struct {
 
 // parseHop reads where mail is to be diverted to: nexthop, transport:nexthop or transport:.
 func parseHop(text string) (hop, error) {
-	t, err := selection.NewTarget("destination", text)
+	t, err := selection.ParseNexthop(text)
 	if err != nil {
 		return hop{}, err
 	}
-	name := t.Nexthop()
-	if text == "*" || name != "" && name[0] == '.' {
-		return hop{}, fmt.Errorf("%q is not a next hop: give a domain, [host]:port, transport:nexthop or transport:", text)
-	}
-	return hop{mail.Transport(t.Transport()), mail.Nexthop(name)}, nil
+	return hop{mail.Transport(t.Transport()), mail.Nexthop(t.Nexthop())}, nil
 }
 
 // judgeDiversion says what is wrong with a diversion. Whether the next hop can be reached is not

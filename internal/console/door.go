@@ -315,14 +315,12 @@ func (m *mta) divert(ctx context.Context, e *proto.OverrideEntry) error {
 	if err != nil {
 		return wrong("%v", err)
 	}
-	to, err := selection.NewTarget("destination", e.Nexthop)
+	to, err := selection.ParseNexthop(e.Nexthop)
 	switch {
 	case err != nil:
 		return wrong("%v", err)
 	case t.IsSender():
 		return wrong("a diversion is of destinations")
-	case e.Nexthop == "*" || strings.HasPrefix(to.Nexthop(), "."):
-		return wrong("%q is not a next hop: give a domain, [host]:port, transport:nexthop or transport:", e.Nexthop)
 	case t.IsDestination() && t.String() == to.String():
 		return wrong("%s would be diverted to itself", t.Name())
 	case !e.Until.IsZero() && !e.Until.After(time.Now()):

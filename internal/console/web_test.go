@@ -442,7 +442,7 @@ func TestActs(t *testing.T) {
 		[]string{who + "undivert slow.test"}, "target", "slow.test")
 	act("undivert", http.StatusNotFound, []ipc.Message{&proto.Override{Op: proto.OverrideRemove, Entry: proto.OverrideEntry{Of: "diversion", Target: "other.test", By: "ann (console)"}}},
 		[]string{who + "undivert other.test", who + "undivert other.test failed: it is not diverted under that name"}, "target", "other.test")
-	act("divert", http.StatusBadRequest, nil, []string{who + "divert slow.test to *", who + "divert slow.test to * failed: \"*\" is not a next hop: give a domain, [host]:port, transport:nexthop or transport:"}, "target", "slow.test", "nexthop", "*")
+	act("divert", http.StatusBadRequest, nil, []string{who + "divert slow.test to *", who + "divert slow.test to * failed: \"*\" is not a next hop: give a domain, [host]:port, transport: or transport:nexthop"}, "target", "slow.test", "nexthop", "*")
 	act("limit", http.StatusBadRequest, nil, []string{who + "limit slow.test to 0", who + "limit slow.test to 0 failed: a limit is a number from 1 to 100000; to have no delivery at all, suspend the destination"}, "target", "slow.test", "limit", "0")
 	sel := &proto.Select{Where: []string{"", "destination=slow.test"}, Verb: proto.VerbFlush}
 	again := &proto.Select{Where: []string{"", "destination=slow.test"}, Verb: proto.VerbFlush, Cursor: 2}

@@ -19,10 +19,7 @@ const divertUsage = "posthaste divert TARGET NEXTHOP [--reason TEXT] [--until TI
 
 // parseNexthop reads where mail is to be diverted to, in its only form.
 func parseNexthop(text string) (string, error) {
-	t, err := selection.NewTarget("destination", text)
-	if err == nil && (text == "*" || strings.HasPrefix(t.Nexthop(), ".")) {
-		err = fmt.Errorf("%q is not a next hop: give a domain, [host]:port, transport:nexthop or transport:", text)
-	}
+	t, err := selection.ParseNexthop(text)
 	return t.String(), err
 }
 

@@ -156,6 +156,16 @@ func (t Target) Transport() string { return t.dest.transport }
 // Nexthop is the name that a destination has besides the transport; empty: it names none.
 func (t Target) Nexthop() string { return t.dest.name }
 
+// ParseNexthop reads where mail is to go: a destination that is one place, not a pattern. Its Transport or its
+// Nexthop may be empty, and not both. Errors are for the operator.
+func ParseNexthop(text string) (Target, error) {
+	t, err := NewTarget("destination", text)
+	if err == nil && (text == "*" || strings.HasPrefix(t.Nexthop(), ".")) {
+		err = fmt.Errorf("%q is not a next hop: give a domain, [host]:port, transport: or transport:nexthop", text)
+	}
+	return t, err
+}
+
 // Compare sorts destinations, those that mean fewer next hops first: transport:nexthop, nexthop,
 // .domain, where a longer one is narrower and one with a transport narrower than one without,
 // transport:, and *. It is 0 only for the same text.
