@@ -59,7 +59,9 @@ func TestConnsEnd(t *testing.T) {
 	for _, answer := range []time.Duration{time.Second, time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
+			begun := make(chan time.Time, 1)
 			conns := NewConns(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				begun <- time.Now()
 				select {
 				case <-time.After(answer):
 				case <-r.Context().Done():
@@ -70,14 +72,14 @@ func TestConnsEnd(t *testing.T) {
 			var ended sync.WaitGroup
 			ended.Go(func() { conns.Handle(ctx, far) })
 			io.WriteString(near, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-			begun := time.Now()
+			ends := <-begun // a request that no answer is under way to is not answered any more
 			cancel()
 			text, _ := io.ReadAll(near)
 			if got, want := strings.Contains(string(text), "hello"), answer < publicClose; got != want {
-				t.Errorf("an answer that takes %v: complete %v", answer, got)
+				t.Errorf("an answer that takes %v: complete %v: %q after %v", answer, got, text, time.Since(ends))
 			}
 			ended.Wait()
-			if passed := time.Since(begun); passed > publicClose+time.Second {
+			if passed := time.Since(ends); passed > publicClose+time.Second {
 				t.Errorf("the end took %v", passed)
 			}
 			near.Close()
