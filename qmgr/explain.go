@@ -54,6 +54,7 @@ type explanation struct {
 func (s *Server) explain(r *ipc.Request, id mail.QueueID) {
 	m := s.message(msgID(id))
 	info, ok := s.sched.Lookup(msgID(id))
+	// An empty answer says that the message is not in the queue: the tool words that.
 	if m == nil || !ok {
 		r.Reply(&proto.ExplainReply{})
 		return
@@ -83,6 +84,8 @@ func (s *Server) explain(r *ipc.Request, id mail.QueueID) {
 	if info.Queue == sched.QueueDeferred || info.Queue == sched.QueueIncoming {
 		e.rules, e.at = s.rules.set, s.now
 	}
+	// What came of this stay in the active queue is in memory only, until the message leaves
+	// it. Recipients that have not been read yet have neither address nor outcome here.
 	if a := m.active; a != nil {
 		for i, o := range a.outcomes {
 			e.last[i] = o
@@ -161,6 +164,8 @@ func (s *Server) lookForDiversions(e *explanation, st queueread.Stored, rcpts []
 	if s.rules.diversions.Load() == nil {
 		return
 	}
+	// Without the envelope it is not known whose mail it is, and nothing is said of
+	// diversions: the rest of the explanation does not depend on it.
 	env, err := st.Envelope()
 	if err != nil {
 		return
@@ -182,6 +187,7 @@ func (s *Server) lookForDiversions(e *explanation, st queueread.Stored, rcpts []
 // lines is the whole answer: the head, rules, and each group with its recipients.
 func (e *explanation) lines() []string {
 	lines := append([]string{e.head}, e.paused...)
+	// rest becomes what no group has named.
 	rest := maps.Clone(e.rcpts)
 	for _, list := range e.members {
 		for _, i := range list {
@@ -192,6 +198,8 @@ func (e *explanation) lines() []string {
 	left := slices.Sorted(maps.Keys(rest))
 	for g, line := range e.groups {
 		lines = append(lines, line)
+		// One group has no members of its own: it stands for all that are left, which are
+		// shown once, though a second such group should come.
 		members := e.members[g]
 		if members == nil {
 			members, left = left, nil
@@ -211,12 +219,14 @@ func (e *explanation) lines() []string {
 // from other systems, and are cleaned of control characters.
 func (e *explanation) recipient(i int) string {
 	addr, ok := e.rcpts[i]
-	if !ok {
+	if !ok { // it has not been read, and the spool could not be asked
 		addr = fmt.Sprintf("recipient %d", i)
 	} else {
 		addr = rfc5322.Quote(addr)
 	}
 	o, ok := e.last[i]
+	// No reply means that it was not tried, whatever the message has gone through: a
+	// recipient that was kept back by a limit or a suspension has none either.
 	if !ok {
 		if !e.starts.IsZero() {
 			return addr + ": " + startsText(e.starts)

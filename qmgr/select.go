@@ -72,6 +72,8 @@ func (s *Server) fromSelector(r *ipc.Request) {
 	}
 	c := &selecting{q: q, where: where, r: r}
 	s.ask(r, func() {
+		// Conditions of the message alone are judged by what is in memory. A page that is not
+		// the first waits for nothing: what was under way when the request began is recorded.
 		if !where.NeedsRecipients() || q.Cursor != 0 {
 			s.gather(c)
 			return
@@ -84,6 +86,7 @@ func (s *Server) fromSelector(r *ipc.Request) {
 
 // gather asks for the next page of the queue.
 func (s *Server) gather(c *selecting) {
+	// A cursor comes back from the tool, which may have made it up.
 	want := &proto.Page{Cursor: uint64(max(c.q.Cursor, 0))}
 	for _, id := range c.q.IDs {
 		want.Numbers = append(want.Numbers, uint64(msgID(id)))
@@ -102,6 +105,8 @@ func (s *Server) gathered(c *selecting, reply *proto.PageReply) {
 		if !ok || !s.maybe(c.where, &info) || len(c.q.IDs) > 0 && !slices.Contains(c.q.IDs, m.id) {
 			continue
 		}
+		// A full page ends the request here, unless messages were named: those are few, and
+		// all of them are in this answer.
 		l := s.listed(m, info, false)
 		l.next = int(e.Next)
 		if c.page = append(c.page, l); len(c.page) == listPage && len(c.q.IDs) == 0 && i < len(reply.Entries)-1 {
