@@ -27,7 +27,8 @@ var varying = []struct {
 	{regexp.MustCompile(`dead until \d\d:\d\d:\d\d`), `dead until TIME`},
 	{regexp.MustCompile(`"/[^"]*/([^/"]+)"`), `"DIR/$1"`},
 	{regexp.MustCompile(`"path": "[^"]*"`), `"path": "DIR"`},
-	{regexp.MustCompile(`"(free|octets|free_files|seconds)": [1-9]\d*`), `"$1": 1`},
+	{regexp.MustCompile(`"(free|octets|free_files)": [1-9]\d*`), `"$1": 1`},
+	{regexp.MustCompile(`"seconds": \d+`), `"seconds": 1`}, // 0 on a fast machine
 	{regexp.MustCompile(`"(in|sent|deferred|bounced)": [\d.e+]+`), `"$1": 1.5`},
 	{regexp.MustCompile(`"Nov 24 [^"]*"`), `"LINE"`},
 }
