@@ -187,7 +187,7 @@ func refuse(_ *ipc.Conn, r *ipc.Request) { r.Fail("console: unknown request %d",
 func prepare(env *service.Env) (*people, *tls.Config, net.Listener, error) {
 	cfg := env.Config
 	o := env.Tables()
-	secure, err := webserver.TLS(cfg, servercert.Options{Warn: o.Warn, Confined: o.Confined}, "console_tls", "h2", "http/1.1")
+	secure, err := webserver.TLS(cfg, o, "console_tls", "h2", "http/1.1")
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -270,20 +270,7 @@ func (c *console) serve(ctx context.Context, l net.Listener, secure *tls.Config)
 	}
 	web := &http.Server{Handler: c.handler(), ReadHeaderTimeout: requestTime, ReadTimeout: requestTime, WriteTimeout: answerTime, IdleTimeout: 2 * time.Minute,
 		MaxHeaderBytes: maxHeader, ErrorLog: log.New(io.Discard, "", 0)} // what clients do wrong is no news
-	closed := make(chan struct{})
-	end := context.AfterFunc(ctx, func() {
-		defer close(closed)
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
-		defer cancel()
-		if web.Shutdown(closing) != nil {
-			web.Close()
-		}
-	})
-	err := web.Serve(l)
-	if !end() {
-		<-closed
-	}
-	if !errors.Is(err, http.ErrServerClosed) {
+	if err := webserver.Serve(ctx, web, l, closeTime); err != nil {
 		return fmt.Errorf("console_listen: %w", err)
 	}
 	return nil

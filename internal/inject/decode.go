@@ -209,12 +209,24 @@ func (d *decoder) recipient(values bool) (r recipient, err error) {
 		}
 		return r, err
 	}
+	err = d.recipientObject(&r, func(name string) (bool, error) {
+		if name != "variables" || !values {
+			return false, nil
+		}
+		d.variables, d.m.individual = true, true
+		r.values = map[string]string{}
+		return true, d.values(r.values, "")
+	})
+	return r, err
+}
+
+// recipientObject reads the object of a recipient: the address and the name, and what more reads, which says
+// whether a member is its. What is wrong with the address is the recipient's error.
+func (d *decoder) recipientObject(r *recipient, more func(name string) (bool, error)) error {
 	has := false
-	err = d.object(func(name string) error {
-		if name == "variables" && values {
-			d.variables, d.m.individual = true, true
-			r.values = map[string]string{}
-			return d.values(r.values, "")
+	err := d.object(func(name string) error {
+		if mine, err := more(name); mine {
+			return err
 		}
 		b, err := d.scanner.text()
 		if err != nil {
@@ -235,7 +247,7 @@ func (d *decoder) recipient(values bool) (r recipient, err error) {
 		err = in("email", refuse("it is missing"))
 	}
 	r.err = errorOr(r.err, r.checkName())
-	return r, err
+	return err
 }
 
 func (d *decoder) envelopeFrom() error {

@@ -101,7 +101,6 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
-	"posthaste/internal/servercert"
 	"posthaste/internal/service"
 	"posthaste/internal/statedir"
 	"posthaste/internal/submit"
@@ -191,7 +190,7 @@ func claim(dir *statedir.Dir) (*os.File, error) {
 func prepare(env *service.Env) (*table.List, *tls.Config, error) {
 	cfg := env.Config
 	o := env.Tables()
-	secure, err := webserver.TLS(cfg, servercert.Options{Warn: o.Warn, Confined: o.Confined}, "inject_tls", "h2", "http/1.1")
+	secure, err := webserver.TLS(cfg, o, "inject_tls", "h2", "http/1.1")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -273,79 +272,9 @@ func (p panics) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A passed listener has net/http serve connections that somebody else accepts.
-type passed struct {
-	conns  chan net.Conn
-	addr   net.Addr
-	once   sync.Once
-	closed chan struct{}
-}
-
-func (p *passed) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p *passed) Close() error {
-	p.once.Do(func() { close(p.closed) })
-	return nil
-}
-
-func (p *passed) Addr() net.Addr { return p.addr }
-
-// A held connection says when it is closed.
-type held struct {
-	net.Conn
-	once   sync.Once
-	closed chan struct{}
-}
-
-func (h *held) Close() error {
-	err := h.Conn.Close()
-	h.once.Do(func() { close(h.closed) })
-	return err
-}
-
 // serveHTTP serves HTTP until ctx ends, with the number of clients that master.cf has.
 func (s *server) serveHTTP(ctx context.Context, env *service.Env, secure *tls.Config) error {
 	web := &http.Server{Handler: s.handler(), ReadHeaderTimeout: requestTime, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeader,
 		ErrorLog: log.New(panics{s.log}, "", 0)}
-	l := &passed{conns: make(chan net.Conn), closed: make(chan struct{}), addr: &net.UnixAddr{Name: env.Name, Net: "unix"}}
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = web.Serve(l) // it ends when it is shut down
-	}()
-	closed := make(chan struct{})
-	stopped := context.AfterFunc(ctx, func() {
-		defer close(closed)
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
-		defer cancel()
-		if web.Shutdown(closing) != nil {
-			web.Close()
-		}
-	})
-	err := env.ServeConns(ctx, func(_ context.Context, c net.Conn) {
-		h := &held{Conn: c, closed: make(chan struct{})}
-		given := net.Conn(h)
-		if secure != nil {
-			given = tls.Server(h, secure)
-		}
-		select {
-		case l.conns <- given:
-			<-h.closed
-		case <-served:
-			c.Close()
-		}
-	})
-	if !stopped() {
-		<-closed
-	}
-	web.Close()
-	<-served
-	return err
+	return webserver.ServeConns(ctx, web, secure, closeTime, env.ServeConns)
 }

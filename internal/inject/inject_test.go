@@ -216,7 +216,7 @@ func TestSenders(t *testing.T) {
 	}
 }
 
-// Who has no token, or another's, or comes from elsewhere is refused before anything is read.
+// A request without a token, with another's, or from elsewhere is refused before anything is read.
 func TestAccess(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

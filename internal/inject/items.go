@@ -136,6 +136,15 @@ func (t *items) next() ([]byte, error) {
 	return t.value()
 }
 
+// only takes the one value that there must be.
+func (t *items) only() ([]byte, error) {
+	item, err := t.next()
+	if err == nil {
+		err = t.rest()
+	}
+	return item, endOf(err)
+}
+
 // rest reads what follows a single value, which may only be white space. The value stays as it is.
 func (t *items) rest() error {
 	p := t.buf[t.r0:]

@@ -139,34 +139,16 @@ func (k *kumoDecoder) recipients() error {
 			return tooLarge("there are more than %d recipients (inject_recipient_limit)", k.set.recipients)
 		}
 		r := recipient{values: map[string]string{}}
-		has := false
-		err := k.object(func(name string) error {
+		err := k.recipientObject(&r, func(name string) (bool, error) {
 			switch name {
 			case "substitutions":
-				return k.values(r.values, "")
+				return true, k.values(r.values, "")
 			case "metadata":
 				r.meta = map[string]string{}
-				return k.values(r.meta, "")
+				return true, k.values(r.meta, "")
 			}
-			b, err := k.scanner.text()
-			if err != nil {
-				return err
-			}
-			switch name {
-			case "email":
-				has, r.said = true, string(b)
-				r.Email, r.UTF8, r.err = mailbox(r.said)
-			case "name":
-				r.Name = string(b)
-			default:
-				return unknown()
-			}
-			return nil
+			return false, nil
 		})
-		if err == nil && !has {
-			err = in("email", refuse("it is missing"))
-		}
-		r.err = errorOr(r.err, r.checkName())
 		for name, v := range map[string]string{"email": r.said, "name": r.Name} {
 			if _, own := r.values[name]; !own && v != "" {
 				r.values[name] = v

@@ -250,12 +250,9 @@ func (s *server) messages(w http.ResponseWriter, r *http.Request, who *caller) e
 		}
 		return s.batch(w, r, who, stream, lines)
 	}
-	item, err := stream.next()
-	if err == nil {
-		err = stream.rest()
-	}
+	item, err := stream.only()
 	if err != nil {
-		return endOf(err)
+		return err
 	}
 	result, replayed, err := s.single(item, r.URL.Path, key, who, decode)
 	if err != nil {
@@ -340,12 +337,9 @@ func (s *server) kumo(w http.ResponseWriter, r *http.Request, who *caller) error
 	mine := &share{b: s.memory}
 	defer mine.end()
 	stream := &items{r: r.Body, limit: s.limits.item, room: func(n int) error { return mine.take(r.Context(), n) }}
-	item, err := stream.next()
-	if err == nil {
-		err = stream.rest()
-	}
+	item, err := stream.only()
 	if err != nil {
-		return endOf(err)
+		return err
 	}
 	result, replayed, err := s.single(item, r.URL.Path, key, who, decodeKumo)
 	if err != nil {

@@ -52,14 +52,14 @@ package policyhost
 import (
 	"context"
 	"crypto/tls"
-	"errors"
-	"net"
+	"time"
 
-	"posthaste/internal/servercert"
 	"posthaste/internal/service"
-	"posthaste/internal/table"
 	"posthaste/internal/webserver"
 )
+
+// closeTime is how long answers under way may hold up the end of the service.
+const closeTime = 2 * time.Second
 
 // Spec declares the service.
 func Spec() service.Spec {
@@ -75,9 +75,7 @@ func run(ctx context.Context, env *service.Env) error {
 		return err
 	}
 	env.Used()
-	conns := webserver.NewConns(site.handler(), secure)
-	err = env.ServeConns(ctx, func(ctx context.Context, c net.Conn) { conns.Handle(ctx, c) })
-	return errors.Join(err, conns.Close())
+	return webserver.ServeConns(ctx, webserver.Public(site.handler()), secure, closeTime, env.ServeConns)
 }
 
 // prepare does what needs the rights of root: it opens tables and reads keys.
@@ -87,7 +85,6 @@ func prepare(env *service.Env) (*site, *tls.Config, error) {
 	if err != nil || !cfg.Bool("policyhost_tls") {
 		return s, nil, err
 	}
-	secure, err := webserver.TLS(cfg, servercert.Options{Warn: o.Warn, Confined: o.Confined,
-		Names: table.OpenMaps("tls_server_sni_maps", cfg.List("tls_server_sni_maps"), o)}, "policyhost_tls", "http/1.1")
+	secure, err := webserver.TLS(cfg, o, "policyhost_tls", "http/1.1")
 	return s, secure, err
 }

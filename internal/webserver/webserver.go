@@ -18,16 +18,17 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/servercert"
+	"posthaste/internal/table"
 )
 
 // TLS serves with the certificates of the SMTP server, and reads them again when they have changed. It
 // is nil where the parameter, a Bool, says no. An error names the parameter. protocols are what ALPN
 // offers, in order of preference.
-func TLS(cfg *config.Config, o servercert.Options, parameter string, protocols ...string) (*tls.Config, error) {
+func TLS(cfg *config.Config, o table.Options, parameter string, protocols ...string) (*tls.Config, error) {
 	if !cfg.Bool(parameter) {
 		return nil, nil
 	}
-	keys := servercert.New(cfg, o)
+	keys := servercert.New(cfg, servercert.Options{Warn: o.Warn, Confined: o.Confined, Names: table.OpenMaps("tls_server_sni_maps", cfg.List("tls_server_sni_maps"), o)})
 	if err := keys.Refresh(time.Now()); err != nil {
 		return nil, fmt.Errorf("%s = yes: the certificate of the SMTP server: %w", parameter, err)
 	}

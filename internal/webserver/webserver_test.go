@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"posthaste/internal/config"
-	"posthaste/internal/servercert"
+	"posthaste/internal/table"
 )
 
 // Where TLS is on and cannot be had, the error says which parameter to look at.
@@ -28,7 +28,7 @@ func TestTLSErrors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		secure, err := TLS(cfg, servercert.Options{Warn: func(text string) { t.Error(text) }}, "console_tls", "http/1.1")
+		secure, err := TLS(cfg, table.Options{Warn: func(text string) { t.Error(text) }}, "console_tls", "http/1.1")
 		if secure != nil || (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%q: %v, %v", tt.settings, secure, err)
 		}

@@ -169,7 +169,7 @@ type Event struct {
 	Next   int    // EventLoaded: index of the first recipient not read, for the next EffectLoad
 	Unread int    // EventLoaded: undelivered recipients not read yet; 0: all were read
 	Single bool   // EventLoaded: as FlagSingleRcpt, for a shell that knows it only now
-	Failed bool   // EventLoaded: besides Rcpts there were recipients that have failed for good, and of whom the sender has not been told
+	Failed bool   // EventLoaded: besides Rcpts there were recipients that have failed for good, and the sender has not been told of them
 	// Starts of EventLoaded is when the message is to be tried first; zero: at once. Until then it
 	// goes back to the deferred queue, which counts as no attempt, unless it was flushed by its
 	// name. Its lifetime and its back-off count from then.
