@@ -76,6 +76,19 @@ func (l *life) call(m ipc.Message) (reply proto.RecordReply) {
 	return reply
 }
 
+// hands is what a queue manager is told that agents have in hand.
+func (l *life) hands() (lines []string) {
+	l.t.Helper()
+	var reply proto.HandsReply
+	if err := l.client.Call(l.t.Context(), &proto.Hands{}, &reply); err != nil {
+		l.t.Fatal(err)
+	}
+	for _, h := range reply.List {
+		lines = append(lines, fmt.Sprintf("%s %v %s", h.ID, h.Index, h.Relay))
+	}
+	return lines
+}
+
 // list is what is kept, in short.
 func (l *life) list() (lines []string) {
 	l.doubts.flush()
@@ -109,11 +122,18 @@ func TestHandExact(t *testing.T) {
 		t.Errorf("a message that is gone: %+v", r)
 	}
 	l.call(&proto.Record{Urgent: true, Ops: []proto.Op{{ID: b, Change: queue.Change{Done: []int{1}}}}})
+	if got := l.hands(); !slices.Equal(got, []string{string(a) + " [0 2] mx1", string(b) + " [0] mx2", string(c) + " [0] "}) {
+		t.Errorf("in hand: %q", got)
+	}
 
 	mem = mem.Cut(vfs.Loss{})
 	l = begin(t, mem, true)
 	if n := l.doubts.unseen(); n != 4 {
 		t.Errorf("%d entries have not been seen", n)
+	}
+	// The new queue manager is not told: they are named.
+	if got := l.hands(); len(got) > 0 {
+		t.Errorf("in hand after the crash: %q", got)
 	}
 	want := []string{"0 r0@to.test in hand/mx1 queued", "2 r2@to.test in hand/mx1 queued", "0 r0@to.test in hand/mx2 queued", "0 r0@to.test in hand/ queued"}
 	if got := l.list(); !slices.Equal(got, want) {

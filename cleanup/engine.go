@@ -64,6 +64,9 @@ type engine interface {
 	Page(cursor uint64, list []queue.Placed) (_ []queue.Placed, next uint64)
 	// InHand returns those of rcpts that an agent has in hand according to batch.Handed.
 	InHand(id mail.QueueID, rcpts []int) []int
+	// Hands calls yield for the deliveries that agents have in hand according to batch.Handed since the
+	// engine was opened, until yield returns false. Those of before are in Recovery.
+	Hands(yield func(queue.Doubt) bool)
 
 	// Recovery returns what was found when the engine was opened.
 	Recovery() recovery

@@ -43,3 +43,20 @@ func (s *server) hand(r *ipc.Request) {
 	// Without this the post would wait for spool_commit_delay, and the delivery with it.
 	s.opt.Engine.Hurry()
 }
+
+// hands answers a queue manager that asks what agents have in hand. With more than a reply has room
+// for, the rest is not named; so many deliveries are not under way.
+func (s *server) hands(r *ipc.Request) {
+	var reply proto.HandsReply
+	rcpts := 0
+	s.opt.Engine.Hands(func(d queue.Doubt) bool {
+		if len(reply.List) == proto.HandsLimit || rcpts+len(d.Rcpts) > proto.HandsRcpts {
+			reply.More = true
+			return false
+		}
+		rcpts += len(d.Rcpts)
+		reply.List = append(reply.List, proto.Hand{ID: d.ID, Index: d.Rcpts, Relay: d.Nexthop, At: d.At})
+		return true
+	})
+	r.Reply(&reply)
+}

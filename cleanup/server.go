@@ -173,6 +173,8 @@ func (s *server) handle(c *ipc.Conn, r *ipc.Request) {
 		s.record(r)
 	case proto.KindHand:
 		s.hand(r)
+	case proto.KindHands:
+		s.hands(r)
 	case proto.KindLease:
 		s.lease(r)
 	case proto.KindLocate:

@@ -73,6 +73,11 @@ type former struct {
 	// Which attempt it is: when the former queue manager took the message up. Zero: not known.
 	active time.Time
 	conn   *ipc.Conn // where its outcome will be told; nil: the agent has not called yet
+	// What is known of it is cleanup's record, and no agent has spoken of it. nexthop is where to, by
+	// that, and recorded when; else they are empty.
+	onRecord bool
+	nexthop  string
+	recorded time.Time
 	// Ends the hold on conn that keeps it from being closed for idleness.
 	release func()
 	waiting []*delivery // orders for some of the same recipients

@@ -26,16 +26,31 @@ import (
 func (s *Server) heardOf(conn *ipc.Conn, inv *proto.Inventory, all bool) {
 	if all {
 		for i := range inv.Running {
+			s.recognise(inv.Running[i].ID, inv.Running[i].Index, s.now)
 			s.goesOn(conn, &inv.Running[i])
 		}
 	}
 	for i := range inv.Finished {
-		if f := &inv.Finished[i]; s.endFormer(f) || all {
+		f := &inv.Finished[i]
+		rcpts, when := spokenOf(f)
+		s.recognise(f.ID, rcpts, when)
+		if s.endFormer(f) || all {
 			s.finished(f)
 		} else {
 			s.opt.Log.Warning("%s: a delivery agent reports a delivery that is not known", printableID(f.ID))
 		}
 	}
+}
+
+// spokenOf are the recipients of which an agent says what has come, and when the last of it came.
+func spokenOf(f *proto.Finished) (rcpts []int, when time.Time) {
+	for i := range f.Reply.Outcomes {
+		o := &f.Reply.Outcomes[i]
+		if rcpts = append(rcpts, o.Rcpt); o.When.After(when) {
+			when = o.When
+		}
+	}
+	return rcpts, when
 }
 
 // printableID is an ID that another process names, fit for the log: anything that is not
@@ -132,7 +147,7 @@ func (s *Server) endFormer(fin *proto.Finished) bool {
 	num := msgID(fin.ID)
 	list := s.formers[num]
 	i := slices.IndexFunc(list, func(f *former) bool {
-		return f.id == fin.ID && f.is(fin.Active) && len(fin.Reply.Outcomes) > 0 && slices.Contains(f.rcpts, fin.Reply.Outcomes[0].Rcpt)
+		return f.id == fin.ID && !f.onRecord && f.is(fin.Active) && len(fin.Reply.Outcomes) > 0 && slices.Contains(f.rcpts, fin.Reply.Outcomes[0].Rcpt)
 	})
 	if i < 0 {
 		return false
@@ -197,12 +212,16 @@ func (s *Server) silent(conn *ipc.Conn) {
 	if s.leaving {
 		return // it will be told to our successor
 	}
+	named := make(map[handKey]bool)
 	var lost []*delivery
 	for _, num := range slices.Sorted(maps.Keys(s.formers)) {
 		list := s.formers[num]
 		for i := len(list) - 1; i >= 0; i-- {
 			if f := list[i]; f.conn == conn {
 				lost = append(lost, f.waiting...)
+				for _, r := range f.rcpts {
+					named[handKey{num, r}] = true
+				}
 				s.over(num, i)
 				s.summon([]sched.MsgID{num}, func() { s.inDoubt(num, f) })
 			}
@@ -216,6 +235,10 @@ func (s *Server) silent(conn *ipc.Conn) {
 		default:
 			s.lose(d)
 		}
+	}
+	if conn == nil && s.lookAgain {
+		s.lookAgain = false
+		s.lookForHands(named)
 	}
 }
 
@@ -231,7 +254,7 @@ func (s *Server) inDoubt(num sched.MsgID, f *former) {
 	if len(d.index) == 0 {
 		return
 	}
-	if len(f.waiting) > 0 {
+	if d.nexthop = mail.Nexthop(f.nexthop); len(f.waiting) > 0 {
 		d.nexthop = f.waiting[0].nexthop
 	}
 	s.opt.Log.Warning("%s: in doubt: the delivery agent has not said what came of a delivery that the previous queue manager ordered: recipients number %s may have it, and may get it again",

@@ -268,10 +268,10 @@ func (s *Server) takeOver(now time.Time) {
 	s.sched.Restore(now, h.learnt)
 	for _, r := range h.running {
 		num := msgID(r.ID)
-		// conn is nil until the agent calls; after agentPatience without a call, silent
+		// conn is nil until the agent calls; after callTime without a call, silent
 		// gives the delivery up.
 		s.formers[num] = append(s.formers[num], &former{id: r.ID, rcpts: r.Index, active: r.Active, release: func() {}})
-		s.expectAt = now.Add(agentPatience)
+		s.expectAt = now.Add(s.callTime)
 	}
 	s.warm(h.agents)
 }

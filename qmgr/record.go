@@ -514,7 +514,7 @@ func (r *recorder) settleLate() {
 // attach keeps this process attached to cleanup until ctx ends. It is a goroutine of its
 // own, since dialling waits.
 func (s *Server) attach(ctx context.Context) {
-	for ctx.Err() == nil {
+	for first := true; ctx.Err() == nil; {
 		conn, err := s.cleanup.Conn(ctx)
 		if err != nil {
 			continue
@@ -523,6 +523,10 @@ func (s *Server) attach(ctx context.Context) {
 			s.log.connected(conn)
 			s.attached()
 		}, sched.Event{})
+		if first {
+			s.askHands(conn)
+			first = false
+		}
 		// cleanup pushes the incoming queue in answer, and from then on every new
 		// message.
 		conn.Go(&proto.Attach{}, func([]byte, error) {})

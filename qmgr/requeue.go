@@ -177,7 +177,9 @@ func startOver(st queueread.Stored, env *mail.Envelope) (opt submit.Options, err
 			o.Rcpt, o.Action, o.Status.Class = len(opt.Was), dsn.Deferred, 4 // no verdict: it is tried
 			state.Outcomes, opt.Was, opt.State = append(state.Outcomes, o), append(opt.Was, r), state
 		}
-		if r.Original != "" { // aliases are expanded anew
+		// Aliases are expanded anew: those that cleanup has expanded. What local has forwarded would
+		// come back there, and be a loop.
+		if r.Original != "" && !env.Forwarded {
 			r.Address, r.Original = r.Original, ""
 		}
 		env.Recipients = append(env.Recipients, r)

@@ -58,6 +58,24 @@ func TestRequeueToday(t *testing.T) {
 	}
 }
 
+// Mail that local has forwarded goes to those it was forwarded to, and not back to the alias: local
+// would find its own Delivered-To: there, and return it.
+func TestRequeueForwarded(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	was := mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Forwarded: true,
+		Recipients: []mail.Recipient{{Address: "a@to.test", Original: "list@here.test"}}}
+	id := st.fill(faketest.Mail{Content: "x\r\n", Queue: queue.Hold, Envelope: was})[0]
+	st.run()
+	st.command(proto.Command{Verb: proto.VerbRequeue, ID: id})
+	st.waitOp(id, "requeued", removed)
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if len(st.taken) != 1 || !slices.Equal(st.taken[0].Envelope.Recipients, was.Recipients) || !st.taken[0].Envelope.Forwarded {
+		t.Errorf("through cleanup: %+v", st.taken)
+	}
+}
+
 // The settings are those of pickup, with the options of its entry.
 func TestRequeueSettings(t *testing.T) {
 	t.Parallel()

@@ -206,6 +206,9 @@ type Server struct {
 	reap     time.Time // when idle connections to agents are looked for; zero: there are none
 	watchAt  time.Time // when hanging deliveries are looked for; zero: there are none
 	expectAt time.Time // by when agents should have reported deliveries of a predecessor; zero: none is expected
+	// Then cleanup is asked once more what is in hand: see lookForHands.
+	lookAgain bool
+	callTime  time.Duration // how long these agents have: agentPatience
 
 	// leaving is set by leave and never reset. From then on nothing is begun: no agent gets an
 	// order, and only outcomes are taken in.
@@ -275,7 +278,7 @@ func New(o Options) *Server {
 		messages: make(map[sched.MsgID]*message), book: newBook(),
 		room: make(chan struct{}, maxBatches), entries: make(map[sched.EntryID]*delivery),
 		agents: make(map[mail.Transport]*agentConn), formers: make(map[sched.MsgID][]*former), early: make(map[sched.MsgID][]*proto.Finished),
-		verdicts: make(map[sched.MsgID][]mail.Outcome)}
+		verdicts: make(map[sched.MsgID][]mail.Outcome), callTime: agentPatience}
 	if s.opt.Patience == 0 {
 		s.opt.Patience = askPatience
 	}

@@ -88,6 +88,8 @@ type stage struct {
 	deliveryTime time.Duration
 	overrides    *override.Store // nil: none
 	state        *statedir.Dir   // where a handover may lie; nil: none
+	inHand       [][]proto.Hand  // what is in hand when cleanup is asked, each time; the last is said ever after
+	callTime     time.Duration   // how long agents have to call; 0: agentPatience
 	// deferredLimit is how many deferred messages are in memory; 0: what main.cf says.
 	deferredLimit int
 }
@@ -238,6 +240,9 @@ func (st *stage) run() {
 	for _, e := range st.entries {
 		st.queue.add(e.Entry)
 	}
+	if st.callTime > 0 {
+		st.srv.callTime = st.callTime
+	}
 	if st.deferredLimit > 0 {
 		st.srv.sched = sched.New(func() sched.Config {
 			c := settings.Sched
@@ -332,6 +337,13 @@ func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {
 		}
 		c.Push(st.pushed())
 		r.Reply(&proto.RecordReply{})
+	case proto.KindHands:
+		reply := new(proto.HandsReply)
+		if len(st.inHand) > 0 {
+			reply.List = st.inHand[0]
+			st.inHand = st.inHand[min(1, len(st.inHand)-1):]
+		}
+		r.Reply(reply)
 	case proto.KindRecord:
 		q := faketest.Decode[proto.Record](st.t, r)
 		if q.Urgent {

@@ -125,6 +125,9 @@ type Envelope struct {
 	VERP           string // two delimiter characters; empty: no VERP
 	RequireTLS     bool   // RFC 8689
 	TLSOptional    bool   // TLS-Required: no, RFC 8689 section 5
+	// Forwarded: local made the message, for the members of an alias or a .forward file. Its recipients'
+	// Original is what it was forwarded from, and must not be expanded once more.
+	Forwarded bool
 	// SendAt is when the message is to be tried first, and what its lifetime counts from; zero: at once.
 	SendAt time.Time
 

@@ -48,6 +48,7 @@ func (e *Envelope) Append(b []byte) []byte {
 	b = pack.String(b, 'V', e.VERP)
 	b = pack.Bool(b, 'x', e.RequireTLS)
 	b = pack.Bool(b, 'y', e.TLSOptional)
+	b = pack.Bool(b, 'f', e.Forwarded)
 	b = AppendTime(b, 'l', e.SendAt)
 	return pack.String(b, 'm', e.MessageID)
 }
@@ -158,6 +159,8 @@ func (e *Envelope) Decode(stored []byte) error {
 			e.RequireTLS = r.Bool()
 		case 'y':
 			e.TLSOptional = r.Bool()
+		case 'f':
+			e.Forwarded = r.Bool()
 		case 'l':
 			e.SendAt = ReadTime(&r)
 		case 'm':

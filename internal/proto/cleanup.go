@@ -35,6 +35,8 @@ const (
 	KindDismiss      = 23
 	KindDetach       = 24
 	KindHand         = 25
+	KindHands        = 26
+	KindHandsReply   = 27
 	KindRewrite      = 30
 	KindRewriteReply = 31
 	KindResolve      = 32

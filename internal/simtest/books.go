@@ -104,9 +104,12 @@ func (b *books) struck(f *Fault) {
 // processes that are reloaded or started meanwhile.
 const unsettled = 5 * time.Second
 
-// unnamed says whether a delivery may have been made again without a word: its record was lost
-// when the power failed or cleanup died, and spool_exact_doubt is not set. Or both who knew of it died: the
-// queue manager and the agent.
+// onTheWay is how long the end of a message may have been on its way when its sender was killed.
+const onTheWay = time.Second
+
+// unnamed says whether a delivery may have been made again without a word, since spool_exact_doubt is not
+// set: its record was lost when the power failed or cleanup died. Or both who knew of it died, the queue
+// manager and the agent, before it was recorded.
 func (b *books) unnamed(d *delivery) bool {
 	known := d.at
 	if d.mood == slowly {
@@ -114,15 +117,18 @@ func (b *books) unnamed(d *delivery) bool {
 	}
 	within := func(on ...string) bool {
 		return slices.ContainsFunc(b.faults, func(f blow) bool {
-			return f.Kind == kill && slices.Contains(on, f.On) && !f.at.Before(d.at) && f.at.Sub(known) < unsettled
+			return f.Kind == kill && slices.Contains(on, f.On) && !f.at.Before(d.at.Add(-onTheWay)) && f.at.Sub(known) < unsettled
 		})
+	}
+	if b.exact {
+		return false
 	}
 	if within("qmgr") && within("smtp", "local") || b.nobodyLeft(d) {
 		return true
 	}
 	return slices.ContainsFunc(b.faults, func(f blow) bool {
 		loses := f.Kind == powerCut || f.Kind == kill && f.On == "cleanup" || f.Kind == badSyncs
-		return loses && !b.exact && !f.at.Before(d.at) && f.at.Sub(known) < unsettled
+		return loses && !f.at.Before(d.at) && f.at.Sub(known) < unsettled
 	})
 }
 
@@ -186,13 +192,6 @@ func (b *books) tokenOf(id string) string {
 	text := b.site.log.String()
 	b.site.mu.Unlock()
 	return tokens(lines(text))[id]
-}
-
-// forwarded says whether local has made the message of another.
-func (b *books) forwarded(id string) bool {
-	b.site.mu.Lock()
-	defer b.site.mu.Unlock()
-	return strings.Contains(b.site.log.String(), "forwarded as "+id)
 }
 
 func (b *books) fail(format string, args ...any) {

@@ -51,9 +51,9 @@
 //     X-Original-To and Delivered-To, each as it must be.
 //   - Nothing arrives twice, and no sender is told twice of one recipient, unless the next hop has not
 //     confirmed it, or the log says of the message that it is in doubt. Without spool_exact_doubt the log need not name
-//     what was delivered just before the power failed, cleanup was killed, or a sync failed; nor, with it
-//     either, what the queue manager and an agent were both killed with, within moments, or what agents had in hand when
-//     it was killed during a stop. Accounts on a list have it again when the log says that the list is tried again.
+//     what was delivered just before the power failed, cleanup was killed, or a sync failed; nor what the queue
+//     manager and an agent were both killed with, within moments, or what agents had in hand when it was killed
+//     during a stop. Accounts on a list have it again when the log says that the list is tried again.
 //   - No destination has more transactions at a time than its concurrency limit; when a queue manager takes over
 //     from another, than twice that.
 //   - There are never more tokens of in_flow_delay than may be made, and all of them when the queue is empty.
@@ -76,9 +76,6 @@
 //
 // When one queue manager takes over from another, the deliveries that go on of a message that is not active there
 // have no place in its concurrency windows. So there may be more than the limit.
-//
-// A message that local has forwarded is never queued again by an operator: its original recipient is the alias,
-// whose Delivered-To it has, so that it is returned as a loop.
 //
 // What goes up and down of metrics, and the queue in the middle of a run, are not checked.
 //

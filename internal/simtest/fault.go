@@ -184,9 +184,6 @@ func (s *site) order(kind, token string) {
 		if it.sender == "" && token != "" || token != "" && s.books.tokenOf(it.id) != token {
 			continue
 		}
-		if kind == requeue && s.books.forwarded(it.id) {
-			continue
-		}
 		verb := kind
 		if kind == remove {
 			s.books.mayBeDeleted(token)

@@ -103,6 +103,9 @@ func NewPlan(n uint64, w *World) *Plan {
 		p.Faults = append(p.Faults, Fault{Kind: badTables, At: time.Duration(r.Int64N(int64(pick(r, 100*time.Millisecond, 10*time.Second, span/2)))),
 			For: pick(r, 500*time.Millisecond, time.Minute, span/3), N: int64(r.IntN(len(p.broken)))})
 	}
+	if r := seed(n).source("pair"); r.IntN(4) == 0 {
+		p.Faults = append(p.Faults, newPair(r)...)
+	}
 	if r := seed(n).source("clock"); r.IntN(12) == 0 {
 		p.Back, p.Faults = span+time.Duration(r.Int64N(int64(span))), nil
 	}
@@ -155,6 +158,17 @@ func (p *Plan) newFault(r *rand.Rand) Fault {
 	f.N = int64(r.IntN(30))
 	f.At = time.Duration(r.Int64N(int64(pick(r, 100*time.Millisecond, 10*time.Second, span))))
 	return f
+}
+
+// newPair draws the deaths of a queue manager and of an agent within moments, in one order or the other.
+// Then nobody is left who knows what the agent had in hand.
+func newPair(r *rand.Rand) []Fault {
+	first := Fault{Kind: kill, On: "qmgr", Step: 1 + r.IntN(pick(r, 200, 600)), For: pick(r, time.Millisecond, time.Second)}
+	second := Fault{Kind: kill, On: pick(r, "smtp", "smtp", "local"), Step: first.Step + 1 + r.IntN(pick(r, 4, 20)), For: pick(r, time.Millisecond, time.Second)}
+	if r.IntN(2) == 0 {
+		first.On, second.On = second.On, first.On
+	}
+	return []Fault{first, second}
 }
 
 // lossOf is what a power cut leaves.

@@ -21,6 +21,8 @@ type handing struct {
 	at      int64    // µs: when it was recorded
 	nexthop string   // where to, for people; "": not known
 	rcpts   []uint32 // ascending, all pending; not changed once it is in the index
+	// It was recorded before this process opened the spool, whose RecoveryReport names it.
+	reported bool
 }
 
 // maxNexthop bounds Handed's nexthop, in octets.
@@ -301,12 +303,10 @@ func (r *recovery) doubt() {
 	for _, n := range slices.Sorted(maps.Keys(e.idx.handed)) {
 		l := e.idx.find(n, &e.w.found)
 		seen[n] = true
-		for _, h := range e.idx.handed[n] {
-			d := Doubt{ID: l.id(), Nexthop: h.nexthop, At: time.UnixMicro(h.at)}
-			for _, i := range h.rcpts {
-				d.Rcpts = append(d.Rcpts, int(i))
-			}
-			r.inDoubt(d)
+		for i := range e.idx.handed[n] {
+			h := &e.idx.handed[n][i]
+			h.reported = true
+			r.inDoubt(h.doubt(l))
 		}
 	}
 	if r.exact {
@@ -349,6 +349,42 @@ func InDoubt(fs vfs.FS, dir string) (list []Doubt, more int, err error) {
 	}
 	r.doubt()
 	return r.rep.InDoubt, r.rep.MoreInDoubt, errors.Join(err, e.closeFiles())
+}
+
+// Hands calls yield for what agents have in hand, as is durable, until it returns false: what was
+// recorded since the spool was opened. What was recorded before is in Recovery.
+func (s *Spool) Hands(yield func(Doubt) bool) {
+	for _, d := range s.hands() {
+		if !yield(d) {
+			return
+		}
+	}
+}
+
+// hands is a copy of what agents have in hand, so that yield does not hold up the writer.
+func (s *Spool) hands() (list []Doubt) {
+	e := s.e
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	var found live
+	for _, n := range slices.Sorted(maps.Keys(e.idx.handed)) {
+		l := e.idx.find(n, &found)
+		for i := range e.idx.handed[n] {
+			if h := &e.idx.handed[n][i]; l != nil && !h.reported {
+				list = append(list, h.doubt(l))
+			}
+		}
+	}
+	return list
+}
+
+// doubt is h in the words of those who look from outside.
+func (h *handing) doubt(l *live) Doubt {
+	d := Doubt{ID: l.id(), Nexthop: h.nexthop, At: time.UnixMicro(h.at), Rcpts: make([]int, len(h.rcpts))}
+	for i, r := range h.rcpts {
+		d.Rcpts[i] = int(r)
+	}
+	return d
 }
 
 // InHand gives those of rcpts that an agent has in hand, as is durable.

@@ -231,6 +231,15 @@ func (w *walk) deliveries() {
 	}
 }
 
+// inHandNow are the recipients that Hands has, in order.
+func inHandNow(s *Spool) (rcpts []int) {
+	for d := range s.Hands {
+		rcpts = append(rcpts, d.Rcpts...)
+	}
+	slices.Sort(rcpts)
+	return rcpts
+}
+
 // TestHanded: what settles a delivery that an agent has in hand, and what does not.
 func TestHanded(t *testing.T) {
 	t.Parallel()
@@ -278,6 +287,9 @@ func TestHanded(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			if got := inHandNow(s); !slices.Equal(got, tt.after) {
+				t.Errorf("in hand %v, want %v", got, tt.after)
+			}
 			// A crash, a start with all that was read written again, and a clean end change nothing of it.
 			mem = mem.Cut(vfs.Loss{})
 			opt.FS = mem
@@ -301,6 +313,10 @@ func TestHanded(t *testing.T) {
 				slices.Sort(got)
 				if !slices.Equal(got, tt.after) || !rep.Exact {
 					t.Errorf("start %d: in doubt %v, want %v; exact %v", start, got, tt.after, rep.Exact)
+				}
+				// Who asks for what is in hand has been told of these.
+				if got := inHandNow(s); len(got) > 0 {
+					t.Errorf("start %d: in hand %v", start, got)
 				}
 				if fmt.Sprint(list) != fmt.Sprint(rep.InDoubt) {
 					t.Errorf("start %d: before it %v, after it %v", start, list, rep.InDoubt)

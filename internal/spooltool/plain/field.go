@@ -170,6 +170,7 @@ var messageFields = []field[*Message]{
 	text("VERP", func(m *Message) *string { return &m.Envelope.VERP }),
 	flag("Require-TLS", func(m *Message) *bool { return &m.Envelope.RequireTLS }),
 	flag("TLS-Optional", func(m *Message) *bool { return &m.Envelope.TLSOptional }),
+	flag("Forwarded", func(m *Message) *bool { return &m.Envelope.Forwarded }),
 	date("Send-At", func(m *Message) *time.Time { return &m.Envelope.SendAt }),
 	date("Next-Attempt", func(m *Message) *time.Time { return &m.Next }),
 	number("Attempts", func(m *Message) int64 { return int64(m.Attempts) }, func(m *Message, n int64) { m.Attempts = int(n) }),
