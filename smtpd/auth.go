@@ -54,46 +54,10 @@ func readSASL(cfg *config.Config, o table.Options) (*saslSettings, error) {
 	if !cfg.Bool("smtpd_sasl_auth_enable") {
 		return s, nil
 	}
-	path := cfg.String("smtpd_sasl_path")
-	switch kind := cfg.String("smtpd_sasl_type"); kind {
-	case "dovecot":
-		if !filepath.IsAbs(path) && !strings.Contains(path, ":") {
-			path = filepath.Clean(path) // below the queue directory, where services run
-		}
-		s.backend = sasl.NewDovecot(path)
-		if cfg.String("smtpd_sasl_token_keys") != "" {
-			o.Warn("smtpd_sasl_token_keys is for smtpd_sasl_type = table: Dovecot's own settings say which tokens it takes")
-		}
-	case "table":
-		tokens, err := readTokens(cfg)
-		if err != nil {
-			return nil, err
-		}
-		// Without a key that survives the process, the salts that unknown users get
-		// differ from one process to the next, while those of users do not: whoever
-		// asks twice can tell them apart.
-		key, err := sasl.DecoyKey(cfg.String("data_directory"))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			o.Warn("SASL: the salts of unknown users change with each process, so that a client can tell which users exist: " + err.Error())
-		}
-		s.backend = sasl.NewUsers(table.OpenMaps("smtpd_sasl_path", table.SplitList(path), o), cfg.String("smtpd_sasl_local_domain"), tokens, key)
-	case "cyrus":
-		dirs := sasl.CyrusDirs(cfg.Dir())
-		if own := cfg.String("cyrus_sasl_config_path"); own != "" {
-			dirs = filepath.SplitList(own)
-		}
-		c, warnings, err := sasl.NewCyrus(sasl.CyrusOptions{Application: path, Dirs: dirs, Service: s.service, Realm: cfg.String("smtpd_sasl_local_domain")})
-		if err != nil {
-			return nil, fmt.Errorf("smtpd_sasl_path: %w", err)
-		}
-		for _, w := range warnings {
-			o.Warn("smtpd_sasl_path: " + w)
-		}
-		s.backend = c
-	default:
-		return nil, fmt.Errorf("smtpd_sasl_type = %s: expected dovecot, cyrus (saslauthd), or table with smtpd_sasl_path = type:table", kind)
-	}
 	var err error
+	if s.backend, err = openBackend(cfg, s.service, o); err != nil {
+		return nil, err
+	}
 	if s.options, s.must, err = securityOptions(cfg.List("smtpd_sasl_security_options")); err != nil {
 		return nil, fmt.Errorf("smtpd_sasl_security_options: %w", err)
 	}
@@ -110,9 +74,60 @@ func readSASL(cfg *config.Config, o table.Options) (*saslSettings, error) {
 	return s, err
 }
 
+// openBackend opens what knows the users: smtpd_sasl_type.
+func openBackend(cfg *config.Config, service string, o table.Options) (sasl.Backend, error) {
+	path := cfg.String("smtpd_sasl_path")
+	switch kind := cfg.String("smtpd_sasl_type"); kind {
+	case "dovecot":
+		if !filepath.IsAbs(path) && !strings.Contains(path, ":") {
+			path = filepath.Clean(path) // below the queue directory, where services run
+		}
+		if cfg.String("smtpd_sasl_token_keys") != "" {
+			o.Warn("smtpd_sasl_token_keys is for smtpd_sasl_type = accounts or table: Dovecot's own settings say which tokens it takes")
+		}
+		return sasl.NewDovecot(path), nil
+	case "accounts":
+		tokens, err := readTokens(cfg)
+		if err != nil {
+			return nil, err
+		}
+		return sasl.NewAccounts(sasl.AccountOptions{Maps: table.OpenMaps("account_maps", cfg.List("account_maps"), o),
+			Realm: cfg.String("smtpd_sasl_local_domain"), Tokens: tokens, Now: time.Now,
+			Failures: cfg.Int("account_failure_limit"), FailureTime: cfg.Duration("account_failure_time")}), nil
+	case "table":
+		tokens, err := readTokens(cfg)
+		if err != nil {
+			return nil, err
+		}
+		// Without a key that survives the process, the salts that unknown users get
+		// differ from one process to the next, while those of users do not: whoever
+		// asks twice can tell them apart.
+		key, err := sasl.DecoyKey(cfg.String("data_directory"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			o.Warn("SASL: the salts of unknown users change with each process, so that a client can tell which users exist: " + err.Error())
+		}
+		return sasl.NewUsers(table.OpenMaps("smtpd_sasl_path", table.SplitList(path), o), cfg.String("smtpd_sasl_local_domain"), tokens, key), nil
+	case "cyrus":
+		dirs := sasl.CyrusDirs(cfg.Dir())
+		if own := cfg.String("cyrus_sasl_config_path"); own != "" {
+			dirs = filepath.SplitList(own)
+		}
+		c, warnings, err := sasl.NewCyrus(sasl.CyrusOptions{Application: path, Dirs: dirs, Service: service, Realm: cfg.String("smtpd_sasl_local_domain")})
+		if err != nil {
+			return nil, fmt.Errorf("smtpd_sasl_path: %w", err)
+		}
+		for _, w := range warnings {
+			o.Warn("smtpd_sasl_path: " + w)
+		}
+		return c, nil
+	default:
+		return nil, fmt.Errorf("smtpd_sasl_type = %s: expected accounts, dovecot, cyrus (saslauthd), or table with smtpd_sasl_path = type:table", kind)
+	}
+}
+
 // readTokens reads which OAuth tokens are accepted (OAUTHBEARER, XOAUTH2); nil is
 // none.
-func readTokens(cfg *config.Config) (*sasl.Tokens, error) {
+func readTokens(cfg *config.Config) (sasl.TokenVerifier, error) {
 	keys := cfg.List("smtpd_sasl_token_keys")
 	if len(keys) == 0 {
 		return nil, nil

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"posthaste/etc"
+	"posthaste/internal/account"
 	"posthaste/internal/audit"
 	"posthaste/internal/bounce"
 	"posthaste/internal/bounceclass"
@@ -50,6 +51,11 @@ import (
 // A tool is one of the commands of the mail system. It returns its exit status.
 type tool func(io streams, args []string) int
 
+// own is a command of posthaste that reads standard input; name is how its messages begin.
+func own(name string, run func(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) int) tool {
+	return func(io streams, args []string) int { return run("posthaste "+name, args, io.in, io.out, io.err) }
+}
+
 // tools are the commands by name.
 func tools() map[string]tool {
 	all := map[string]tool{
@@ -66,9 +72,7 @@ func tools() map[string]tool {
 		"postsuper": func(io streams, args []string) int { return postsuper.Run("postsuper", args, io.in, io.out, io.err) },
 		"postcat":   func(io streams, args []string) int { return postcat.Run("postcat", args, io.in, io.out, io.err) },
 		"qshape":    func(io streams, args []string) int { return qshape.Run("qshape", args, io.out, io.err) },
-		"spool": func(io streams, args []string) int {
-			return spooltool.Run("posthaste spool", args, io.in, io.out, io.err)
-		},
+		"spool":     own("spool", spooltool.Run),
 		"explain": func(io streams, args []string) int {
 			return spooltool.Explain("posthaste explain", args, io.out, io.err)
 		},
@@ -83,26 +87,19 @@ func tools() map[string]tool {
 		"posttls-finger": func(io streams, args []string) int {
 			return posttlsfinger.Run(args, io.out, io.err)
 		},
-		"audit": func(io streams, args []string) int {
-			return audit.Run("posthaste audit", args, io.in, io.out, io.err)
-		},
-		"classify": func(io streams, args []string) int {
-			return bounceclass.Command("posthaste classify", args, io.in, io.out, io.err)
-		},
-		"token":   func(io streams, args []string) int { return token.Run("posthaste token", args, io.out, io.err) },
-		"top":     func(io streams, args []string) int { return top.Run("posthaste top", args, io.out, io.err) },
-		"trace":   func(io streams, args []string) int { return trace.Run(args, io.in, io.out, io.err) },
-		"collate": func(io streams, args []string) int { return collate.Command(args, io.in, io.out, io.err) },
-		"domain": func(io streams, args []string) int {
-			return domain.Run("posthaste domain", args, io.in, io.out, io.err)
-		},
-		"cert":  func(io streams, args []string) int { return cert.Run("posthaste cert", args, io.out, io.err) },
-		"setup": setupTool,
-		"dmarc": func(io streams, args []string) int {
-			return dmarcreport.Command("posthaste dmarc", args, io.in, io.out, io.err)
-		},
-		"dkim":  func(io streams, args []string) int { return dkimkey.Command(args, io.out, io.err) },
-		"watch": func(io streams, args []string) int { return watch.Command(args, io.out, io.err) },
+		"audit":    own("audit", audit.Run),
+		"classify": own("classify", bounceclass.Command),
+		"account":  own("account", account.Run),
+		"token":    func(io streams, args []string) int { return token.Run("posthaste token", args, io.out, io.err) },
+		"top":      func(io streams, args []string) int { return top.Run("posthaste top", args, io.out, io.err) },
+		"trace":    func(io streams, args []string) int { return trace.Run(args, io.in, io.out, io.err) },
+		"collate":  func(io streams, args []string) int { return collate.Command(args, io.in, io.out, io.err) },
+		"domain":   own("domain", domain.Run),
+		"cert":     func(io streams, args []string) int { return cert.Run("posthaste cert", args, io.out, io.err) },
+		"setup":    setupTool,
+		"dmarc":    own("dmarc", dmarcreport.Command),
+		"dkim":     func(io streams, args []string) int { return dkimkey.Command(args, io.out, io.err) },
+		"watch":    func(io streams, args []string) int { return watch.Command(args, io.out, io.err) },
 	}
 	for _, verb := range queuetool.Verbs() {
 		all[verb] = func(io streams, args []string) int { return queuetool.Suspend(verb, args, io.out, io.err) }
@@ -113,7 +110,7 @@ func tools() map[string]tool {
 func runPostconf(args []string, stdout, stderr io.Writer) int {
 	return postconf.Run(args, postconf.Build{
 		MapTypes:   table.Types(),
-		ServerSASL: []string{"cyrus", "dovecot", "table"},
+		ServerSASL: []string{"accounts", "cyrus", "dovecot", "table"},
 		Templates: func(cfg *config.Config, file string, expand bool, w io.Writer) error {
 			return bounce.WriteTemplates(w, cfg, file, expand)
 		},

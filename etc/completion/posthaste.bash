@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended limit unlimit limited divert undivert diverted tls audit classify trace top collate token watch passwd dkim dmarc cert domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended limit unlimit limited divert undivert diverted tls audit classify trace top collate token watch account passwd dkim dmarc cert domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -586,6 +586,17 @@ _posthaste() {
             :
         elif [[ ${COMP_WORDS[first]} == destination ]]; then
             :
+        fi
+        ;;
+    posthaste-account)
+        case $prev in
+        -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        -s) _posthaste_words "argon2id bcrypt sha512-crypt"; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-c -j -r -s"
+        elif ((COMP_CWORD == first)); then
+            _posthaste_words "add app-password disable enable list passwd remove"
         fi
         ;;
     posthaste-passwd)

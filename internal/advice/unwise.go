@@ -70,7 +70,7 @@ func (u *unwise) files() {
 	if u.cfg.String("srs_domain") != "" {
 		u.secret("srs_secret_file", u.cfg.String("srs_secret_file"), "a secret with which mail can be relayed here")
 	}
-	for _, parameter := range []string{"smtp_sasl_password_maps", "lmtp_sasl_password_maps", "smtpd_sasl_path"} {
+	for _, parameter := range []string{"smtp_sasl_password_maps", "lmtp_sasl_password_maps", "smtpd_sasl_path", "account_maps"} {
 		value, err := u.cfg.Value(parameter)
 		if err != nil {
 			continue

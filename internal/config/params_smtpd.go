@@ -4,6 +4,9 @@ package config
 var smtpdParams = []Param{
 	{Name: "access_map_defer_code", Type: Int, Default: "450", Min: 200, Max: 599, Tier: 3, Doc: "Reply code for the DEFER action in access tables"},
 	{Name: "access_map_reject_code", Type: Int, Default: "554", Min: 200, Max: 599, Tier: 3, Doc: "Reply code for the REJECT action in access tables"},
+	{Name: "account_failure_limit", Type: Int, Default: "10", Tier: 2, Origin: Own, Doc: "Failed logins of an account from one client in account_failure_time, with smtpd_sasl_type = accounts; 0: any number"},
+	{Name: "account_failure_time", Type: Duration, Default: "15m", Min: 1, Tier: 2, Origin: Own, Doc: "Time over which failed logins are counted"},
+	{Name: "account_maps", Type: List, Default: "texthash:$config_directory/accounts", Tier: 1, Origin: Own, Doc: "Tables of the accounts that may log in, with smtpd_sasl_type = accounts"},
 	{Name: "allow_untrusted_routing", Type: Bool, Default: "no", Tier: 3, Doc: "Let routed addresses of strangers pass relay checks"},
 	{Name: "authserv_id", Type: String, Default: "$myhostname", Tier: 2, Origin: Own, Doc: "Name under which Authentication-Results are given (RFC 8601)"},
 	{Name: "broken_sasl_auth_clients", Type: Bool, Default: "no", Tier: 2, Doc: "Also announce AUTH= for old clients"},
@@ -122,7 +125,7 @@ var smtpdParams = []Param{
 	{Name: "smtpd_sasl_token_audience", Type: String, Tier: 3, Origin: Own, Doc: "Audience that OAuth tokens must be for"},
 	{Name: "smtpd_sasl_token_claim", Type: String, Default: "email", Tier: 3, Origin: Own, Doc: "Claim of OAuth tokens that is the login name"},
 	{Name: "smtpd_sasl_token_issuer", Type: String, Tier: 3, Origin: Own, Doc: "Issuer that OAuth tokens must come from"},
-	{Name: "smtpd_sasl_token_keys", Type: List, Tier: 3, Origin: Own, Doc: "Files with the public keys (PEM or JWK set) that sign OAuth tokens, for OAUTHBEARER and XOAUTH2 with smtpd_sasl_type = table; read at the start"},
+	{Name: "smtpd_sasl_token_keys", Type: List, Tier: 3, Origin: Own, Doc: "Files with the public keys (PEM or JWK set) that sign OAuth tokens, for OAUTHBEARER and XOAUTH2 with smtpd_sasl_type = accounts or table; read at the start"},
 	{Name: "smtpd_sasl_type", Type: String, Default: "cyrus", Tier: 1, Doc: "SASL server plug-in"},
 	{Name: "smtpd_sender_login_maps", Type: List, Tier: 1, Doc: "Owners of sender addresses"},
 	{Name: "smtpd_sender_restrictions", Type: List, Tier: 1, Doc: "Access rules for senders"},

@@ -18,6 +18,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/mailauth/dkimkey"
 	"posthaste/internal/table"
+	"posthaste/internal/tabletext"
 )
 
 // classWords are the classes as --class names them.
@@ -167,15 +168,17 @@ func (a *adder) keys(ctx context.Context) error {
 	if len(r.keys) > before {
 		a.writeRing(a.vault, r, r.keys[before:])
 	}
-	t, ok := editable(a.cfg.List("dkim_sign_maps"))
+	t, ok := tabletext.Editable(a.cfg.List("dkim_sign_maps"))
 	switch {
 	case !ok && len(entries) == 0:
-		t = tableFile{path: a.cfg.Dir() + "/" + signTable, spec: "texthash:" + a.cfg.Dir() + "/" + signTable}
-		if !t.exists() {
-			a.plan.add(func() error { return t.create("DKIM keys by domain: domain selector:file ... (dkim_sign_maps)") }, "%s: a new table", t.path)
+		t = tabletext.File{Path: a.cfg.Dir() + "/" + signTable, Spec: "texthash:" + a.cfg.Dir() + "/" + signTable}
+		if !t.Exists() {
+			a.plan.add(func() error {
+				return t.Create("DKIM keys by domain: domain selector:file ... (dkim_sign_maps)", 0o644, -1)
+			}, "%s: a new table", t.Path)
 		}
-		a.extend("dkim_sign_maps", t.spec)
-	case ok && t.stale():
+		a.extend("dkim_sign_maps", t.Spec)
+	case ok && t.Stale():
 		a.build(t)
 	}
 	for _, k := range r.in(Pending) {
@@ -228,16 +231,16 @@ func (a *adder) logins(context.Context) error {
 		return nil
 	}
 	const name = "smtpd_sender_login_maps"
-	t, ok := editable(a.cfg.List(name))
+	t, ok := tabletext.Editable(a.cfg.List(name))
 	if !ok {
-		t = tableFile{path: a.cfg.Dir() + "/" + loginTable, spec: "texthash:" + a.cfg.Dir() + "/" + loginTable}
-		if !t.exists() {
-			a.plan.add(func() error { return t.create("Who may send as whom: address login, ... (" + name + ")") }, "%s: a new table", t.path)
+		t = tabletext.File{Path: a.cfg.Dir() + "/" + loginTable, Spec: "texthash:" + a.cfg.Dir() + "/" + loginTable}
+		if !t.Exists() {
+			a.plan.add(func() error { return t.Create("Who may send as whom: address login, ... ("+name+")", 0o644, -1) }, "%s: a new table", t.Path)
 		}
-		a.extend(name, t.spec)
+		a.extend(name, t.Spec)
 	}
 	key := "@" + a.about
-	old, _, err := t.get(key)
+	old, _, err := t.Get(key)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -251,7 +254,7 @@ func (a *adder) logins(context.Context) error {
 	if err == nil {
 		err = a.entry(t, key, value)
 	} else { // it is made in this run
-		a.plan.add(func() error { return t.set(key, value) }, "%s: %s\t%s", t.path, key, value)
+		a.plan.add(func() error { return t.Set(key, value) }, "%s: %s\t%s", t.Path, key, value)
 		err = nil
 	}
 	if !a.checksLogins() {

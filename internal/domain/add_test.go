@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/tabletext"
+
 	"posthaste/internal/cli"
 	"posthaste/internal/config"
 	"posthaste/internal/mailauth/dkimkey"
@@ -159,7 +161,7 @@ func TestAddInterrupted(t *testing.T) {
 		s := newEmpty(t, "smtpd_sender_login_maps = hash:DIR/logins\nsmtpd_sender_restrictions = reject_sender_login_mismatch\n")
 		s.write(t, "logins", "# who\n@b.test  bob\n")
 		s.run(t, "records", "a.test")
-		(tableFile{"hash:" + s.dir + "/logins", s.dir + "/logins", true}).build(s.dir)
+		(tabletext.File{"hash:" + s.dir + "/logins", s.dir + "/logins", true}).Build(s.dir)
 		cfg, err := config.Load(s.dir)
 		if err != nil {
 			t.Fatal(err)
@@ -204,7 +206,7 @@ func (s *stage) finished(t *testing.T, n int) {
 	if got := s.read(t, "logins"); got != "# who\n@b.test  bob\n@new.test\tann\n" {
 		t.Errorf("after %d steps: logins:\n%s", n, got)
 	}
-	if (tableFile{"hash:" + s.dir + "/logins", s.dir + "/logins", true}).stale() {
+	if (tabletext.File{"hash:" + s.dir + "/logins", s.dir + "/logins", true}).Stale() {
 		t.Errorf("after %d steps: the table is not built", n)
 	}
 	if got := s.read(t, "main.cf"); !strings.Contains(got, "\nmydestination = $myhostname,  localhost, new.test\n") || strings.Count(got, "dkim_sign_maps") != 1 {
@@ -338,19 +340,4 @@ func FuzzRing(f *testing.F) {
 			t.Errorf("%v: %s is read as %s", err, r, again)
 		}
 	})
-}
-
-// An entry of a table takes the place of the one before, whatever stands around it.
-func TestSetEntry(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct{ text, want string }{
-		{"", "a.test\tx\n"},
-		{"# head\nb y", "# head\nb y\na.test\tx\n"},
-		{"A.test old\n  more\nb y\na.test again\n", "a.test\tx\nb y\na.test again\n"},
-		{"b y\na.test old\n# inside\n  more\n# after\n", "b y\na.test\tx\n# inside\n# after\n"},
-	} {
-		if got := setEntry(tt.text, "a.test", "x"); got != tt.want {
-			t.Errorf("%q: %q, expected %q", tt.text, got, tt.want)
-		}
-	}
 }

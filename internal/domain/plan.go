@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 
+	"posthaste/internal/tabletext"
+
 	"posthaste/internal/config"
 	"posthaste/internal/postconf"
 )
@@ -53,17 +55,17 @@ func (p *plan) note(format string, args ...any) {
 }
 
 // entry has a table say value of key, and builds the table if that is needed.
-func (p *plan) entry(t tableFile, key, value string) error {
-	old, found, err := t.get(key)
+func (p *plan) entry(t tabletext.File, key, value string) error {
+	old, found, err := t.Get(key)
 	if err != nil {
 		return err
 	}
 	if !found || old != value {
-		if err := t.ours(); err != nil {
+		if err := t.Ours(); err != nil {
 			return fmt.Errorf("%w; its entry would be: %s\t%s", err, key, value)
 		}
-		p.add(func() error { return t.set(key, value) }, "%s: %s\t%s", t.path, key, value)
-	} else if !t.stale() {
+		p.add(func() error { return t.Set(key, value) }, "%s: %s\t%s", t.Path, key, value)
+	} else if !t.Stale() {
 		return nil
 	}
 	p.build(t)
@@ -71,9 +73,9 @@ func (p *plan) entry(t tableFile, key, value string) error {
 }
 
 // build builds a table, where it is a file of its own.
-func (p *plan) build(t tableFile) {
-	if t.built {
-		p.add(func() error { return t.build(p.cfg.Dir()) }, "postmap %s", t.spec)
+func (p *plan) build(t tabletext.File) {
+	if t.Built {
+		p.add(func() error { return t.Build(p.cfg.Dir()) }, "postmap %s", t.Spec)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/mailauth/dkimkey"
 	"posthaste/internal/table"
+	"posthaste/internal/tabletext"
 )
 
 // A turn is one look at the keys of a domain.
@@ -26,7 +27,7 @@ type turn struct {
 	ring  *ring
 	now   time.Time
 
-	table   tableFile
+	table   tabletext.File
 	value   string          // what the table says of the domain
 	entries []dkimkey.Entry // the same
 	made    int             // so many keys of the ring were there before
@@ -90,21 +91,21 @@ func (c *command) rotateOne(ctx context.Context, cfg *config.Config, site *Site,
 func (t *turn) read(ctx context.Context) error {
 	domain := t.ring.domain
 	var ok bool
-	if t.table, ok = editable(t.cfg.List("dkim_sign_maps")); !ok {
+	if t.table, ok = tabletext.Editable(t.cfg.List("dkim_sign_maps")); !ok {
 		return errors.New("dkim_sign_maps has no table that can be edited: see posthaste domain add")
 	}
 	found := false
 	var err error
-	if t.value, found, err = t.table.get(domain); err != nil {
+	if t.value, found, err = t.table.Get(domain); err != nil {
 		return err
 	}
 	signs, err := t.site.Keys(ctx, domain)
-	if err != nil && !t.table.stale() {
+	if err != nil && !t.table.Stale() {
 		return err
 	}
 	for _, e := range signs {
 		if !found && e.Domain == domain {
-			return fmt.Errorf("another table than %s has selector %s: change the keys there", t.table.path, e.Selector)
+			return fmt.Errorf("another table than %s has selector %s: change the keys there", t.table.Path, e.Selector)
 		}
 	}
 	t.entries, err = dkimkey.ParseEntries(t.value, domain)

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/tabletext"
+
 	"posthaste/internal/resolver/fakezone"
 )
 
@@ -71,7 +73,7 @@ func TestRotate(t *testing.T) {
 		for _, selector := range strings.Fields(entry) {
 			want += ", " + selector + ":" + filepath.Join(s.dir, "dkim", "new.test."+selector+".pem")
 		}
-		value, _, err := tableFile{path: s.dir + "/dkim_keys"}.get("new.test")
+		value, _, err := tabletext.File{Path: s.dir + "/dkim_keys"}.Get("new.test")
 		if err != nil || value != strings.TrimPrefix(want, ", ") {
 			t.Errorf("%s: the table has %s, expected %s", what, value, want)
 		}

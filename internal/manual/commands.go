@@ -96,6 +96,7 @@ func posthasteWords() []word {
 		{"collate", "[file ...]", "Read the mail log, from files or standard input, and print the lines of each message together once it has left the queue. Messages that have not left it are printed at the end."},
 		{"token", "!add|list|remove ...", "Make, list and remove the tokens by which programs use the HTTP services of the mail system. add prints a new token, which cannot be shown again: only a hash of it is stored. Its options: -r, which may be repeated, is a role: inject (hand in mail; the default), look (see what the console shows) or operate (change what the console can change). -s, which may be repeated and which the role inject needs, is a permitted sender: an address, a domain, a domain with a dot before it for all domains below, <> for the null sender, or * for all. -t is the name of a tenant, -q the number of recipients a day, and -e the number of days until the token expires. list prints all tokens, with -j as a JSON object on a line each. remove withdraws tokens by name; services notice within a second. The command is for root and the mail owner."},
 		{"watch", "client|destination NAME|ADDRESS", "Print the SMTP dialogues with one client, or with one destination, as they happen, until the command is interrupted. A name also stands for the names below it; a network is given as address/length. A destination matches by its domain, by the name of the server or by its address. Each line has the time, the service's process, the peer, and < for what the peer sends or > for what is sent to it. The command follows all processes of smtpd(8), or of smtp(8) and lmtp(8), including those that start later; sessions in progress are shown from their next line on. Nothing is reloaded and nothing is logged. AUTH exchanges and message content are left out. If lines come faster than they can be printed, some are dropped, and the command says how many. Only root may use it."},
+		{"account", "command [argument ...]", "Edit the accounts of people who send mail, and make application passwords. See ACCOUNTS below."},
 		{"passwd", "[user]", "Read a password from standard input and print an entry for a table of users (smtpd_sasl_type = table). With -c, read such a table and report the entries that cannot be used."},
 		{"dkim", "!genkey|record -d domain -s selector ...", "Make a DKIM key (genkey; -t and -b give its type and size, -o its directory), or read one (record), and print the DNS record to publish."},
 		{"dmarc", "!report [-j] [file ...]", "Read reports that receivers sent: DMARC aggregate reports (RFC 9990 and its predecessors) and TLS reports (RFC 8460). They are read from files or standard input, as messages, as attachments (gzip, zip) or unpacked. For each domain, a table is printed of who sends in its name, from where, and whether that mail passes, with failures first. A report that is found twice counts once. With -j, each row is a JSON object on a line. If a file is not a report, the others are still read, and the exit status is 65. Files that unpack to more than 32 megabytes are refused."},
@@ -147,7 +148,7 @@ func posthasteSections() []section {
 		selectionSection(),
 		auditSection(),
 		traceSection(),
-		domainSection(), setupSection(),
+		domainSection(), accountSection(), setupSection(),
 		{
 			title: "TLS",
 			about: []string{

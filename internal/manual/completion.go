@@ -236,6 +236,9 @@ func subcommands() []subcommand {
 			values: map[string]kind{"deploy-server-cert": file, "output-server-tlsa": file, "output-server-csr": site, "enable-server": site,
 				"new-server-cert": site, "new-server-key": site}},
 		{name: "watch", words: []string{"client", "destination"}, values: map[string]kind{"client": none, "destination": none}},
+		{name: "account", words: []string{"add", "app-password", "disable", "enable", "list", "passwd", "remove"},
+			options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "JSON"}, {'r', "", none, "withdraw the application password"},
+				{'s', "scheme", "argon2id|bcrypt|sha512-crypt", "scheme of the hash"}}},
 		{name: "passwd", options: []option{{'c', "", none, "check a table"}}},
 		{name: "simulate", rest: file}, // -csv and -svg are words, not letters
 		{name: "dkim", words: []string{"genkey", "record"},

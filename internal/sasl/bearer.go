@@ -3,16 +3,26 @@ package sasl
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"time"
 )
 
+// A TokenVerifier says whose token a token is. It may be used concurrently.
+type TokenVerifier interface {
+	// Verify returns the name of the user. A *Failure says that the token is not good; any other
+	// error that nobody knows.
+	Verify(ctx context.Context, token string, now time.Time) (user string, err error)
+}
+
 // bearer is OAUTHBEARER, RFC 7628, and XOAUTH2, which it was made from: the
 // client shows a token, by which somebody else says who it is.
 type bearer struct {
-	tokens  *Tokens
-	old     bool // XOAUTH2
-	user    string
+	tokens TokenVerifier
+	old    bool // XOAUTH2
+	user   string
+	// permits says whether the user whom a token has named may come in; nil: everybody may.
+	permits func(ctx context.Context, user string) error
 	failure error // told when the client has heard the server's words
 }
 
@@ -26,7 +36,7 @@ const (
 	invalidTokenOld = `{"status":"401","schemes":"Bearer"}`
 )
 
-func (b *bearer) Next(_ context.Context, response []byte) ([]byte, bool, error) {
+func (b *bearer) Next(ctx context.Context, response []byte) ([]byte, bool, error) {
 	if b.failure != nil {
 		return nil, false, b.failure
 	}
@@ -37,11 +47,18 @@ func (b *bearer) Next(_ context.Context, response []byte) ([]byte, bool, error) 
 	if !ok {
 		return nil, false, ErrMalformed
 	}
-	user, err := b.tokens.verify(token, time.Now())
+	user, err := b.tokens.Verify(ctx, token, time.Now())
+	if err == nil && b.permits != nil {
+		err = b.permits(ctx, user)
+	}
+	var refused *Failure
 	switch {
-	case err != nil:
+	case err != nil && !errors.As(err, &refused):
 		b.user = name // as claimed
-		b.failure = &Failure{err.Error()}
+		return nil, false, err
+	case err != nil:
+		b.user = name
+		b.failure = err
 	case name != "" && name != user:
 		b.user = user
 		b.failure = &Failure{"not authorized to act as another user"}

@@ -373,8 +373,8 @@ func TestHashingBounded(t *testing.T) {
 	}
 	u := NewUsers(table.OpenMaps("users", []string{"static:" + secret.String()}, table.Options{}), "", nil, nil)
 	defer u.Close()
-	for range cap(u.hashing) {
-		u.hashing <- struct{}{}
+	for range cap(u.gate) {
+		u.gate <- struct{}{}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -382,11 +382,11 @@ func TestHashingBounded(t *testing.T) {
 	if err := u.check(ctx, "joe", "secret"); !errors.Is(err, context.Canceled) || errors.As(err, &f) {
 		t.Errorf("%v", err)
 	}
-	<-u.hashing
+	<-u.gate
 	if err := u.check(t.Context(), "joe", "secret"); err != nil {
 		t.Error(err)
 	}
-	if err := u.check(t.Context(), "joe", "wrong"); !errors.As(err, &f) || len(u.hashing) != cap(u.hashing)-1 {
-		t.Errorf("%v, %d of %d", err, len(u.hashing), cap(u.hashing))
+	if err := u.check(t.Context(), "joe", "wrong"); !errors.As(err, &f) || len(u.gate) != cap(u.gate)-1 {
+		t.Errorf("%v, %d of %d", err, len(u.gate), cap(u.gate))
 	}
 }

@@ -1,6 +1,7 @@
 package sasl
 
 import (
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -189,6 +190,14 @@ func (a *audience) UnmarshalJSON(b []byte) error {
 		return json.Unmarshal(b, &(*a)[0])
 	}
 	return json.Unmarshal(b, (*[]string)(a))
+}
+
+// Verify implements TokenVerifier.
+func (t *Tokens) Verify(_ context.Context, token string, now time.Time) (user string, err error) {
+	if user, err = t.verify(token, now); err != nil {
+		return "", &Failure{err.Error()}
+	}
+	return user, nil
 }
 
 // verify returns whose token this is. The error is for the log.

@@ -12,7 +12,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -123,12 +122,10 @@ func (s Secret) Matches(password string) bool {
 // Secret.
 type Users struct {
 	maps   *table.Maps
-	realm  string  // added to names without one when they are not found as they are
-	decoys *decoys // what unknown users are compared with
-	tokens *Tokens // nil: none are taken
-	// hashing holds one for each password that is being hashed: half of the
-	// machine is kept for other things, whatever strangers try.
-	hashing chan struct{}
+	realm  string        // added to names without one when they are not found as they are
+	decoys *decoys       // what unknown users are compared with
+	tokens TokenVerifier // nil: none are taken
+	gate   gate
 }
 
 // hashTimeout bounds how long a password waits for its turn.
@@ -137,8 +134,8 @@ const hashTimeout = 10 * time.Second
 // NewUsers returns a Backend over the tables, which may be none when there are
 // tokens. Who shows a good token need not be in a table. decoyKey is what
 // DecoyKey gives; nil makes up users that last as long as the process.
-func NewUsers(maps *table.Maps, realm string, tokens *Tokens, decoyKey []byte) *Users {
-	return &Users{maps: maps, realm: realm, decoys: newDecoys(decoyKey), tokens: tokens, hashing: make(chan struct{}, max(1, runtime.NumCPU()/2))}
+func NewUsers(maps *table.Maps, realm string, tokens TokenVerifier, decoyKey []byte) *Users {
+	return &Users{maps: maps, realm: realm, decoys: newDecoys(decoyKey), tokens: tokens, gate: newGate()}
 }
 
 // Close implements Backend.
@@ -206,19 +203,11 @@ func (u *Users) check(ctx context.Context, user, password string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, hashTimeout)
-	defer cancel()
-	select {
-	case u.hashing <- struct{}{}:
-	case <-ctx.Done():
-		return fmt.Errorf("too many passwords to verify at once: %w", ctx.Err())
+	matches, err := u.gate.hash(ctx, func() bool { return s.Matches(password) })
+	if err == nil && (!matches || !known) {
+		err = errCredentials
 	}
-	matches := s.Matches(password)
-	<-u.hashing
-	if !matches || !known {
-		return errCredentials
-	}
-	return nil
+	return err
 }
 
 // sameUser says whether a name is that of a user, who has been prepared.
