@@ -37,7 +37,7 @@ TRIMPATH ?= -trimpath
 all: build
 
 build:
-	$(GO) build $(TRIMPATH) -ldflags '$(LDFLAGS) $(STAMP)' -o $(BIN)/ ./cmd/posthaste ./cmd/posthaste-tables ./cmd/posthaste-metrics ./cmd/posthaste-console ./cmd/posthaste-inject
+	$(GO) build $(TRIMPATH) -ldflags '$(LDFLAGS) $(STAMP)' -o $(BIN)/ ./cmd/posthaste ./cmd/posthaste-tables ./cmd/posthaste-metrics ./cmd/posthaste-console ./cmd/posthaste-inject ./cmd/posthaste-pg
 	CGO_ENABLED=0 $(GO) build $(TRIMPATH) -ldflags '$(LDFLAGS) $(STAMP)' -o $(BIN)/ ./cmd/sendmail
 	CGO_ENABLED=0 $(GO) build $(TRIMPATH) -ldflags '$(LDFLAGS) $(STAMP) $(SCRUB)' -o $(BIN)/ $(SETGID:%=./cmd/%)
 
@@ -182,6 +182,7 @@ install: build
 	install -m 755 $(BIN)/posthaste-metrics $(DESTDIR)$(DAEMONDIR)/posthaste-metrics
 	install -m 755 $(BIN)/posthaste-console $(DESTDIR)$(DAEMONDIR)/posthaste-console
 	install -m 755 $(BIN)/posthaste-inject $(DESTDIR)$(DAEMONDIR)/posthaste-inject
+	install -m 755 $(BIN)/posthaste-pg $(DESTDIR)$(DAEMONDIR)/posthaste-pg
 	for t in $(TOOLS); do ln -sf posthaste $(DESTDIR)$(SBINDIR)/$$t; done
 	@if [ -e $(DESTDIR)$(SBINDIR)/$(CONTROL) ] && [ ! -L $(DESTDIR)$(SBINDIR)/$(CONTROL) ]; then \
 	  echo "$(DESTDIR)$(SBINDIR)/$(CONTROL) is Postfix's own and stays; once Postfix is gone: ln -s posthaste $(SBINDIR)/$(CONTROL)"; \

@@ -1,147 +1,17 @@
+// The engine that keeps the queue, in this service's words. It is one of two: the log on the local disk
+// (logengine.go), or that of the program, for another spool_type (store.go).
+
 package cleanup
 
-import (
-	"context"
-	"io"
-	"time"
+import "posthaste/internal/storage"
 
-	"posthaste/internal/mail"
-	"posthaste/internal/metrics"
-	"posthaste/internal/queue"
+// The interfaces and types are those of package storage, where their contracts are. What this service relies on
+// most: a batch is durable as a whole or not at all, a refused one has no effect, and after queue.ErrBroken
+// nobody knows until the engine has been opened again.
+type (
+	engine      = storage.Engine
+	batch       = storage.Batch
+	addition    = storage.Addition
+	contentFile = storage.ContentFile
+	recovery    = storage.Recovery
 )
-
-// An engine keeps the queue on stable storage. It separates this service, which alone changes the
-// queue, from the storage itself: the log on the local disk (logengine.go). Readers of the queue use
-// the interface of package queueread instead.
-//
-// All methods may be called concurrently. What a method returns about the queue is durable: a change
-// in progress is not visible. Errors are of the kinds in package queue; use errors.Is to tell them
-// apart. A refused change has no effect. The exception is queue.ErrBroken: its effect is unknown until
-// the engine has been opened again. A broken engine stays broken.
-type engine interface {
-	// Lease reserves n consecutive message numbers, 1 to 1<<20, and returns the first. No number is 0,
-	// and none is ever reserved twice for the same queue. Lease need not write anything. Errors: ErrFull,
-	// ErrInvalid.
-	Lease(n int) (first uint64, err error)
-
-	// NewBatch returns an empty batch, which can be used repeatedly with this engine.
-	NewBatch() batch
-	// NewFile starts content that is too long for a batch. An error concerns this message only: ErrFull,
-	// ErrUnstored.
-	NewFile() (contentFile, error)
-	// InlineLimit is the maximal length, in octets, of content that is part of a batch.
-	InlineLimit() int
-
-	// Commit makes b durable, all of it or nothing, including the content of its messages. It takes no
-	// context: after a cancelled commit nobody would know who is responsible for the message. Concurrent
-	// commits share a sync. Commits of one goroutine become durable in their order. Errors: ErrFull (only
-	// for batches that add mail), ErrBroken, ErrTooLarge, ErrInvalid, ErrUnstored, ErrSilent, ErrClosed.
-	Commit(b batch) error
-	// Post makes b durable with the next Commit, or soon without one, and then calls done, which must
-	// neither block nor call the engine. b belongs to the engine until then. Posts and Commits become
-	// durable in the order in which they were called. A batch that adds no mail is not refused for lack
-	// of space. If Post fails, done may be called before Post returns.
-	Post(b batch, done func(error))
-	// Hurry makes posted batches durable without waiting for more.
-	Hurry()
-	// Silent returns ErrSilent while new mail would be refused because the storage does not respond, and
-	// nil otherwise.
-	Silent() error
-
-	// Locate returns the state of the message with this ID, and Find that of the message with this
-	// number; false means that it does not exist any more.
-	Locate(id mail.QueueID) (queue.Entry, bool)
-	Find(number uint64) (queue.Entry, bool)
-	// Entries calls yield for each message until yield returns false. A message that exists throughout is
-	// visited once; one that is added or removed meanwhile may be missed.
-	Entries(yield func(queue.Entry) bool)
-	// Due calls yield for the deferred messages that q selects, in the order of NextAttempt, until yield
-	// returns false. It returns the mark of the last one, and whether there are no others behind it.
-	// q.Limit bounds the memory used.
-	Due(q *queue.DueQuery, yield func(queue.Entry) bool) (last queue.Mark, whole bool)
-	// Page appends several hundred messages to list, starting at cursor; 0 is the beginning. next is the
-	// cursor for the following page, 0 at the end. No message appears twice.
-	Page(cursor uint64, list []queue.Placed) (_ []queue.Placed, next uint64)
-	// InHand returns those of rcpts that an agent has in hand according to batch.Handed.
-	InHand(id mail.QueueID, rcpts []int) []int
-	// Hands calls yield for the deliveries that agents have in hand according to batch.Handed since the
-	// engine was opened, until yield returns false. Those of before are in Recovery.
-	Hands(yield func(queue.Doubt) bool)
-
-	// Recovery returns what was found when the engine was opened.
-	Recovery() recovery
-	// Maintain does background work, such as cleaning, until ctx ends.
-	Maintain(ctx context.Context)
-	// Offer publishes the engine's metrics.
-	Offer(o *metrics.Offer)
-
-	// Broken is closed when the engine breaks; Err returns nil until then.
-	Broken() <-chan struct{}
-	Err() error
-	// Close makes posted batches durable, stops the engine, and releases the queue to other processes.
-	// Later calls fail with ErrClosed.
-	Close() error
-}
-
-// A batch is a set of changes that become durable together. Methods that add a change return its index for
-// Refused and Entry. If a change contradicts the queue, or another change, Commit fails with ErrInvalid.
-// Arguments must not be modified until the batch is done. A batch is used by one goroutine.
-type batch interface {
-	// Add adds a message.
-	Add(m addition) int
-	// Update changes a message, which stays in the queue.
-	Update(id mail.QueueID, c queue.Change) int
-	// Done marks these recipients, by index, as finished. After the last one the message leaves the queue.
-	Done(id mail.QueueID, rcpts []int) int
-	// Remove removes a message whatever its remaining recipients; Finish removes one that has none left.
-	Remove(id mail.QueueID) int
-	Finish(id mail.QueueID) int
-	// Handed records that an agent is about to deliver to these recipients. Their outcome ends that.
-	Handed(id mail.QueueID, rcpts []int, nexthop string) int
-
-	// Apart makes the changes independent: one that the engine refuses is left out, and Refused returns
-	// the reason once the batch is durable. It must not be combined with Add.
-	Apart()
-	Refused(i int) error
-	// Entry returns the state after the batch of the message that change i added or updated, once the
-	// batch is durable; false means that it no longer existed.
-	Entry(i int) (queue.Entry, bool)
-	// Reset empties the batch for another use.
-	Reset()
-}
-
-// An addition is a message to be added to the queue. Size, sender and trace flags are those of the envelope.
-type addition struct {
-	ID          mail.QueueID // with a number from Lease
-	Envelope    []byte       // encoded by mail.Envelope.Append
-	Recipients  []byte       // encoded by mail.AppendRecipients
-	NRcpt       int          // the number of recipients; at least 1
-	Queue       queue.Name
-	NextAttempt time.Time   // zero: at once
-	Content     []byte      // the content, or nil if it is in File
-	File        contentFile // the content, or nil; the batch takes ownership
-}
-
-// A contentFile is content that is written before its message is committed. It is used by one goroutine.
-type contentFile interface {
-	io.Writer   // appends; after an error, of a kind in package queue, only Abort may be called
-	io.ReaderAt // reads what has been written, for filters, checks and signatures
-	Size() int64
-	// Abort discards the content. It has no effect after a batch with the content was committed.
-	Abort()
-}
-
-// A recovery is what was found when the engine was opened.
-type recovery struct {
-	Summary string // for the log; empty: there was nothing to recover
-	// InDoubt are deliveries that may have happened and may be repeated. If Exact is true, they are
-	// exactly those that were recorded with Handed. MoreInDoubt counts those beyond a limit.
-	InDoubt     []queue.Doubt
-	MoreInDoubt int
-	Exact       bool
-	// Unanswered are new messages in the queue whose clients may have been told that they were refused.
-	Unanswered     []mail.QueueID
-	MoreUnanswered int
-	// Report is a message to the postmaster about new damage; empty if there is none.
-	Report string
-}

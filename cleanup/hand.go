@@ -40,6 +40,9 @@ func (s *server) hand(r *ipc.Request) {
 		}
 		r.Reply(&reply)
 	})
+	// With an engine of several nodes this is also where a node notices that the message is not its own any more:
+	// the change is refused, and so nothing is delivered that another node may have delivered.
+	//
 	// Without this the post would wait for spool_commit_delay, and the delivery with it.
 	s.opt.Engine.Hurry()
 }

@@ -247,7 +247,14 @@ func (k *keeper) reopen(ctx context.Context, err error) (en engine, _ error) {
 			k.used()
 			serving.Go(func() { k.lend(refusing, refuser(), 0) })
 		}
-		if time.Since(said) >= remindTime {
+		switch {
+		// A standby waits for days, and nothing is wrong.
+		case errors.Is(err, queue.ErrNotOurs):
+			if said.IsZero() {
+				said = time.Now()
+				k.log.Info("standing by, mail is refused: %v", err)
+			}
+		case time.Since(said) >= remindTime:
 			said = time.Now()
 			k.log.Error("the queue cannot be opened, mail is refused for now: %v", err)
 		}
@@ -269,7 +276,7 @@ func (k *keeper) reopen(ctx context.Context, err error) (en engine, _ error) {
 // passing says whether err may pass by itself: the disk fails, is full or read-only, or
 // the process lacks something. Any other error is for a person to mend.
 func passing(err error) bool {
-	for _, e := range []error{queue.ErrBroken, queue.ErrFull, syscall.EIO, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EMFILE, syscall.ENFILE,
+	for _, e := range []error{queue.ErrBroken, queue.ErrFull, queue.ErrNotOurs, syscall.EIO, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EMFILE, syscall.ENFILE,
 		syscall.ENOMEM, syscall.EAGAIN, syscall.EBUSY, syscall.ETIMEDOUT, syscall.ESTALE, syscall.ENXIO, syscall.ENODEV} {
 		if errors.Is(err, e) {
 			return true

@@ -15,6 +15,15 @@
 // then removed, counted and rewritten, and missing ones are added at the end of
 // the header. Then the body is checked. Automatic BCC recipients are added last.
 //
+// # The queue
+//
+// cleanup alone changes the queue. What keeps it is an engine, which spool_type
+// chooses: the log on the local disk, or a PostgreSQL database that several nodes
+// share. The server (server.go) knows the engine by its interface alone, in package
+// storage. The keeper (keeper.go) opens it, serves it, and opens it again when it
+// breaks; meanwhile mail is refused with 451. A node that does not own the queue
+// stands by in the same way, and tries twice a second to take it over.
+//
 // # Security
 //
 // Content comes from anybody. Memory for a message is bounded: header_size_limit
@@ -64,6 +73,8 @@
 // dkim_sign_networks dkim_sign_headers dkim_oversign_headers
 // dkim_signature_lifetime (sign.go).
 //
+// The queue: spool_type, and those of packages spool and pgspool.
+//
 // # Diagnostics
 //
 // Log lines are Postfix's; they are collected in [Result.Log] in order.
@@ -74,6 +85,10 @@
 // "the queue cannot be opened, mail is refused for now": the disk still fails,
 // or is full. Clients get 451 until the queue can be opened, which is tried twice
 // a second. The line is logged once a minute.
+//
+// "standing by, mail is refused": another node owns the queue (spool_type =
+// postgresql). Nothing is wrong; the line is logged once, and the next is that this
+// node has taken the queue over.
 package cleanup
 
 import (

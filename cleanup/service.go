@@ -6,7 +6,6 @@
 package cleanup
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,13 +16,11 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/metrics"
 	"posthaste/internal/notice"
-	"posthaste/internal/queueread"
 	"posthaste/internal/resolver"
 	"posthaste/internal/rewriteclient"
 	"posthaste/internal/service"
 	"posthaste/internal/spool"
 	"posthaste/internal/submit"
-	"posthaste/internal/vfs"
 )
 
 // drainTime is how long clients may take to finish what they have begun when the service
@@ -35,7 +32,7 @@ const drainTime = 30 * time.Second
 // it prepares while its predecessor still serves, and lingers for a quiet moment when it
 // retires.
 func Spec() service.Spec {
-	return service.Spec{Process: "cleanup", Exclusive: true, Prepares: true, Lingers: true, Rank: service.Store, Confines: true, Tries: true, Sandbox: writes, Run: run}
+	return service.Spec{Process: "cleanup", Queue: true, Exclusive: true, Prepares: true, Lingers: true, Rank: service.Store, Confines: true, Tries: true, Sandbox: writes, Run: run}
 }
 
 // writes are the directories that the service writes to besides the queue's, for the
@@ -77,56 +74,38 @@ func run(ctx context.Context, env *service.Env) error {
 	if err != nil {
 		return err
 	}
-	// The directory may lie outside of what the process sees once it is confined.
-	content, err := queueread.OpenContent(cfg) // before its path is out of reach
+	st, err := newStore(env)
 	if err != nil {
 		return err
 	}
+	defer st.close()
 	if err := env.Confine(); err != nil {
 		return err
 	}
-	options := logOptions(env)
-	if content != nil {
-		options.ContentFS = content // stays open as long as the process lives
-	}
 	// Everything that can fail because of the configuration has been done by now.
-	follower := spool.NewFollower(options)
-	if !awaitTurn(ctx, env, follower) {
-		follower = nil
-	}
+	st.await(ctx)
 	if ctx.Err() != nil {
 		return nil // it has never been our turn
 	}
-	disk := cmp.Or[vfs.FS](env.Files(), vfs.OS{})
 	verify := ipc.NewClient(env.Private(cfg.String("address_verify_service_name")), nil)
 	defer verify.Close()
-	// Reads beside the spool: messages for the list of doubtful ones.
-	reader := queueread.Log(spool.NewReader(options.FS, options.Dir))
+	reader := st.reader()
 	defer reader.Close()
 	// It outlives the spools that are opened one after the other.
-	doubts := newDoubts(disk, options.Dir, log)
+	doubts := newDoubts(st.files, st.dir, log)
 	defer doubts.flush()
-	var scrub *scrubbing
-	if period := cfg.Duration("spool_scrub_period"); period > 0 {
-		scrub = &scrubbing{period: period, log: log, fs: disk, dir: options.Dir, idle: idleIO}
-	}
 	k := &keeper{log: log, lend: env.LendIPC, used: env.Used, leaving: env.Leaving(), retire: env.Retire, stopping: service.Stopping(ctx).Done(),
-		open: func() (engine, error) {
-			o := options
-			// It is of use once: a queue that is opened again has been written by this process.
-			o.Follower, follower = follower, nil
-			return openLog(o, scrub)
-		},
+		open: func() (engine, error) { return st.open(ctx) },
 		begin: func(en engine) {
 			rep := en.Recovery()
-			doubts.found(en, reader, &rep, options.ExactDoubt)
+			doubts.found(en, reader, &rep, st.exact)
 		},
 		tell: func(ctx context.Context, report string) { tellDamage(ctx, env, report) },
 		server: func(en engine) *server {
 			return newServer(service.Stopping(ctx), serverOptions{Core: core, Engine: en, Log: log,
 				Token: env.Flow.Take, PutToken: func() { env.Flow.Put(1) }, Delay: cfg.Duration("in_flow_delay"), BufferLimit: cfg.Bytes("spool_buffer_limit"),
 				Verify: verify, Milters: milters, Signer: signer, Authenticator: authenticator, Metrics: env.Metrics,
-				Doubts: doubts, Reader: reader, Exact: options.ExactDoubt})
+				Doubts: doubts, Reader: reader, Exact: st.exact})
 		}}
 	offer(env, k, doubts)
 	err = k.run(ctx)

@@ -55,11 +55,11 @@ func (s *settings) missing() (list []advice.Mistake) {
 		}
 	}
 	for _, e := range s.services {
-		if e.spec.Program != "" && (e.spec.Process != "proxymap" || s.database() != "") {
+		if program := e.spec.ProgramFor(s.config); program != "" && (e.spec.Process != "proxymap" || s.database() != "") {
 			// Services with a program of their own (databases) may not be installed.
-			if _, err := service.ProgramPath(e.spec.Program, s.config.String("daemon_directory")); err != nil {
+			if _, err := service.ProgramPath(program, s.config.String("daemon_directory")); err != nil {
 				list = append(list, advice.Mistake{File: e.File, Line: e.Line, Text: fmt.Sprintf("service %s/%s: %v", e.Name, e.Type, err),
-					Stops: e.spec.Process == "proxymap"}) // mail does without the others
+					Stops: e.spec.Process == "proxymap" || e.spec.Queue}) // mail does without the others
 			}
 		}
 		for _, o := range e.Overrides() {

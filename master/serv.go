@@ -319,8 +319,8 @@ func (m *master) fork(s *serv) (_ *child, err error) {
 	// Services with a program of their own, for the weight of what they link in, have one
 	// in daemon_directory.
 	executable := m.opts.Executable
-	if s.spec.Program != "" {
-		if executable, err = service.ProgramPath(s.spec.Program, m.settings.config.String("daemon_directory")); err != nil {
+	if program := s.spec.ProgramFor(m.settings.config); program != "" {
+		if executable, err = service.ProgramPath(program, m.settings.config.String("daemon_directory")); err != nil {
 			return nil, err
 		}
 	}

@@ -36,7 +36,7 @@ const (
 // Spec declares the service: one process at a time, which takes over from its predecessor
 // and prepares for that while the predecessor still serves.
 func Spec() service.Spec {
-	return service.Spec{Process: "qmgr", Exclusive: true, Prepares: true, Rank: service.Queue, TakesOver: true, Confines: true, Tries: true, Frugal: true, Sandbox: service.Plain, Run: run}
+	return service.Spec{Process: "qmgr", Queue: true, Exclusive: true, Prepares: true, Rank: service.Queue, TakesOver: true, Confines: true, Tries: true, Frugal: true, Sandbox: service.Plain, Run: run}
 }
 
 // run is the process's main function. It returns when ctx ends or when the queue manager
@@ -68,7 +68,7 @@ func run(ctx context.Context, env *service.Env) error {
 	}
 	// The spool is read directly, not through cleanup: the files are opened before
 	// privileges go.
-	reader, err := queueread.NewReader(env.Files(), cfg)
+	reader, err := queueread.NewReader(env.Files(), cfg, env.Storage)
 	if err != nil {
 		return err
 	}

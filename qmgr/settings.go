@@ -19,6 +19,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/selection"
+	"posthaste/internal/storage"
 	"posthaste/internal/table"
 	"posthaste/qmgr/sched"
 )
@@ -110,7 +111,7 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 		Resolution:     maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit")),
 		FlowLimit:      cfg.Int("default_process_limit"),
 		ConfirmCleared: cfg.Bool("confirm_delay_cleared"),
-		ExactDoubt:     cfg.Bool("spool_exact_doubt"),
+		ExactDoubt:     storage.ExactDoubt(cfg),
 		DeliveryTime:   cfg.Duration("daemon_timeout") + agentGrace,
 		search: table.Search{Delimiters: cfg.String("recipient_delimiter"),
 			OwnerRequest: cfg.Bool("owner_request_special")},

@@ -247,6 +247,8 @@ const ownCommands = `  explain ID|DESTINATION ... say why a message is still in 
   domain add|rotate|check|records ...
                              manage a mail domain: its settings, keys and DNS records
   token add|list|remove      make and remove tokens for programs that use HTTP
+  cluster init|status|doubtful
+                             make the database for a queue that several nodes share; show the nodes
   dmarc report [FILE ...]    read DMARC and TLS reports: who sends in your domains' names
   setup site|relay|null-client|backup-mx|sender
                              write main.cf and master.cf for one of the usual cases
@@ -256,7 +258,7 @@ const ownCommands = `  explain ID|DESTINATION ... say why a message is still in 
 // helped prints how a command is called, if its arguments ask for that, and says whether they did.
 // Commands that have commands of their own may be asked behind those.
 func helped(command string, args []string, w io.Writer) bool {
-	if len(args) == 2 && slices.Contains([]string{"queue", "spool", "tls", "cert", "dkim", "dmarc", "domain", "token"}, command) {
+	if len(args) == 2 && slices.Contains([]string{"queue", "spool", "tls", "cert", "dkim", "dmarc", "domain", "token", "cluster"}, command) {
 		args = args[1:]
 	}
 	text := usage.Of(command)

@@ -18,7 +18,7 @@ func TestToolsIgnoreForeignSettings(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	read := append(maillog.Parameters(), "smtputf8_enable", "socketmap_max_query_size", "socketmap_max_reply_size", "trigger_timeout",
-		"deliver_lock_attempts", "deliver_lock_delay", "stale_lock_time", "spool_segment_size", "spool_inline_limit", "spool_size_limit")
+		"deliver_lock_attempts", "deliver_lock_delay", "stale_lock_time", "spool_segment_size", "spool_inline_limit", "spool_size_limit", "spool_type")
 	main := "queue_directory = " + dir + "/queue\ndata_directory = " + dir + "/data\nmaillog_file = " + dir + "/log\nmaillog_file_prefixes = " + dir +
 		"\nalias_database = cdb:" + dir + "/table\n"
 	for _, p := range config.All() {

@@ -36,6 +36,7 @@ import (
 	"posthaste/internal/service"
 	"posthaste/internal/setup"
 	"posthaste/internal/spooltool"
+	"posthaste/internal/storage"
 	"posthaste/internal/table"
 	"posthaste/internal/table/postmap"
 	"posthaste/internal/table/proxymap"
@@ -70,8 +71,9 @@ func tools() map[string]tool {
 		"postmap":   func(io streams, args []string) int { return postmapTool("postmap", io, args) },
 		"postalias": func(io streams, args []string) int { return postmapTool("postalias", io, args) },
 		"postsuper": func(io streams, args []string) int { return postsuper.Run("postsuper", args, io.in, io.out, io.err) },
-		"postcat":   func(io streams, args []string) int { return postcat.Run("postcat", args, io.in, io.out, io.err) },
-		"qshape":    func(io streams, args []string) int { return qshape.Run("qshape", args, io.out, io.err) },
+		"postcat":   postcatTool,
+		"qshape":    qshapeTool,
+		"cluster":   clusterTool,
 		"spool":     own("spool", spooltool.Run),
 		"explain": func(io streams, args []string) int {
 			return spooltool.Explain("posthaste explain", args, io.out, io.err)
@@ -151,13 +153,46 @@ func postmapTool(name string, io streams, args []string) int {
 	return 1
 }
 
+func postcatTool(io streams, args []string) int {
+	return elsewhere("postcat", io, args, func() int { return postcat.Run("postcat", args, nil, io.in, io.out, io.err) })
+}
+
+func qshapeTool(io streams, args []string) int {
+	return elsewhere("qshape", io, args, func() int { return qshape.Run("qshape", args, nil, io.out, io.err) })
+}
+
+// elsewhere is a tool that reads mail. Where another engine than the log has that, the program that has the engine
+// takes the place of this one; otherwise it is here.
+func elsewhere(name string, io streams, args []string, here func() int) int {
+	cfg, err := config.ReadFor(config.Dir(configDir(args)), "spool_type")
+	if err != nil || !storage.Elsewhere(cfg) {
+		return here() // which says what is wrong
+	}
+	err = execProgram(storage.Program, name, args)
+	fmt.Fprintf(io.err, "%s: fatal: %v\n", name, err)
+	return 1
+}
+
+// clusterTool is in the program that can speak to the database, and needs no spool_type: "init" comes before
+// that is set.
+func clusterTool(io streams, args []string) int {
+	err := execProgram(storage.Program, "cluster", args)
+	fmt.Fprintf(io.err, "posthaste cluster: fatal: %v\n", err)
+	return 1
+}
+
 // execTables executes proxymap's program under a name. It returns if it cannot.
 func execTables(name string, args []string) error {
+	return execProgram(proxymap.Program, name, args)
+}
+
+// execProgram executes another program of the mail system under a name. It returns if it cannot.
+func execProgram(program, name string, args []string) error {
 	cfg, err := config.ReadFor(config.Dir(configDir(args)), "daemon_directory")
 	if err != nil {
 		return err
 	}
-	path, err := service.ProgramPath(proxymap.Program, cfg.String("daemon_directory"))
+	path, err := service.ProgramPath(program, cfg.String("daemon_directory"))
 	if err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended limit unlimit limited divert undivert diverted tls audit classify trace top collate token watch account passwd dkim dmarc cert domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended limit unlimit limited divert undivert diverted tls audit classify trace top collate token cluster watch account passwd dkim dmarc cert domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -388,6 +388,103 @@ _posthaste() {
             _posthaste_words "-j"
         fi
         ;;
+    posthaste-dkim)
+        case $prev in
+        -d) :; return ;;
+        -s) :; return ;;
+        -t) _posthaste_words "rsa ed25519"; return ;;
+        -b) :; return ;;
+        -o) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-d -s -t -b -o"
+        elif ((COMP_CWORD == first)); then
+            _posthaste_words "genkey record"
+        elif [[ ${COMP_WORDS[first]} == genkey ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == record ]]; then
+            compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        fi
+        ;;
+    posthaste-cert)
+        case $prev in
+        -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-c -j"
+        elif ((COMP_CWORD == first)); then
+            _posthaste_words "list renew rollover"
+        elif [[ ${COMP_WORDS[first]} == list ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == renew ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == rollover ]]; then
+            :
+        fi
+        ;;
+    posthaste-dmarc)
+        case $prev in
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-j"
+        elif ((COMP_CWORD == first)); then
+            _posthaste_words "report"
+        elif [[ ${COMP_WORDS[first]} == report ]]; then
+            compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+        fi
+        ;;
+    posthaste-setup)
+        case $prev in
+        -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        -d) :; return ;;
+        -n) :; return ;;
+        -r) :; return ;;
+        -t) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
+        -w) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-c -d -n -r -t -w --dry-run"
+        elif ((COMP_CWORD == first)); then
+            _posthaste_words "backup-mx null-client relay sender site"
+        elif [[ ${COMP_WORDS[first]} == backup-mx ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == null-client ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == relay ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == sender ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == site ]]; then
+            :
+        fi
+        ;;
+    posthaste-domain)
+        case $prev in
+        -A) :; return ;;
+        -a) :; return ;;
+        -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        -i) :; return ;;
+        -l) :; return ;;
+        -o) :; return ;;
+        -p) _posthaste_words "none quarantine reject"; return ;;
+        -r) :; return ;;
+        --class) _posthaste_words "local virtual relay alias none"; return ;;
+        --login) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-A -a -b -c -i -j -l -o -p -q -r -t --class --dry-run --ed25519 --login --new"
+        elif ((COMP_CWORD == first)); then
+            _posthaste_words "add check records rotate"
+        elif [[ ${COMP_WORDS[first]} == add ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == check ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == records ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == rotate ]]; then
+            :
+        fi
+        ;;
     posthaste-start)
         case $prev in
         esac
@@ -599,56 +696,6 @@ _posthaste() {
             _posthaste_words "add app-password disable enable list passwd remove"
         fi
         ;;
-    posthaste-passwd)
-        case $prev in
-        esac
-        if [[ $cur == -* ]]; then
-            _posthaste_words "-c"
-        fi
-        ;;
-    posthaste-simulate)
-        case $prev in
-        esac
-        if [[ $cur == -* ]]; then
-            _posthaste_words ""
-        else
-            compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
-        fi
-        ;;
-    posthaste-dkim)
-        case $prev in
-        -d) :; return ;;
-        -s) :; return ;;
-        -t) _posthaste_words "rsa ed25519"; return ;;
-        -b) :; return ;;
-        -o) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
-        esac
-        if [[ $cur == -* ]]; then
-            _posthaste_words "-d -s -t -b -o"
-        elif ((COMP_CWORD == first)); then
-            _posthaste_words "genkey record"
-        elif [[ ${COMP_WORDS[first]} == genkey ]]; then
-            :
-        elif [[ ${COMP_WORDS[first]} == record ]]; then
-            compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
-        fi
-        ;;
-    posthaste-cert)
-        case $prev in
-        -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
-        esac
-        if [[ $cur == -* ]]; then
-            _posthaste_words "-c -j"
-        elif ((COMP_CWORD == first)); then
-            _posthaste_words "list renew rollover"
-        elif [[ ${COMP_WORDS[first]} == list ]]; then
-            :
-        elif [[ ${COMP_WORDS[first]} == renew ]]; then
-            :
-        elif [[ ${COMP_WORDS[first]} == rollover ]]; then
-            :
-        fi
-        ;;
     posthaste-token)
         case $prev in
         -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
@@ -670,67 +717,37 @@ _posthaste() {
             :
         fi
         ;;
-    posthaste-dmarc)
-        case $prev in
-        esac
-        if [[ $cur == -* ]]; then
-            _posthaste_words "-j"
-        elif ((COMP_CWORD == first)); then
-            _posthaste_words "report"
-        elif [[ ${COMP_WORDS[first]} == report ]]; then
-            compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
-        fi
-        ;;
-    posthaste-setup)
+    posthaste-cluster)
         case $prev in
         -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
-        -d) :; return ;;
         -n) :; return ;;
-        -r) :; return ;;
-        -t) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
-        -w) :; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-c -d -n -r -t -w --dry-run"
+            _posthaste_words "-c -j -n"
         elif ((COMP_CWORD == first)); then
-            _posthaste_words "backup-mx null-client relay sender site"
-        elif [[ ${COMP_WORDS[first]} == backup-mx ]]; then
+            _posthaste_words "init status doubtful"
+        elif [[ ${COMP_WORDS[first]} == init ]]; then
             :
-        elif [[ ${COMP_WORDS[first]} == null-client ]]; then
+        elif [[ ${COMP_WORDS[first]} == status ]]; then
             :
-        elif [[ ${COMP_WORDS[first]} == relay ]]; then
-            :
-        elif [[ ${COMP_WORDS[first]} == sender ]]; then
-            :
-        elif [[ ${COMP_WORDS[first]} == site ]]; then
+        elif [[ ${COMP_WORDS[first]} == doubtful ]]; then
             :
         fi
         ;;
-    posthaste-domain)
+    posthaste-passwd)
         case $prev in
-        -A) :; return ;;
-        -a) :; return ;;
-        -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
-        -i) :; return ;;
-        -l) :; return ;;
-        -o) :; return ;;
-        -p) _posthaste_words "none quarantine reject"; return ;;
-        -r) :; return ;;
-        --class) _posthaste_words "local virtual relay alias none"; return ;;
-        --login) :; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-A -a -b -c -i -j -l -o -p -q -r -t --class --dry-run --ed25519 --login --new"
-        elif ((COMP_CWORD == first)); then
-            _posthaste_words "add check records rotate"
-        elif [[ ${COMP_WORDS[first]} == add ]]; then
-            :
-        elif [[ ${COMP_WORDS[first]} == check ]]; then
-            :
-        elif [[ ${COMP_WORDS[first]} == records ]]; then
-            :
-        elif [[ ${COMP_WORDS[first]} == rotate ]]; then
-            :
+            _posthaste_words "-c"
+        fi
+        ;;
+    posthaste-simulate)
+        case $prev in
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words ""
+        else
+            compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
         fi
         ;;
     posthaste-spool)

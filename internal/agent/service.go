@@ -26,7 +26,7 @@ const (
 // Spec declares an agent's service. build makes the Deliverer, and a function
 // that frees what it holds, which may be nil.
 func Spec(process string, build func(env *service.Env) (d Deliverer, free func(), err error)) service.Spec {
-	return service.Spec{Process: process, Rank: service.Agent, Confines: true, Tries: true, Run: func(ctx context.Context, env *service.Env) error {
+	return service.Spec{Process: process, Queue: true, Rank: service.Agent, Confines: true, Tries: true, Run: func(ctx context.Context, env *service.Env) error {
 		d, free, err := build(env)
 		if err != nil {
 			return err
@@ -34,7 +34,7 @@ func Spec(process string, build func(env *service.Env) (d Deliverer, free func()
 		if free != nil {
 			defer free()
 		}
-		reader, err := queueread.NewReader(env.Files(), env.Config) // before the path of its content is out of reach
+		reader, err := queueread.NewReader(env.Files(), env.Config, env.Storage) // before the path of its content is out of reach
 		if err != nil {
 			return err
 		}

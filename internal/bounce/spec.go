@@ -15,11 +15,11 @@ const drainTime = 30 * time.Second
 
 // Spec declares the service.
 func Spec() service.Spec {
-	return service.Spec{Process: "bounce", Rank: service.Helper, Confines: true, Tries: true, Sandbox: service.Plain, Run: run}
+	return service.Spec{Process: "bounce", Queue: true, Rank: service.Helper, Confines: true, Tries: true, Sandbox: service.Plain, Run: run}
 }
 
 func run(ctx context.Context, env *service.Env) error {
-	reader, err := queueread.NewReader(env.Files(), env.Config)
+	reader, err := queueread.NewReader(env.Files(), env.Config, env.Storage)
 	if err != nil {
 		return err
 	}

@@ -120,12 +120,16 @@ var milterParams = []Param{
 
 // spoolParams are the parameters of the spool (ours).
 var spoolParams = []Param{
+	{Name: "cluster_node_name", Type: String, Default: "$myhostname", Tier: 1, Origin: Own, Doc: "Name of this node among those that share the database of spool_postgresql_url"},
 	{Name: "spool_buffer_limit", Type: Bytes, Default: "256m", Min: 1048576, Tier: 1, Origin: Own, Doc: "Memory that messages may use while they arrive, over all sessions"},
 	{Name: "spool_commit_delay", Type: Duration, Default: "50ms", Tier: 2, Origin: Own, Doc: "Longest wait of a delivery result for the next commit"},
 	{Name: "spool_content_directory", Type: String, Tier: 1, Origin: Own, Doc: "Directory for the content of large messages, on a file system of its own; empty is one in the spool"},
 	{Name: "spool_exact_doubt", Type: Bool, Default: "no", Tier: 1, Origin: Own, Doc: "Record each delivery before it is made, so that a crash leaves an exact list of what may arrive twice"},
 	{Name: "spool_inline_limit", Type: Bytes, Default: "128k", Max: 16777216, Tier: 1, Origin: Own, Doc: "Largest message that is kept in the log itself; a larger one goes to a file of its own"},
+	{Name: "spool_postgresql_password_file", Type: String, Tier: 1, Origin: Own, Doc: "File with the password for spool_postgresql_url"},
+	{Name: "spool_postgresql_url", Type: String, Tier: 1, Origin: Own, Doc: "Database that keeps the queue: postgres://user@host/database?option=value"},
 	{Name: "spool_scrub_period", Type: Duration, Default: "7d", Tier: 1, Origin: Own, Doc: "Time in which all queued mail is read and verified once; 0: never"},
 	{Name: "spool_segment_size", Type: Bytes, Default: "64m", Min: 1048576, Max: 1073741824, Tier: 2, Origin: Own, Doc: "Size of one segment of the spool log"},
 	{Name: "spool_size_limit", Type: Bytes, Default: "0", Tier: 2, Origin: Own, Doc: "Disk space that the spool log may take; 0 is what queue_minfree leaves of the file system"},
+	{Name: "spool_type", Type: Enum, Default: "log", Values: "log|postgresql", Tier: 1, Origin: Own, Doc: "What keeps the queue: the log on the local disk, or a PostgreSQL database that several nodes share"},
 }

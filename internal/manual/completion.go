@@ -209,7 +209,7 @@ func overrideCommands() []subcommand {
 }
 
 func subcommands() []subcommand {
-	return append(overrideCommands(), []subcommand{
+	return slices.Concat(overrideCommands(), domainCommands(), []subcommand{
 		{name: "start", options: []option{{'w', "", none, "wait"}}},
 		{name: "check", options: []option{{'v', "", none, "compare with Postfix"}}},
 		{name: "try", options: []option{{'d', "dir", directory, "directory"}, {'p', "port", none, "port"}}},
@@ -239,15 +239,27 @@ func subcommands() []subcommand {
 		{name: "account", words: []string{"add", "app-password", "disable", "enable", "list", "passwd", "remove"},
 			options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "JSON"}, {'r', "", none, "withdraw the application password"},
 				{'s', "scheme", "argon2id|bcrypt|sha512-crypt", "scheme of the hash"}}},
+		tokenCommand(),
+		{name: "cluster", words: []string{"init", "status", "doubtful"}, options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "JSON"}, {'n', "number", none, "parts of the queue"}},
+			values: map[string]kind{"init": none, "status": none, "doubtful": none}},
 		{name: "passwd", options: []option{{'c', "", none, "check a table"}}},
 		{name: "simulate", rest: file}, // -csv and -svg are words, not letters
+		{name: "spool", words: []string{"dump", "check", "doubtful", "stats", "export", "import", "salvage"},
+			options: []option{{'a', "dir", directory, "all"}, {'d', "dir", directory, "directory"}, {'j', "", none, "JSON"}, {'m', "", none, "messages"},
+				{'n', "", none, "only read"}, {'r', "", none, "remove"}, {'s', "", none, "mark as seen"}, {'v', "", none, "name each"}},
+			values: map[string]kind{"export": queueID, "import": file, "salvage": directory}},
+	})
+}
+
+// domainCommands are those for whoever sets up a domain, its keys and its certificates.
+func domainCommands() []subcommand {
+	return []subcommand{
 		{name: "dkim", words: []string{"genkey", "record"},
 			options: []option{{'d', "domain", none, "domain"}, {'s', "selector", none, "selector"}, {'t', "type", "rsa|ed25519", "type"},
 				{'b', "bits", none, "size"}, {'o', "directory", directory, "where"}},
 			values: map[string]kind{"genkey": none, "record": file}},
 		{name: "cert", words: []string{"list", "renew", "rollover"}, options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "JSON"}},
 			values: map[string]kind{"list": none, "renew": none, "rollover": none}},
-		tokenCommand(),
 		{name: "dmarc", words: []string{"report"}, options: []option{{'j', "", none, "JSON"}}, values: map[string]kind{"report": file}},
 		{name: "setup", words: []string{"backup-mx", "null-client", "relay", "sender", "site"},
 			options: []option{{'c', "dir", directory, "configuration"}, {'d', "domain", none, "a domain"}, {'n', "name", none, "name of this host"},
@@ -262,11 +274,7 @@ func subcommands() []subcommand {
 			long: []longOption{{"class", "class", "local|virtual|relay|alias|none", "what becomes of its mail"}, {"dry-run", "", none, "only say what would be done"},
 				{"ed25519", "", none, "a second key"}, {"login", "user", none, "may send as the domain"}, {"new", "", none, "make the next key"}},
 			values: map[string]kind{"add": none, "check": none, "records": none, "rotate": none}},
-		{name: "spool", words: []string{"dump", "check", "doubtful", "stats", "export", "import", "salvage"},
-			options: []option{{'a', "dir", directory, "all"}, {'d', "dir", directory, "directory"}, {'j', "", none, "JSON"}, {'m', "", none, "messages"},
-				{'n', "", none, "only read"}, {'r', "", none, "remove"}, {'s', "", none, "mark as seen"}, {'v', "", none, "name each"}},
-			values: map[string]kind{"export": queueID, "import": file, "salvage": directory}},
-	}...)
+	}
 }
 
 // tokenCommand is posthaste token.

@@ -49,6 +49,7 @@ import (
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/pffile"
 	"posthaste/internal/spooltool/plain"
+	"posthaste/internal/storage"
 )
 
 const usage = "usage: %s [-b (body text)] [-c config_dir] [-d (decimal record type)] [-e (envelope records)] [-f (prepend name)] " +
@@ -58,13 +59,15 @@ type command struct {
 	cli.Tool
 	flags map[byte]bool
 	dir   string
+	kind  storage.Kind
 	skip  int64
 	out   *cli.ErrWriter
 }
 
-// Run carries out the command and returns its exit status.
-func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	c := &command{Tool: cli.Tool{Name: name, Stdin: stdin, Stderr: stderr}, flags: make(map[byte]bool), out: &cli.ErrWriter{W: stdout}}
+// Run carries out the command and returns its exit status. kind is the engine that the program has for the queue
+// beside the log; nil: none.
+func Run(name string, args []string, kind storage.Kind, stdin io.Reader, stdout, stderr io.Writer) int {
+	c := &command{kind: kind, Tool: cli.Tool{Name: name, Stdin: stdin, Stderr: stderr}, flags: make(map[byte]bool), out: &cli.ErrWriter{W: stdout}}
 	opts, rest, err := cli.Getopt(args, "bc:defhoqrs:v")
 	if err != nil {
 		fmt.Fprintf(stderr, "%s: %v\n", name, err)
@@ -104,27 +107,47 @@ func (c *command) queued(ctx context.Context, ids []string) error {
 		return err
 	}
 	defer q.Close()
-	rd := spool.NewReader(nil, q.Spool())
-	defer rd.Close()
+	q.Storage = c.kind
+	read, done, err := reader(q)
+	if err != nil {
+		return err
+	}
+	defer done()
 	for _, text := range ids {
 		id := mail.QueueID(text)
 		if !id.Valid() {
 			return cli.Errorf(cli.ExitUsage, "bad mail queue ID: %s", maillog.AppendClean(nil, []byte(text)))
 		}
-		if err := c.one(ctx, q, rd, id); err != nil {
+		if err := c.one(ctx, q, read, id); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *command) one(ctx context.Context, q *queueclient.Queue, rd *spool.Reader, id mail.QueueID) error {
+// A readFunc reads a queued message.
+type readFunc func(*queue.Entry) (*plain.Message, *plain.Content, error)
+
+// reader returns a readFunc, and what frees it. Of the log, damaged content can be shown as it is.
+func reader(q *queueclient.Queue) (readFunc, func(), error) {
+	if !storage.Elsewhere(q.Config) {
+		rd := spool.NewReader(nil, q.Spool())
+		return func(e *queue.Entry) (*plain.Message, *plain.Content, error) { return plain.FromSpool(rd, e) }, func() { rd.Close() }, nil
+	}
+	rd, err := q.Reader()
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(e *queue.Entry) (*plain.Message, *plain.Content, error) { return plain.FromReader(rd, e) }, func() { rd.Close() }, nil
+}
+
+func (c *command) one(ctx context.Context, q *queueclient.Queue, read readFunc, id mail.QueueID) error {
 	for tries := 1; ; tries++ {
 		e, where, err := locate(ctx, q, id, c.Warn)
 		if err != nil {
 			return err
 		}
-		m, content, err := plain.FromSpool(rd, &e)
+		m, content, err := read(&e)
 		if errors.Is(err, queue.ErrStale) && tries < 4 {
 			continue // it has been moved since we were told
 		}

@@ -24,7 +24,7 @@ func run(s *faketest.Site, stdin string, args ...string) (out, errs string, stat
 	if s != nil {
 		args = append([]string{"-c", s.Config}, args...)
 	}
-	status = Run("postcat", args, strings.NewReader(stdin), &o, &e)
+	status = Run("postcat", args, nil, strings.NewReader(stdin), &o, &e)
 	return o.String(), e.String(), status
 }
 

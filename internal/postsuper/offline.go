@@ -33,6 +33,9 @@ func (o *offline) open() error {
 	if o.sp != nil {
 		return nil
 	}
+	if err := o.queue.OnlyLog("to change the queue while the mail system is down"); err != nil {
+		return err
+	}
 	if _, err := os.Stat(o.queue.Spool()); errors.Is(err, os.ErrNotExist) {
 		return cli.Errorf(cli.ExitNoInput, "%s: nothing has been queued here yet", o.queue.Spool())
 	}

@@ -18,7 +18,6 @@ import (
 	"posthaste/internal/queueclient"
 	"posthaste/internal/queueread"
 	"posthaste/internal/selection"
-	"posthaste/internal/spool"
 )
 
 // group is how many messages one reader takes at a time.
@@ -39,7 +38,10 @@ func (c *command) collect(ctx context.Context, q *queueclient.Queue) error {
 			return err
 		}
 	}
-	rd := queueread.Log(spool.NewReader(nil, q.Spool()))
+	rd, err := q.Reader()
+	if err != nil {
+		return err
+	}
 	defer rd.Close()
 	opener := queueread.Opener{Reader: rd, Cleanup: q.CleanupClient()}
 	work := make(chan []place, runtime.NumCPU())
@@ -61,7 +63,7 @@ func (c *command) collect(ctx context.Context, q *queueclient.Queue) error {
 		})
 	}
 	c.answers = c.shape.same()
-	err := c.places(ctx, q, work)
+	err = c.places(ctx, q, work)
 	close(work)
 	wg.Wait()
 	c.shape.merge(c.answers)

@@ -50,6 +50,7 @@ import (
 
 	"posthaste/internal/cli"
 	"posthaste/internal/queueclient"
+	"posthaste/internal/storage"
 )
 
 const usage = "usage: %s [-s] [-p] [-m min_subdomains] [-l] [-b bucket_count] [-t bucket_time] [-w terminal_width] " +
@@ -69,8 +70,9 @@ type command struct {
 	at      time.Time // zero: now
 }
 
-// Run carries out the command and returns its exit status.
-func Run(name string, args []string, stdout, stderr io.Writer) int {
+// Run carries out the command and returns its exit status. kind is the engine that the program has for the queue
+// beside the log; nil: none.
+func Run(name string, args []string, kind storage.Kind, stdout, stderr io.Writer) int {
 	c := &command{Tool: cli.Tool{Name: name, Stderr: stderr}, width: 80}
 	c.shape = newShape(time.Now())
 	if isTerminal(stdout) {
@@ -84,6 +86,7 @@ func Run(name string, args []string, stdout, stderr io.Writer) int {
 		return c.Fail(err)
 	}
 	defer queue.Close()
+	queue.Storage = kind
 	if c.at.IsZero() {
 		err = c.collect(context.Background(), queue)
 	} else {

@@ -22,7 +22,7 @@ import (
 
 func run(s *faketest.Site, args ...string) (out, errs string, status int) {
 	var o, e bytes.Buffer
-	status = Run("qshape", append([]string{"-c", s.Config}, args...), &o, &e)
+	status = Run("qshape", append([]string{"-c", s.Config}, args...), nil, &o, &e)
 	return o.String(), e.String(), status
 }
 

@@ -21,6 +21,10 @@ var (
 	// ErrSilent: the disk has not answered for a while, and nobody knows whether it
 	// will. 451 4.3.0 for new mail, which is not kept waiting.
 	ErrSilent = errors.New("spool: the disk does not answer")
+	// ErrNotOurs: another node owns the queue, or this one's lease has run out. Nothing will be
+	// written or delivered by this process any more: 451 4.3.0, stop delivering, open the engine anew,
+	// which waits until the queue can be owned.
+	ErrNotOurs = errors.New("spool: the queue is not this node's")
 	// ErrClosed: the engine was closed.
 	ErrClosed = errors.New("spool: closed")
 )

@@ -18,8 +18,10 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
+	"posthaste/internal/queueread"
 	"posthaste/internal/service"
 	"posthaste/internal/spool"
+	"posthaste/internal/storage"
 )
 
 // ErrDown says that nobody listens on a service's socket: the mail system is
@@ -37,7 +39,9 @@ const (
 
 // A Queue is a mail system's queue, seen by a tool.
 type Queue struct {
-	Config  *config.Config
+	Config *config.Config
+	// Storage is the engine that the program has beside the log; nil: none.
+	Storage storage.Kind
 	clients map[string]*ipc.Client
 }
 
@@ -50,7 +54,8 @@ func Open(dir string) (*Queue, error) {
 	}
 	cfg, err := config.ReadFor(dir, append(maillog.Parameters(), "mail_owner", "queue_service_name", "cleanup_service_name",
 		"authorized_flush_users", "authorized_mailq_users",
-		"spool_content_directory", "spool_segment_size", "spool_inline_limit", "spool_size_limit")...)
+		"spool_content_directory", "spool_segment_size", "spool_inline_limit", "spool_size_limit",
+		"spool_type", "spool_postgresql_url", "spool_postgresql_password_file", "cluster_node_name")...)
 	if err != nil {
 		return nil, cli.Errorf(cli.ExitConfig, "%w", err)
 	}
@@ -163,9 +168,34 @@ func Each(ctx context.Context, conn *ipc.Conn, brief bool, f func(*proto.Item) b
 	return nil
 }
 
+// Reader reads messages where they are kept. A mistake in the configuration, or a program that does not have the
+// engine, is an error.
+func (q *Queue) Reader() (storage.Reader, error) {
+	if !storage.Elsewhere(q.Config) {
+		return queueread.Log(spool.NewReader(nil, q.Spool())), nil
+	}
+	st, err := storage.Make(q.Storage, q.Config)
+	if err != nil {
+		return nil, cli.Errorf(cli.ExitConfig, "%w", err)
+	}
+	return st.Reader(), nil
+}
+
+// OnlyLog is an error for what works with the log on the local disk alone: what names the command, or the
+// part of it.
+func (q *Queue) OnlyLog(what string) error {
+	if !storage.Elsewhere(q.Config) {
+		return nil
+	}
+	return cli.Errorf(cli.ExitUnavailable, "%s is for spool_type = log; here it is %s (see posthaste cluster)", what, q.Config.String("spool_type"))
+}
+
 // View calls f for each message in the spool of a mail system that is down,
 // and writes nothing. Damage is told through warn.
 func (q *Queue) View(warn func(string, ...any), f func(queue.Entry) bool) error {
+	if err := q.OnlyLog("to read the queue while the mail system is down"); err != nil {
+		return err
+	}
 	if _, err := os.Stat(q.Spool()); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // nothing has been queued yet

@@ -5,6 +5,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/spool"
+	"posthaste/internal/storage"
 	"posthaste/internal/vfs"
 )
 
@@ -23,9 +24,19 @@ func OpenContent(cfg *config.Config) (*vfs.Dir, error) {
 }
 
 // NewReader returns a reader of the queue for a service, which is in queue_directory and
-// has not given up its rights yet. files has the queue; nil: the operating system's do. An error is that the content of large messages is not where
-// it was.
-func NewReader(files vfs.FS, cfg *config.Config) (Reader, error) {
+// has not given up its rights yet. files has the queue; nil: the operating system's do. kind is the
+// engine that the program has beside the log, for another spool_type; nil: none. An error is that the
+// content of large messages is not where it was, or a mistake in the configuration.
+//
+// Together with cleanup's store it is the one place that chooses an engine.
+func NewReader(files vfs.FS, cfg *config.Config, kind storage.Kind) (Reader, error) {
+	if storage.Elsewhere(cfg) {
+		st, err := storage.Make(kind, cfg)
+		if err != nil {
+			return nil, err
+		}
+		return st.Reader(), nil
+	}
 	content, err := OpenContent(cfg)
 	if err != nil {
 		return nil, err

@@ -82,7 +82,7 @@ func checkInherited(cl *CommandLine) error {
 func (p *process) setUp() error {
 	env := &p.env
 	env.Name, env.Type, env.Args, env.MaxProc = p.cl.Name, p.cl.Type, p.cl.Args, p.cl.MaxProc
-	env.Process, env.Verbose = p.spec.Process, p.cl.Verbose
+	env.Process, env.Verbose, env.Storage = p.spec.Process, p.cl.Verbose, p.spec.Storage
 	env.Flow = NewFlow(FlowReadFD, FlowWriteFD)
 	env.activity = &activity{onUse: func() { p.status.write(StatusUsed) }}
 

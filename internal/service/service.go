@@ -87,6 +87,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/maillog"
 	"posthaste/internal/metrics"
+	"posthaste/internal/storage"
 	"posthaste/internal/table"
 )
 
@@ -128,6 +129,11 @@ type Spec struct {
 	// Program is the file name of the program that has the service, where it is
 	// not the present one. It is found as ProgramPath does.
 	Program string
+	// Queue says that the service opens the queue, and so is in another program (storage.Program) where
+	// another engine than the log keeps it.
+	Queue bool
+	// Storage is the engine that the program has beside the log; nil: none. It is set by the program.
+	Storage storage.Kind
 	// LogDirect has the process write maillog_file itself. It is for postlog,
 	// which cannot send its lines to itself.
 	LogDirect bool
@@ -162,6 +168,15 @@ type Spec struct {
 	Run func(ctx context.Context, env *Env) error
 }
 
+// ProgramFor is the file name of the program that has the service, as cfg wants the queue to be kept; "": the
+// present one.
+func (s *Spec) ProgramFor(cfg *config.Config) string {
+	if s.Queue && storage.Elsewhere(cfg) {
+		return storage.Program
+	}
+	return s.Program
+}
+
 // Plain is the Spec.Sandbox of services that write nowhere else.
 func Plain(*config.Config) (writes []string, ok bool) { return nil, true }
 
@@ -190,6 +205,8 @@ type Env struct {
 	// Privileged says that the process runs as root and may change to other
 	// users: master.cf says so, and master was started by root.
 	Privileged bool
+	// Storage is the engine that the program has for the queue beside the log; nil: none.
+	Storage storage.Kind
 
 	owner    int // mail_owner's user number, if the process was started by root
 	activity *activity

@@ -7,6 +7,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/confine"
 	"posthaste/internal/maillog"
+	"posthaste/internal/storage"
 )
 
 // errReady is what Env.Confine returns in a trial.
@@ -18,11 +19,11 @@ var errReady = errors.New("service: ready")
 // warnings go to log. cfg has the settings of the service's line in
 // master.cf. It does nothing for a service whose Spec does not say Tries.
 func Try(spec Spec, line *CommandLine, cfg *config.Config, log *maillog.Logger) error {
-	if !spec.Tries {
+	if !spec.Tries || spec.Queue && spec.Storage == nil && storage.Elsewhere(cfg) { // the other program has it
 		return nil
 	}
 	env := &Env{Name: line.Name, Type: line.Type, Process: spec.Process, Args: line.Args, MaxProc: line.MaxProc,
-		Config: cfg, Log: log, Privileged: !line.Unprivileged,
+		Config: cfg, Log: log, Privileged: !line.Unprivileged, Storage: spec.Storage,
 		activity: &activity{}, confined: confine.New(func(string) {})}
 	env.confine = func() error { return errReady }
 	ctx, cancel := context.WithCancel(context.Background())

@@ -196,6 +196,23 @@ func (b *Batch) settles() bool {
 	return slices.ContainsFunc(b.ops, func(o op) bool { return o.kind == opDone && len(o.rcpts) > 0 })
 }
 
+// twice says whether b adds a message more than once.
+func (b *Batch) twice() bool {
+	if b.adds < 2 {
+		return false
+	}
+	seen := make(map[uint64]bool, b.adds)
+	for i := range b.ops {
+		if o := &b.ops[i]; o.kind == opAdd {
+			if seen[o.number] {
+				return true
+			}
+			seen[o.number] = true
+		}
+	}
+	return false
+}
+
 // Len is the number of changes.
 func (b *Batch) Len() int { return len(b.ops) }
 

@@ -1,76 +1,10 @@
 package spool
 
-import (
-	"cmp"
-	"math"
-	"slices"
-)
+import "posthaste/internal/queue"
 
 // The queue manager does not keep all deferred mail in memory. It asks for what is due next,
 // and for pages of the queue, in any order, when somebody wants to see it. Neither keeps a
 // commit waiting: the index is looked at a few hundred messages at a time.
-
-// dueMark is a Mark in microseconds.
-type dueMark struct {
-	next   int64
-	number uint64
-}
-
-func (a dueMark) compare(b dueMark) int {
-	return cmp.Or(cmp.Compare(a.next, b.next), cmp.Compare(a.number, b.number))
-}
-
-// A dueSearch finds the first so many marks of all that it is shown.
-type dueSearch struct {
-	after         dueMark
-	sane, amnesty int64
-	limit         int
-	found         []dueMark // at most twice the limit
-	bound         dueMark   // those from here on are not wanted
-	more          bool      // there were others
-}
-
-func newDueSearch(q *DueQuery) *dueSearch {
-	d := &dueSearch{after: dueMark{micros(q.After.Next), q.After.Number}, sane: math.MaxInt64, amnesty: micros(q.Amnesty),
-		limit: max(q.Limit, 1), bound: dueMark{math.MaxInt64, math.MaxUint64}}
-	if !q.Sane.IsZero() {
-		d.sane = micros(q.Sane)
-	}
-	return d
-}
-
-// mark is where a message has its place.
-func (d *dueSearch) mark(number uint64, next int64) dueMark {
-	if next > d.sane && d.amnesty >= d.after.next {
-		next = d.amnesty
-	}
-	return dueMark{next, number}
-}
-
-func (d *dueSearch) show(l *live) {
-	if Queue(l.queue) != Deferred {
-		return
-	}
-	m := d.mark(l.number, l.next)
-	if m.compare(d.after) <= 0 {
-		return
-	}
-	if m.compare(d.bound) >= 0 {
-		d.more = true
-		return
-	}
-	if d.found = append(d.found, m); len(d.found) == 2*d.limit {
-		d.cut()
-	}
-}
-
-// cut leaves the first ones, in order.
-func (d *dueSearch) cut() {
-	slices.SortFunc(d.found, dueMark.compare)
-	if len(d.found) > d.limit {
-		d.found, d.bound, d.more = d.found[:d.limit], d.found[d.limit], true
-	}
-}
 
 // Due calls yield for the deferred messages that q asks for, in order, until it returns
 // false. NextAttempt is the time that counts. It gives the mark of the last, and says whether
@@ -81,22 +15,15 @@ func (s *Spool) Due(q *DueQuery, yield func(Entry) bool) (last Mark, whole bool)
 }
 
 func (e *engine) due(q *DueQuery, yield func(Entry) bool) (last Mark, whole bool) {
-	d := newDueSearch(q)
+	d := queue.NewDueSearch(q)
 	for from, more := uint64(0), true; more; {
-		from, more = e.livesFrom(from, func(l *live, _ uint64) { d.show(l) })
-	}
-	d.cut()
-	last = q.After
-	for _, m := range d.found {
-		last = Mark{Next: fromMicros(m.next), Number: m.number}
-		if en, ok := e.find(m.number); ok && en.Queue == Deferred && d.mark(m.number, micros(en.NextAttempt)) == m {
-			en.NextAttempt = last.Next
-			if !yield(en) {
-				return last, false
+		from, more = e.livesFrom(from, func(l *live, _ uint64) {
+			if Queue(l.queue) == Deferred {
+				d.Show(l.number, l.next)
 			}
-		}
+		})
 	}
-	return last, !d.more
+	return d.Found(q, e.find, yield)
 }
 
 // Find is the message of that number, as it is durable.

@@ -244,6 +244,9 @@ func (e *engine) check(r *request) error {
 			return err
 		}
 	}
+	if b.twice() {
+		return fmt.Errorf("%w: a message is added twice", ErrInvalid)
+	}
 	var cost int64
 	for i := range b.ops {
 		n, err := e.checkOp(&b.ops[i])

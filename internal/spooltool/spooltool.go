@@ -132,6 +132,9 @@ func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) 
 	if !c.queue.Permitted() {
 		return c.Fatal(cli.ExitNoPerm, "only root and the mail owner (%s) may use this", c.queue.Config.String("mail_owner"))
 	}
+	if err := c.queue.OnlyLog(name); err != nil {
+		return c.Fail(err)
+	}
 	flags := make(options, len(opts))
 	for _, o := range opts {
 		flags[o.Letter] = o.Value
@@ -157,6 +160,9 @@ func MoveBack(name, dir string, to PostfixQueue, stdout, stderr io.Writer) int {
 	defer c.queue.Close()
 	if !c.queue.Permitted() {
 		return c.Fatal(cli.ExitNoPerm, "only root and the mail owner (%s) may use this", c.queue.Config.String("mail_owner"))
+	}
+	if err := c.queue.OnlyLog("to move the queue to Postfix"); err != nil {
+		return c.Fail(err)
 	}
 	if err := c.toPostfix(context.Background(), to, true); err != nil {
 		return c.Fail(err)

@@ -55,6 +55,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/queue"
 	"posthaste/internal/spool"
+	"posthaste/internal/storage"
 )
 
 const (
@@ -91,21 +92,66 @@ func (m *Message) Pending() []mail.Recipient {
 	return list
 }
 
-// FromSpool reads the message of an entry, as it stands, and opens its
-// content.
+// FromSpool reads the message of an entry, as it stands, from the log, and opens its content, or what is
+// left of it.
 func FromSpool(rd *spool.Reader, e *queue.Entry) (*Message, *Content, error) {
 	st, err := rd.Read(e.Ref, e.ID)
 	if err != nil {
 		return nil, nil, err
 	}
+	m, err := fromStored(st, e)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := &Content{st: st}
+	inner, err := st.Content()
+	if err != nil {
+		err = c.salvage(err)
+	} else {
+		c.c = inner
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return m, c, nil
+}
+
+// FromReader is FromSpool for any engine. Content that is damaged ends with an error.
+func FromReader(rd storage.Reader, e *queue.Entry) (*Message, *Content, error) {
+	st, err := rd.Read(e.Ref, e.ID)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := fromStored(st, e)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := st.Content()
+	if err != nil {
+		return nil, nil, err
+	}
+	return m, &Content{c: c}, nil
+}
+
+// record is what a message's record can tell, whatever engine has it.
+type record interface {
+	Envelope() (mail.Envelope, error)
+	Recipients(from, to int) ([]mail.Recipient, error)
+	Pending(i int) bool
+	Overlay(done []byte)
+	Outcomes() ([]mail.Outcome, error)
+}
+
+// fromStored is the message of an entry, as it stands, but for the content.
+func fromStored(st record, e *queue.Entry) (_ *Message, err error) {
 	st.Overlay(e.Done)
 	m := &Message{Queue: e.Queue.String(), Next: e.NextAttempt, Attempts: e.Attempts, Warned: e.Warned, Expire: e.Expire,
 		Done: make(map[int]bool), Outcomes: make(map[int]mail.Outcome)}
 	if m.Envelope, err = st.Envelope(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if m.Envelope.Recipients, err = st.Recipients(0, -1); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	for i := range m.Envelope.Recipients {
 		if !st.Pending(i) {
@@ -114,26 +160,19 @@ func FromSpool(rd *spool.Reader, e *queue.Entry) (*Message, *Content, error) {
 	}
 	outcomes, err := st.Outcomes()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	for _, o := range outcomes {
 		m.Outcomes[o.Rcpt] = o
 	}
-	c := &Content{st: st}
-	if c.c, err = st.Content(); err != nil {
-		err = c.salvage(err)
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	return m, c, nil
+	return m, nil
 }
 
 // Content is the content of a message in the spool. Where it is damaged it is
 // given as it is found.
 type Content struct {
-	st      *spool.Stored
-	c       *spool.Content
+	st      *spool.Stored // nil: what is damaged cannot be read
+	c       storage.Content
 	pos     int64
 	damaged error
 }
@@ -143,7 +182,7 @@ func (c *Content) Damaged() error { return c.damaged }
 
 // salvage goes on without looking at checksums, if that is what has failed.
 func (c *Content) salvage(cause error) error {
-	if !errors.Is(cause, queue.ErrCorrupt) && !errors.Is(cause, queue.ErrUnread) || c.damaged != nil {
+	if !errors.Is(cause, queue.ErrCorrupt) && !errors.Is(cause, queue.ErrUnread) || c.damaged != nil || c.st == nil {
 		return cause
 	}
 	c.damaged = cause

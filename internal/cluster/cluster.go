@@ -1,0 +1,170 @@
+// Package cluster is the command "posthaste cluster": it makes the database for a queue that several
+// nodes share (spool_type = postgresql), and shows how the nodes stand.
+//
+//	posthaste cluster init [-n SHARDS]
+//	posthaste cluster status [-j]
+//	posthaste cluster doubtful [-j]
+//
+// init makes the tables, and prints each statement before it is carried out. The account in
+// spool_postgresql_url must be allowed to make a schema, or to make tables in one that is there. It is done once, and
+// not for each node.
+//
+// status shows the nodes, and which of them owns each part of the queue. The times are by the database's
+// clock. It warns when there is no synchronous standby: mail is then as safe as the one server's disk.
+//
+// doubtful lists deliveries that may have been made twice: those that were under way when a node lost its part of
+// the queue.
+//
+// # Parameters
+//
+// cluster_node_name, spool_postgresql_password_file, spool_postgresql_url.
+//
+// # Diagnostics
+//
+// The exit status is 0, or that of sysexits.h: 64 for wrong usage, 69 when the database does not answer or
+// refuses, 78 for a mistake in main.cf.
+//
+// # Security
+//
+// Only who can read the password file can use it.
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"posthaste/internal/cli"
+	"posthaste/internal/config"
+	"posthaste/internal/maillog"
+	"posthaste/internal/pgspool"
+)
+
+const usage = "usage: %s [-c config_dir] init [-n shards] | status [-j] | doubtful [-j]"
+
+// patience bounds the command.
+const patience = 30 * time.Second
+
+type command struct {
+	cli.Tool
+	store *pgspool.Store
+	out   *cli.ErrWriter
+}
+
+// Run carries out the command and returns its exit status.
+func Run(name string, args []string, stdout, stderr io.Writer) int {
+	c := &command{Tool: cli.Tool{Name: name, Stderr: stderr}, out: &cli.ErrWriter{W: stdout}}
+	err := c.run(args)
+	switch {
+	case err != nil:
+		return c.Fail(err)
+	case c.out.Err != nil:
+		return c.Fatal(cli.ExitIO, "%v", c.out.Err)
+	}
+	return 0
+}
+
+func (c *command) run(args []string) error {
+	wrong := cli.Errorf(cli.ExitUsage, usage, c.Name)
+	opts, rest, err := cli.Getopt(args, "c:")
+	if err != nil || len(rest) == 0 {
+		return wrong
+	}
+	dir := ""
+	for _, o := range opts {
+		dir = o.Value
+	}
+	verb := rest[0]
+	letters := map[string]string{"init": "n:", "status": "j", "doubtful": "j"}[verb]
+	if opts, rest, err = cli.Getopt(rest[1:], letters); err != nil || len(rest) > 0 || letters == "" {
+		return wrong
+	}
+	shards, asJSON := 1, false
+	for _, o := range opts {
+		switch o.Letter {
+		case 'j':
+			asJSON = true
+		case 'n':
+			if shards, err = strconv.Atoi(o.Value); err != nil {
+				return wrong
+			}
+		}
+	}
+	cfg, err := config.ReadFor(config.Dir(dir), append(maillog.Parameters(), "spool_postgresql_url", "spool_postgresql_password_file", "cluster_node_name", "spool_segment_size")...)
+	if err == nil {
+		c.store, err = pgspool.New(cfg)
+	}
+	if err != nil {
+		return cli.Errorf(cli.ExitConfig, "%w", err)
+	}
+	defer c.store.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	switch verb {
+	case "init":
+		err = c.store.Init(ctx, shards, func(sql string) { fmt.Fprintln(c.out, sql) })
+	case "status":
+		err = c.status(ctx, asJSON)
+	case "doubtful":
+		err = c.doubtful(ctx, asJSON)
+	}
+	if err != nil {
+		return cli.Errorf(cli.ExitUnavailable, "%w", err)
+	}
+	return nil
+}
+
+// status prints how the cluster stands.
+func (c *command) status(ctx context.Context, asJSON bool) error {
+	st, err := c.store.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return json.NewEncoder(c.out).Encode(st)
+	}
+	fmt.Fprintf(c.out, "database: PostgreSQL %s, %d synchronous standbys\n", st.Server, st.Standbys)
+	if st.Standbys == 0 {
+		c.Warn("no standby is synchronous: what is queued is on the disk of one server")
+	}
+	for _, n := range st.Nodes {
+		fmt.Fprintf(c.out, "node %s: seen %v ago\n", clean(n.Name), n.Seen.Round(100*time.Millisecond))
+	}
+	for _, s := range st.Shards {
+		switch {
+		case s.Node == "":
+			fmt.Fprintf(c.out, "shard %d: nobody's\n", s.ID)
+		case s.Lease <= 0:
+			fmt.Fprintf(c.out, "shard %d: %s, whose lease has run out %v ago; epoch %d, %d segments\n", s.ID, clean(s.Node), -s.Lease.Round(100*time.Millisecond), s.Epoch, s.Segments)
+		default:
+			fmt.Fprintf(c.out, "shard %d: %s, for %v more; epoch %d, %d segments\n", s.ID, clean(s.Node), s.Lease.Round(100*time.Millisecond), s.Epoch, s.Segments)
+		}
+	}
+	if st.Doubtful > 0 {
+		fmt.Fprintf(c.out, "%d deliveries may have been made twice: see %s doubtful\n", st.Doubtful, c.Name)
+	}
+	return nil
+}
+
+// doubtful lists deliveries that may have been made twice.
+func (c *command) doubtful(ctx context.Context, asJSON bool) error {
+	enc := json.NewEncoder(c.out)
+	return c.store.EachDoubt(ctx, func(d *pgspool.Doubt) error {
+		if asJSON {
+			return enc.Encode(d)
+		}
+		from := ""
+		if d.LostBy != "" {
+			from = " from " + clean(d.LostBy)
+		}
+		fmt.Fprintf(c.out, "%s recipient %d, to %s, begun %s; found %s by %s, which took the queue over%s\n", d.ID, d.Recipient, clean(d.Nexthop),
+			d.Handed.Format(time.RFC3339), d.Found.Format(time.RFC3339), clean(d.Node), from)
+		return c.out.Err
+	})
+}
+
+// clean is text from the database for a terminal.
+func clean(s string) string { return string(maillog.AppendClean(nil, []byte(s))) }

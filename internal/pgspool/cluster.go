@@ -1,0 +1,133 @@
+package pgspool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Init makes the tables of a queue with so many shards, 1 to 64, and tells say of each statement before it is
+// carried out. A queue that is there is left as it is: the error says so.
+func (s *Store) Init(ctx context.Context, shards int, say func(sql string)) error {
+	if shards < 1 || shards > 64 {
+		return fmt.Errorf("%d shards: from 1 to 64 are possible", shards)
+	}
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	switch err := checkSchema(ctx, conn); {
+	case err == nil:
+		return errors.New("the database has a queue already")
+	case !errors.Is(err, errNoSchema):
+		return clean(err)
+	}
+	if err := initSchema(ctx, conn, s.config.RuntimeParams["search_path"], shards, say); err != nil {
+		return clean(err)
+	}
+	return nil
+}
+
+// A Node is one that has ever opened the queue.
+type Node struct {
+	Name    string
+	Seen    time.Duration // how long ago it last said that it lives
+	Drained bool          // it takes no shards
+}
+
+// A Shard is a part of the queue.
+type Shard struct {
+	ID       int
+	Node     string // "": nobody's
+	Epoch    int64
+	Lease    time.Duration // what is left of it; negative: it has run out so long ago
+	Segments int
+}
+
+// A Status is how the cluster stands.
+type Status struct {
+	Server   string // its version
+	Standbys int    // that are synchronous
+	Nodes    []Node
+	Shards   []Shard
+	Doubtful int // rows
+}
+
+// Status asks the database how the cluster stands, by its clock.
+func (s *Store) Status(ctx context.Context) (*Status, error) {
+	conn, err := s.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.Background())
+	st := new(Status)
+	err = conn.QueryRow(ctx, "SELECT current_setting('server_version'), (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')), (SELECT count(*) FROM doubtful)").
+		Scan(&st.Server, &st.Standbys, &st.Doubtful)
+	if err != nil {
+		return nil, clean(err)
+	}
+	rows, _ := conn.Query(ctx, "SELECT name, greatest(extract(epoch FROM clock_timestamp() - seen), 0)::float8, drained FROM node ORDER BY name") // its error is that of reading the rows
+	var n Node
+	var seconds float64
+	_, err = pgx.ForEachRow(rows, []any{&n.Name, &seconds, &n.Drained}, func() error {
+		n.Seen = time.Duration(seconds * float64(time.Second))
+		st.Nodes = append(st.Nodes, n)
+		return nil
+	})
+	if err != nil {
+		return nil, clean(err)
+	}
+	rows, _ = conn.Query(ctx, `SELECT id, coalesce(node, ''), shard.epoch, CASE WHEN until = '-infinity' THEN 0 ELSE extract(epoch FROM until - clock_timestamp())::float8 END,
+		(SELECT count(*) FROM segment WHERE shard = id) FROM shard JOIN lease ON shard = id ORDER BY id`)
+	var sh Shard
+	_, err = pgx.ForEachRow(rows, []any{&sh.ID, &sh.Node, &sh.Epoch, &seconds, &sh.Segments}, func() error {
+		sh.Lease = time.Duration(seconds * float64(time.Second))
+		st.Shards = append(st.Shards, sh)
+		return nil
+	})
+	if err != nil {
+		return nil, clean(err)
+	}
+	return st, nil
+}
+
+// look connects for somebody who only looks.
+func (s *Store) look(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkSchema(ctx, conn); err != nil {
+		conn.Close(context.Background())
+		return nil, clean(err)
+	}
+	return conn, nil
+}
+
+// A Doubt is a recipient that may have got a message, and may get it again.
+type Doubt struct {
+	ID        string
+	Recipient int // by its position in the envelope
+	Nexthop   string
+	Handed    time.Time // when an agent was given leave to deliver, by its node's clock
+	Found     time.Time
+	Node      string // that took the shard over
+	LostBy    string // whose it was; "": the same node's
+}
+
+// EachDoubt calls f for all of them, oldest first, until it returns an error.
+func (s *Store) EachDoubt(ctx context.Context, f func(*Doubt) error) error {
+	conn, err := s.look(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	rows, _ := conn.Query(ctx, "SELECT id, recipient, nexthop, handed, found, node, coalesce(lost_by, '') FROM doubtful ORDER BY found, id, recipient")
+	var d Doubt
+	_, err = pgx.ForEachRow(rows, []any{&d.ID, &d.Recipient, &d.Nexthop, &d.Handed, &d.Found, &d.Node, &d.LostBy}, func() error { return f(&d) })
+	return clean(err)
+}

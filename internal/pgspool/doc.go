@@ -1,0 +1,86 @@
+// Package pgspool keeps the queue in a PostgreSQL database that several nodes share: one node at a time owns a
+// part of the queue, and another takes it over when that node dies. What is promised of the queue is what
+// package storage says of every engine; this page says how.
+//
+// # Tables
+//
+// "posthaste cluster init" makes the tables, in the schema "posthaste" unless the URL sets search_path.
+//
+//	version         of these tables
+//	node            the nodes, by cluster_node_name, and when each was last seen
+//	shard           the parts of the queue: the node that owns each, and its epoch
+//	lease           until when it does, by the database's clock
+//	segment         which segments there are
+//	seg_S_N         segment N of shard S
+//	doubtful        deliveries that may have been made and may be repeated, as takeovers found them
+//	message_number  numbers for queue IDs, which no two nodes share
+//
+// A segment is a log: rows are added with COPY, and never changed nor removed. A row has a position, a kind, the number
+// of its message, a head that says what the index wants to know, a rest that it does not, and a body:
+//
+//	1 MSG     a message: its state; envelope and recipients; its content if that is at most spool_inline_limit
+//	2 STATE   its state again, with an envelope of up to 4 KiB, and what former attempts said
+//	3 DONE    recipients with nothing more to be done
+//	4 GONE    the message has left the queue
+//	5 HANDED  recipients that an agent has in hand
+//	6 PART    256 KiB of content that is longer
+//
+// Head and rest are fields of package pack; record.go has their tags. Head, rest, body and each part have a
+// CRC-32C, which the kind, the message's number and the number of the part go into.
+//
+// # Ownership
+//
+// A node takes a shard by a transaction that gives the shard the next epoch; it may when the shard is nobody's, or its own,
+// or when the lease has run out. Every transaction that writes locks the shard's row with FOR SHARE, and goes on only if
+// the node and the epoch are the engine's. A takeover updates that row: so it waits for transactions of the
+// former owner, and those that come later find another epoch, and write nothing. Whatever a node believes, it
+// can record nothing in a shard that is not its own any more.
+//
+// The lease lasts 3 seconds and is renewed each second. It only says when a node stops trying. Before each
+// delivery that an agent is about to make, it is recorded that it is: after a takeover, those without a record
+// of what came of it are the doubtful ones, and no other mail can arrive twice. An agent is told that it may deliver
+// only while the lease, counted from before the renewal by the node's monotonic clock, has a second left.
+// The clocks of nodes are compared with nothing.
+//
+// # Writing
+//
+// One goroutine writes. All that waits when a transaction ends goes into the next, so that under load many messages
+// share a commit. synchronous_commit is on in each transaction, whatever the server's setting is: when there is a
+// synchronous standby, a message is on it before anybody is told that it is queued. When the answer to
+// COMMIT does not come, nobody knows: the engine ends, is opened again, and reads what there is.
+//
+// # Cleaning
+//
+// A segment of which less than a quarter is alive is emptied: what is alive is written again at the head, by
+// the database itself as far as it is content, and the table is dropped. Fuller ones follow when all segments have more than
+// twice what is alive, and eight segments. So rows are never deleted, and there is nothing to vacuum.
+//
+// The end of a message must not be forgotten before the message: before a segment with GONE records is
+// dropped, those of messages that have records in older segments are written again.
+//
+// # Parameters
+//
+// cluster_node_name, spool_commit_delay, spool_inline_limit, spool_postgresql_password_file,
+// spool_postgresql_url, spool_segment_size, spool_type.
+//
+// # Diagnostics
+//
+// "standing by, mail is refused: ...": another node owns the queue. It is no error.
+//
+// "another node has taken it over": this node's lease had run out, because the node, or the way to the
+// database, had stopped for longer than 3 seconds.
+//
+// "the end of a transaction is not known": the connection was lost. The queue is opened again as soon as the database
+// answers.
+//
+// # Security
+//
+// Who can write to the tables can forge mail, and who can read them can read it: the account is for the
+// mail system alone. Use TLS with sslmode=verify-full unless the database is on this machine. Neither the password
+// nor the URL goes into the log.
+//
+// # Bugs
+//
+// The index of what is alive is in cleanup's memory, some 130 octets for a message. A takeover reads the records of the
+// whole shard, so it takes longer the more is queued.
+package pgspool

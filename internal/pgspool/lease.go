@@ -1,0 +1,233 @@
+package pgspool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"posthaste/internal/queue"
+)
+
+const (
+	// leaseTime is how long a lease is good after it was renewed, by the database's clock.
+	leaseTime = 3 * time.Second
+	// leaseMargin is how much earlier this node stops to begin deliveries, by its own monotonic clock.
+	leaseMargin = time.Second
+	// renewPeriod is how often it is renewed.
+	renewPeriod = time.Second
+	// renewTime bounds one attempt to renew it.
+	renewTime = 2 * time.Second
+	// takeTime is how long a takeover waits for transactions of the former owner before it has the
+	// database end them. They cannot be of any use: the lease has run out.
+	takeTime = 500 * time.Millisecond
+)
+
+// A lease is what this node knows of the leases of its shards, which are renewed together. Its methods may
+// be called concurrently. Time is this process's monotonic clock: the renewal began no later than the database's
+// clock was read for it, so that the lease is good for at least so long.
+type lease struct {
+	mu      sync.Mutex
+	renewed time.Time  // when the last successful renewal began
+	waiting []*request // leave to deliver, recorded, that waits for the lease to be good again
+}
+
+// good says whether deliveries may begin. mu is held.
+func (l *lease) good() bool { return time.Since(l.renewed) < leaseTime-leaseMargin }
+
+// overdue says that the lease has run out, or nearly, by this node's clock.
+func (l *lease) overdue() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Since(l.renewed) >= leaseTime
+}
+
+// postpone keeps r until the lease is good. It is false when it is good now.
+func (l *lease) postpone(r *request) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.good() {
+		return false
+	}
+	l.waiting = append(l.waiting, r)
+	return true
+}
+
+// takeDeferred takes those that wait.
+func (l *lease) takeDeferred() (list []*request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list, l.waiting = l.waiting, nil
+	return list
+}
+
+// extend notes a renewal that began at began, and returns those who may go on now.
+func (l *lease) extend(began time.Time) (list []*request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.renewed = began
+	if l.good() {
+		list, l.waiting = l.waiting, nil
+	}
+	return list
+}
+
+// renew is the renewer's goroutine. It has a connection of its own, so that a long transaction does not keep
+// it waiting.
+func (e *engine) renew(ctx context.Context) {
+	t := time.NewTicker(renewPeriod)
+	defer t.Stop()
+	var conn *pgx.Conn
+	defer func() {
+		if conn != nil {
+			conn.Close(context.Background())
+		}
+	}()
+	for {
+		select {
+		case <-t.C:
+		case <-e.broken:
+			return
+		case <-ctx.Done():
+			return
+		}
+		began := time.Now()
+		attempt, cancel := context.WithTimeout(ctx, renewTime)
+		var err error
+		if conn == nil || conn.IsClosed() {
+			conn, err = e.store.connect(attempt)
+		}
+		if err == nil {
+			err = e.store.renewLeases(attempt, conn, e.owned())
+		}
+		cancel()
+		switch {
+		case err == nil:
+			for _, r := range e.lease.extend(began) {
+				r.finish(nil)
+			}
+		case errors.Is(err, queue.ErrNotOurs):
+			err = e.fail(err)
+			for _, r := range e.lease.takeDeferred() {
+				r.finish(err)
+			}
+			return
+		}
+	}
+}
+
+// owned is the shards that the engine has.
+func (e *engine) owned() (list []*shard) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	for _, sh := range e.shards {
+		list = append(list, sh)
+	}
+	return list
+}
+
+// renewLeases extends the leases of shards that are this node's. A takeover locks a shard's row before it looks
+// at the lease: so does this.
+func (s *Store) renewLeases(ctx context.Context, conn *pgx.Conn, shards []*shard) error {
+	return s.transact(ctx, conn, shards, func() error {
+		ids := make([]string, len(shards))
+		for i, sh := range shards {
+			ids[i] = fmt.Sprint(sh.id)
+		}
+		_, err := run(ctx, conn, fmt.Sprintf("UPDATE lease SET until = clock_timestamp() + interval '%d milliseconds' WHERE shard IN (%s); UPDATE node SET seen = clock_timestamp() WHERE name = %s",
+			leaseTime.Milliseconds(), strings.Join(ids, ", "), quote(s.node)))
+		return err
+	})
+}
+
+// A taken is a shard that a node has just come to own.
+type taken struct {
+	shard
+	from string // whose it was; "": nobody's, or this node's
+}
+
+// register makes this node known. The error, of another installation that has the same name and is alive, is
+// for a person to mend.
+func (s *Store) register(ctx context.Context, conn *pgx.Conn) error {
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(ctx) // nothing after Commit
+	if _, err := tx.Exec(ctx, "INSERT INTO node VALUES ($1, $2, clock_timestamp()) ON CONFLICT (name) DO NOTHING", s.node, s.instance); err != nil {
+		return err
+	}
+	var instance string
+	var alive bool
+	if err := tx.QueryRow(ctx, "SELECT instance, seen > clock_timestamp() - interval '10 seconds' FROM node WHERE name = $1 FOR UPDATE", s.node).Scan(&instance, &alive); err != nil {
+		return err
+	}
+	if instance != s.instance && alive {
+		return fmt.Errorf("cluster_node_name = %s: another installation has this name (%s), and was seen less than 10 seconds ago", s.node, instance)
+	}
+	if _, err := tx.Exec(ctx, "UPDATE node SET instance = $2, seen = clock_timestamp() WHERE name = $1", s.node, s.instance); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}
+
+// take makes a shard this node's, with the next epoch, if it is free: it is nobody's or this node's, or its
+// lease has run out. Otherwise it returns nil, and owner says whose it is.
+func (s *Store) take(ctx context.Context, conn *pgx.Conn, id int) (got *taken, owner string, err error) {
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	defer tx.Rollback(ctx) // nothing after Commit
+	if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", takeTime.Milliseconds())); err != nil {
+		return nil, "", err
+	}
+	var epoch int64
+	var free bool
+	// The row is locked before the lease is looked at, in a statement of its own, which sees what was
+	// committed meanwhile.
+	if err := tx.QueryRow(ctx, "SELECT coalesce(node, ''), epoch FROM shard WHERE id = $1 FOR UPDATE", id).Scan(&owner, &epoch); err != nil {
+		return nil, "", err
+	}
+	if err := tx.QueryRow(ctx, "SELECT until < clock_timestamp() FROM lease WHERE shard = $1", id).Scan(&free); err != nil {
+		return nil, owner, err
+	}
+	if owner != "" && owner != s.node && !free {
+		return nil, owner, nil
+	}
+	if _, err := tx.Exec(ctx, "UPDATE shard SET node = $2, epoch = epoch + 1 WHERE id = $1", id, s.node); err != nil {
+		return nil, owner, err
+	}
+	if _, err := tx.Exec(ctx, "UPDATE lease SET until = clock_timestamp() + make_interval(secs => $2) WHERE shard = $1", id, leaseTime.Seconds()); err != nil {
+		return nil, owner, err
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return nil, owner, err
+	}
+	got = &taken{shard: shard{id: uint32(id), epoch: epoch + 1, segs: map[uint32]*segment{}}}
+	if owner != s.node {
+		got.from = owner
+	}
+	return got, owner, nil
+}
+
+// takeFree takes what is free. When a transaction of the former owner is in the way, the database ends
+// it, if the lease has run out: its process hangs, or its machine is cut off, and the row would stay locked until
+// the network notices.
+func (s *Store) takeFree(ctx context.Context, conn *pgx.Conn, id int) (*taken, string, error) {
+	got, owner, err := s.take(ctx, conn, id)
+	if sqlState(err) != lockTimeout {
+		return got, owner, err
+	}
+	_, err = conn.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE datname = current_database() AND usename = current_user AND application_name =
+			(SELECT left('posthaste ' || node, 63) FROM shard JOIN lease ON shard = id WHERE id = $1 AND until < clock_timestamp())`, id)
+	if err != nil {
+		return nil, owner, err
+	}
+	return s.take(ctx, conn, id)
+}

@@ -1,0 +1,334 @@
+package pgspool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"posthaste/internal/pack"
+	"posthaste/internal/queue"
+	"posthaste/internal/storage"
+)
+
+// Open implements storage.Store: it takes what shards are free, and reads their records.
+func (s *Store) Open(ctx context.Context, o storage.Options) (storage.Engine, error) {
+	conn, err := s.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e, err := s.open(ctx, conn, o)
+	if err != nil {
+		conn.Close(context.Background())
+		return nil, openError(err)
+	}
+	return e, nil
+}
+
+// openError sorts what can go wrong. What the database says may pass, save what our own tables lack.
+func openError(err error) error {
+	if sqlState(err) == "" && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", queue.ErrBroken, clean(err))
+}
+
+func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*engine, error) {
+	if err := checkSchema(ctx, conn); err != nil {
+		return nil, err
+	}
+	if err := s.register(ctx, conn); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	shards, owners, err := s.takeAll(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	if len(shards) == 0 {
+		return nil, fmt.Errorf("%w: %s has it", queue.ErrNotOurs, strings.Join(owners, ", "))
+	}
+	e := &engine{store: s, opt: o, lease: &lease{renewed: began}, idx: newIndex(), shards: map[uint32]*shard{}, wake: make(chan struct{}, 1),
+		broken: make(chan struct{}), born: time.Now(), conn: conn}
+	for _, t := range shards {
+		e.shards[t.id] = &t.shard
+	}
+	e.home = &shards[0].shard
+	renewing, stop := context.WithCancel(context.Background())
+	e.stop = stop
+	// Reading may take longer than the lease.
+	e.ended.Go(func() { e.renew(renewing) })
+	if err := e.recover(ctx, shards); err != nil {
+		stop()
+		e.ended.Wait()
+		return nil, err
+	}
+	e.ended.Go(func() {
+		e.commit()
+		stop()
+	})
+	return e, nil
+}
+
+// takeAll takes the shards that are free, and returns the owners of the others.
+func (s *Store) takeAll(ctx context.Context, conn *pgx.Conn) (list []*taken, owners []string, err error) {
+	rows, err := conn.Query(ctx, "SELECT id FROM shard ORDER BY id")
+	if err != nil {
+		return nil, nil, err
+	}
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, id := range ids {
+		got, owner, err := s.takeFree(ctx, conn, id)
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case got != nil:
+			list = append(list, got)
+		case !slices.Contains(owners, owner):
+			owners = append(owners, owner)
+		}
+	}
+	return list, owners, nil
+}
+
+// recover reads the shards' records, and finds out what was in hand of agents when they were lost.
+func (e *engine) recover(ctx context.Context, shards []*taken) error {
+	began := time.Now()
+	rp := &replay{e: e}
+	for _, t := range shards {
+		if err := rp.shard(ctx, &t.shard); err != nil {
+			return err
+		}
+	}
+	rp.settle()
+	e.found.Exact = true
+	e.inDoubt()
+	var froms []string
+	for _, t := range shards {
+		if t.from != "" && !slices.Contains(froms, t.from) {
+			froms = append(froms, t.from)
+		}
+	}
+	if err := e.noteDoubt(ctx, shards); err != nil {
+		return err
+	}
+	from := ""
+	if len(froms) > 0 {
+		from = " from " + strings.Join(froms, ", ")
+	}
+	if rp.segments > 0 || from != "" {
+		e.found.Summary = fmt.Sprintf("took over the queue%s: %d messages, %d records read in %s", from, e.idx.n, rp.records, time.Since(began).Round(time.Millisecond))
+	}
+	if len(rp.damage) > 0 {
+		e.found.Report = "Records of the queue in the database are damaged:\n\n" + strings.Join(rp.damage, "\n") + "\n"
+	}
+	return nil
+}
+
+// maxInDoubt bounds the messages that a Recovery names.
+const maxInDoubt = 1000
+
+// inDoubt lists what was in hand of agents.
+func (e *engine) inDoubt() {
+	for from, more := uint64(0), true; more; {
+		from, more = e.idx.page(from, func(l *live) {
+			for i := range e.idx.handed[l.number] {
+				h := &e.idx.handed[l.number][i]
+				h.reported = true
+				if len(e.found.InDoubt) == maxInDoubt {
+					e.found.MoreInDoubt++
+					continue
+				}
+				e.found.InDoubt = append(e.found.InDoubt, h.doubt(l))
+			}
+		})
+	}
+}
+
+// noteDoubt writes all of it to the table that every node can list, in the transaction that checks that the
+// shards are still this node's.
+func (e *engine) noteDoubt(ctx context.Context, shards []*taken) error {
+	list := make([]*shard, 0, len(shards))
+	from := map[uint32]string{}
+	for _, t := range shards {
+		list = append(list, &t.shard)
+		from[t.id] = t.from
+	}
+	return e.transact(ctx, e.conn, list, func() error {
+		var b pgx.Batch
+		for number, handed := range e.idx.handed {
+			l := e.idx.find(number)
+			for _, h := range handed {
+				for _, i := range h.rcpts {
+					b.Queue(`INSERT INTO doubtful VALUES ($1, $2, $3, $4, clock_timestamp(), $5, $6, $7, nullif($8, '')) ON CONFLICT DO NOTHING`,
+						string(l.id()), int(i), h.nexthop, fromMicros(h.at), int(l.shard), e.shards[l.shard].epoch, e.store.node, from[l.shard])
+				}
+			}
+		}
+		if b.Len() == 0 {
+			return nil
+		}
+		return e.conn.SendBatch(ctx, &b).Close()
+	})
+}
+
+// A replay reads the records of shards into the index.
+type replay struct {
+	e                 *engine
+	segments, records int
+	damage            []string // for people
+}
+
+// maxDamage bounds the lines of damage.
+const maxDamage = 100
+
+func (rp *replay) damaged(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	rp.e.opt.Warn("spool: %s", text)
+	if len(rp.damage) < maxDamage {
+		rp.damage = append(rp.damage, text)
+	}
+}
+
+// shard reads one shard's segments, oldest first. They hold all that is alive, and no content is read.
+func (rp *replay) shard(ctx context.Context, sh *shard) error {
+	rows, err := rp.e.conn.Query(ctx, "SELECT segno FROM segment WHERE shard = $1 ORDER BY segno", int(sh.id))
+	if err != nil {
+		return err
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return err
+	}
+	sh.nextSeg = 1
+	for _, n := range list {
+		s := &segment{segno: uint32(n)}
+		sh.segs[s.segno], sh.nextSeg = s, s.segno+1
+		if err := rp.segment(ctx, sh, s); err != nil {
+			return err
+		}
+	}
+	rp.segments += len(list)
+	return nil
+}
+
+func (rp *replay) segment(ctx context.Context, sh *shard, s *segment) error {
+	t := segmentTable(sh.id, s.segno)
+	conn := rp.e.conn
+	if err := conn.QueryRow(ctx, "SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM "+t+" WHERE kind = $1", rowPART).Scan(&s.bytes); err != nil {
+		return rp.gone(sh, s, err)
+	}
+	rows, err := conn.Query(ctx, "SELECT pos, kind, number, head, coalesce(octet_length(rest), 0), coalesce(octet_length(body), 0) FROM "+t+" WHERE kind <> $1 ORDER BY pos", rowPART)
+	if err != nil {
+		return err
+	}
+	var r row
+	var restLen, bodyLen int
+	_, err = pgx.ForEachRow(rows, []any{&r.pos, &r.kind, &r.number, &r.head, &restLen, &bodyLen}, func() error {
+		rp.records++
+		n := rowOverhead + len(r.head) + restLen + bodyLen
+		s.bytes += int64(n)
+		rp.apply(sh, s, &r, uint32(n))
+		return nil
+	})
+	return err
+}
+
+// rowOverhead is what a row of COPY has beside its fields' octets: the same as rows.add counts.
+const rowOverhead = 2 + 4 + 8 + 4 + 2 + 4 + 8 + 3*4
+
+// gone is for a segment whose table is missing: somebody has dropped it.
+func (rp *replay) gone(sh *shard, s *segment, err error) error {
+	if sqlState(err) != undefinedTable {
+		return err
+	}
+	rp.damaged("table %s is missing, and the mail in it", segmentTable(sh.id, s.segno))
+	return nil
+}
+
+// apply makes the index say what a record says.
+func (rp *replay) apply(sh *shard, s *segment, r *row, n uint32) {
+	x := &rp.e.idx
+	head, err := openHead(r.head, r.kind, r.number)
+	if r.kind == rowGONE {
+		x.remove(r.number) // whatever becomes of the rest of the record
+		return
+	}
+	if err == nil && (r.kind == rowMSG || r.kind == rowSTATE) {
+		err = rp.state(sh, s, r, head, n)
+	} else if l := x.find(r.number); err == nil && l != nil {
+		err = rp.change(l, r.kind, head, s.segno)
+	}
+	if err != nil {
+		rp.damaged("%s, position %d: the record of message number %d is left out: %v", segmentTable(sh.id, s.segno), r.pos, r.number, err)
+	}
+}
+
+func (rp *replay) state(sh *shard, s *segment, r *row, head []byte, n uint32) error {
+	st, err := decodeState(head, r.number, s.segno, uint32(r.pos))
+	if err != nil {
+		return err
+	}
+	l := &st.live
+	l.shard, l.refLen = sh.id, n
+	if r.kind == rowMSG {
+		l.msgLen = n
+	}
+	more := loadDone(l, st.done)
+	var big *place
+	if st.big.parts > 0 {
+		big = &st.big
+	} else if r.kind == rowSTATE {
+		big = rp.e.idx.bigOf(r.number)
+	}
+	rp.e.idx.remove(r.number)
+	rp.e.idx.put(l)
+	rp.e.idx.setBeside(r.number, more, big, pending(st.handed, l, more))
+	return nil
+}
+
+// change applies DONE and HANDED.
+func (rp *replay) change(l *live, kind uint8, head []byte, segno uint32) error {
+	x := &rp.e.idx
+	more, handed := x.more[l.number], x.handed[l.number]
+	l.last = segno
+	switch kind {
+	case rowDONE:
+		if err := eachRcpt(head, func(i uint64) {
+			if i < uint64(l.nrcpt) {
+				more = setDone(l, more, i)
+			}
+		}); err != nil {
+			return err
+		}
+		handed = pending(handed, l, more)
+	case rowHANDED:
+		r := pack.NewReader(head)
+		for r.Next() {
+			h, err := decodeHanding(r.Bytes())
+			if err != nil {
+				return err
+			}
+			handed = pending(hand(handed, h), l, more)
+		}
+	default:
+		return fmt.Errorf("%w: kind %d is not known", queue.ErrCorrupt, kind)
+	}
+	x.setBeside(l.number, more, nil, handed)
+	return nil
+}
+
+// settle counts what is alive, when all has been read.
+func (rp *replay) settle() {
+	x := &rp.e.idx
+	for from, more := uint64(0), true; more; {
+		from, more = x.page(from, func(l *live) { rp.e.shards[l.shard].count(l, x.bigOf(l.number), 1) })
+	}
+}

@@ -1,0 +1,182 @@
+package pgspool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"posthaste/internal/config"
+	"posthaste/internal/queue"
+	"posthaste/internal/storage"
+)
+
+const (
+	// connectTime bounds how long a server may take to let us in.
+	connectTime = 2 * time.Second
+	// maxReaders bounds the connections that a process reads with, and idleReader is how long one is kept
+	// that nobody needs.
+	maxReaders = 6
+	idleReader = 30 * time.Second
+	// defaultSchema is where the tables are, unless the URL sets search_path.
+	defaultSchema = "posthaste"
+)
+
+// A Store implements storage.Store: the queue in one database, for one node.
+type Store struct {
+	config   *pgx.ConnConfig
+	node     string // cluster_node_name
+	instance string // tells two installations apart that have the same name
+	plant    plant  // empty but in tests
+
+	segmentSize int64 // octets after which the next segment begins
+
+	mu   sync.Mutex
+	pool *pgxpool.Pool // nil: nobody has read yet
+}
+
+// Kind implements storage.Kind.
+func Kind(cfg *config.Config) (storage.Store, error) { return New(cfg) }
+
+// New makes a Store of what main.cf says. It contacts nobody. It reads the password file, which only root
+// may be able to.
+func New(cfg *config.Config) (*Store, error) {
+	c, err := parseURL(cfg.String("spool_postgresql_url"))
+	if err != nil {
+		return nil, fmt.Errorf("spool_postgresql_url: %w", err)
+	}
+	if file := cfg.String("spool_postgresql_password_file"); file != "" {
+		if c.Password, err = readPassword(file); err != nil {
+			return nil, fmt.Errorf("spool_postgresql_password_file: %w", err)
+		}
+	}
+	node := cfg.String("cluster_node_name")
+	// By this name a takeover finds the sessions of a node that is dead.
+	c.RuntimeParams["application_name"] = sessionName(node)
+	if node == "" {
+		return nil, errors.New("cluster_node_name is empty")
+	}
+	machine, _ := os.ReadFile("/etc/machine-id") // where there is none, the path has to do
+	return &Store{config: c, node: node, instance: strings.TrimSpace(string(machine)) + ":" + cfg.String("queue_directory"),
+		segmentSize: cfg.Bytes("spool_segment_size")}, nil
+}
+
+// sessionName is the application_name of a node's sessions, which the server cuts at 63 octets.
+func sessionName(node string) string {
+	name := "posthaste " + node
+	return name[:min(len(name), 63)]
+}
+
+// errURL does not repeat the URL, which may have a password in it after all.
+var errURL = errors.New("want postgres://user@host:port/database?option=value, such as sslmode=verify-full")
+
+// parseURL reads the parameter. What it leaves open is what libpq's environment variables say, and then what is
+// safe here.
+func parseURL(url string) (*pgx.ConnConfig, error) {
+	if !strings.HasPrefix(url, "postgres://") && !strings.HasPrefix(url, "postgresql://") {
+		return nil, errURL
+	}
+	if account, _, ok := strings.Cut(url, "@"); ok && strings.Count(account, ":") > 1 || strings.Contains(url, "password=") {
+		return nil, errors.New("a password does not belong into main.cf, which everybody may read: use spool_postgresql_password_file")
+	}
+	c, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, errURL
+	}
+	if c.RuntimeParams["search_path"] == "" {
+		c.RuntimeParams["search_path"] = defaultSchema
+	}
+	// Transactions of ours never wait for us: one that does belongs to a machine that hangs.
+	c.RuntimeParams["idle_in_transaction_session_timeout"] = "5s"
+	c.RuntimeParams["standard_conforming_strings"] = "on"
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = connectTime
+	}
+	// Of several hosts the one counts that can be written: the others are standbys.
+	if c.ValidateConnect == nil {
+		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	return c, nil
+}
+
+// maxPassword bounds the password file.
+const maxPassword = 4096
+
+// readPassword reads the first line of a file.
+func readPassword(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	b := make([]byte, maxPassword)
+	n, err := f.Read(b)
+	if err != nil || n == maxPassword {
+		return "", fmt.Errorf("%s: no password in it", path)
+	}
+	line, _, _ := strings.Cut(string(b[:n]), "\n")
+	return strings.TrimRight(line, "\r"), nil
+}
+
+// connect opens a connection that is not the pool's. The error is queue.ErrBroken.
+func (s *Store) connect(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := pgx.ConnectConfig(ctx, s.config.Copy())
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", queue.ErrBroken, clean(err))
+	}
+	if v := conn.PgConn().ParameterStatus("server_version"); !newEnough(v) {
+		conn.Close(ctx)
+		return nil, fmt.Errorf("PostgreSQL %s is too old: version 15 or later is needed", v)
+	}
+	return conn, nil
+}
+
+// newEnough says whether a server's version, such as "15.14 (Debian ...)", will do.
+func newEnough(version string) bool {
+	var major int
+	_, err := fmt.Sscanf(version, "%d", &major)
+	return err != nil || major >= 15
+}
+
+// clean is err without what the library says of how it connects: that has the name of the account in it.
+func clean(err error) error {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return fmt.Errorf("the database says: %s (%s)", e.Message, e.Code)
+	}
+	return err
+}
+
+// readers is the pool that everybody reads with.
+func (s *Store) readers() (*pgxpool.Pool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pool != nil {
+		return s.pool, nil
+	}
+	c, err := pgxpool.ParseConfig("")
+	if err != nil {
+		return nil, err
+	}
+	c.ConnConfig, c.MaxConns, c.MaxConnIdleTime = s.config.Copy(), maxReaders, idleReader
+	if s.pool, err = pgxpool.NewWithConfig(context.Background(), c); err != nil { // connects to nobody yet
+		return nil, fmt.Errorf("%w: %w", queue.ErrUnread, clean(err))
+	}
+	return s.pool, nil
+}
+
+// Close implements storage.Store. Readers that it has given cannot read any more.
+func (s *Store) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pool != nil {
+		s.pool.Close()
+		s.pool = nil
+	}
+}
