@@ -222,6 +222,12 @@ func (s *Scheduler) loaded(ev *Event) {
 	}
 }
 
+// full says whether no recipient can be added to the request that was made last at p.
+func (p *peer) full() bool {
+	limit := p.job.tport.cfg.BatchLimit
+	return p.tail == nil || limit > 0 && len(p.tail.rcpts) >= limit
+}
+
 // hopFor is the next hop for a recipient that is delivered by way of q; nil: q's. Of a site's
 // domains each has another. Where mail goes to the retry transport instead, q's next hop is
 // the reason. A queue without terms has one next hop, in the letter case of the recipient
@@ -303,8 +309,10 @@ func (s *Scheduler) assign(m *message, rcpts []Rcpt) {
 		r := &rcpts[i]
 		if i == 0 {
 			p = s.route(m, r, fresh)
-		} else if last := &rcpts[i-1]; p == nil || r.Transport != last.Transport || r.Queue != last.Queue || r.Pause != last.Pause {
-			fresh = fresh && (r.Transport > last.Transport || r.Transport == last.Transport && r.Queue > last.Queue)
+		} else if last := &rcpts[i-1]; p == nil || r.Transport != last.Transport || r.Queue != last.Queue || r.Pause != last.Pause || r.Pool != last.Pool ||
+			r.Pool != nil && (single || p.full()) { // each request has its own draw
+			// With a pool the same destination may come again, as another one.
+			fresh = fresh && r.Pool == nil && last.Pool == nil && (r.Transport > last.Transport || r.Transport == last.Transport && r.Queue > last.Queue)
 			p = s.route(m, r, fresh)
 		}
 		if p == nil { // it went to the retry transport
@@ -312,10 +320,13 @@ func (s *Scheduler) assign(m *message, rcpts []Rcpt) {
 		}
 		j := p.job
 		e := p.tail
-		hop := p.queue.hopFor(r)
-		if limit := j.tport.cfg.BatchLimit; e == nil || single || e.apart != r.Apart || limit > 0 && len(e.rcpts) >= limit || !sameHop(e.hop, hop) {
+		hop, pool := p.queue.hopFor(r), r.Pool
+		if p.queue.source == "" { // it goes to the retry transport
+			pool = nil
+		}
+		if limit := j.tport.cfg.BatchLimit; e == nil || single || e.apart != r.Apart || limit > 0 && len(e.rcpts) >= limit || !sameHop(e.hop, hop) || e.pool != pool {
 			e = s.newEntry(p)
-			e.apart, e.hop = r.Apart, hop
+			e.apart, e.hop, e.pool = r.Apart, hop, pool
 			s.updateQueue(p.queue)
 		}
 		if r.Site != "" || len(e.sites) > 0 {
@@ -369,7 +380,7 @@ func (s *Scheduler) route(m *message, r *Rcpt, fresh bool) *peer {
 	if t.dead {
 		return s.routeRetry(m, r, t.excuse, t.status, t.reason)
 	}
-	q := s.queueFor(t, r.Queue, r.Nexthop)
+	q := s.queueOf(t, r)
 	if q.state == DestDead && rec.flags&flagRevive != 0 {
 		s.stopTimer(&q.timer)
 		s.makeReady(q)
@@ -379,10 +390,7 @@ func (s *Scheduler) route(m *message, r *Rcpt, fresh bool) *peer {
 		m.site = siteKey{tport: t, name: q.name}
 		return s.routeRetry(m, r, q.excuse, q.status, q.reason)
 	}
-	if q.terms != r.Terms {
-		s.setTerms(q, r.Terms)
-	}
-	if q.leaf != nil {
+	if q.limited() {
 		if n := s.beyondFor(m, q); n != nil {
 			s.parkBeyond(m, r, q, n)
 			return nil
@@ -392,6 +400,19 @@ func (s *Scheduler) route(m *message, r *Rcpt, fresh bool) *peer {
 		return s.newPeer(s.jobFor(m, t), q)
 	}
 	return s.peerFor(s.jobFor(m, t), q)
+}
+
+// queueOf is the destination queue for a recipient, under its terms: that of the destination,
+// or of one of the sources from which its mail may go.
+func (s *Scheduler) queueOf(t *transport, r *Rcpt) *queue {
+	if r.Pool != nil {
+		return s.sourceQueue(t, r.Queue, r.Nexthop, s.pick(t, r.Queue, r.Pool))
+	}
+	q := s.queueFor(t, r.Queue, r.Nexthop)
+	if q.terms != r.Terms {
+		s.setTerms(q, r.Terms)
+	}
+	return q
 }
 
 // routeRetry is route for mail that the retry transport is to defer. A next hop of that
@@ -430,6 +451,9 @@ func (s *Scheduler) sweep() {
 	}
 	if s.firstActive != nil {
 		s.startTimer(&s.sweeper, s.now+sweepInterval)
+	}
+	if len(s.numbered) > 0 {
+		s.lookForSources()
 	}
 }
 

@@ -31,7 +31,7 @@ func (s *Scheduler) beyondFor(m *message, q *queue) *shared {
 	if limit <= 0 || rec.flags&flagRevive != 0 {
 		return nil
 	}
-	for n := q.leaf; n != nil; n = n.parent {
+	for n := range q.above {
 		if (n.backlog >= limit && !s.room(n) || n.parked > 0 && m.fresh) && !m.waitsFor(q) {
 			return n
 		}
@@ -105,7 +105,7 @@ func (s *Scheduler) leaveGate(i int32) {
 
 // countBacklog counts a job's mail for q in or out of the lines.
 func (s *Scheduler) countBacklog(q *queue, n int) {
-	for a := q.leaf; a != nil; a = a.parent {
+	for a := range q.above {
 		a.backlog += n
 		if n < 0 && a.parked > 0 {
 			if a.owed == 0 {

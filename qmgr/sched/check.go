@@ -375,6 +375,13 @@ func (c *checker) queue(q *queue) {
 		c.ok(random || p.links[inQueue].k == c.s.peerKey(p), "%s/%s: stale key", t.name, q.name)
 	})
 	c.ok(todo == q.todo, "%s/%s: %d wait, count %d", t.name, q.name, todo, q.todo)
+	c.ok(q.source == "" || q.name == SourceQueue(q.dest(), q.source), "%s/%s: goes from %s", t.name, q.name, q.source)
+	c.ok(q.terms == nil || q.terms.Source == "" || q.terms.Source == q.source, "%s/%s: has the terms of %s", t.name, q.name, q.source)
+	q.peers.each(func(p *peer) {
+		for e := p.head; e != nil; e = e.nxt {
+			c.source(q, e)
+		}
+	})
 	c.ok(q.todo+q.busy > 0 || q.state != DestReady, "%s/%s: idle and not forgotten", t.name, q.name)
 	c.ok(q.state != DestDead || q.window == 0 && q.todo == 0, "%s/%s: dead with window %d, %d waiting", t.name, q.name, q.window, q.todo)
 	c.ok(q.state != DestReady || q.window >= 1, "%s/%s: ready with window %d", t.name, q.name, q.window)
@@ -383,11 +390,19 @@ func (c *checker) queue(q *queue) {
 	c.ok((q.state == DestReady) == (q.timer.pos == 0), "%s/%s: state %d and timer disagree", t.name, q.name, q.state)
 	wants := q.state == DestReady && q.window > q.busy && q.todo > 0
 	avail := wants
-	if q.leaf != nil {
-		avail = wants && q.stand.held
-		c.ok(wants == (q.stand.held != (q.stand.gate == q.leaf)), "%s/%s: wants a place %v, has one %v, in line %v", t.name, q.name, wants, q.stand.held, q.stand.gate != nil)
+	inLines := 0
+	for i, l := range q.legs {
+		if l.stand != nil && l.stand.gate != nil {
+			inLines++
+			c.ok(l.leaf != nil && l.stand.gate == l.leaf && l.stand.tree == i, "%s/%s: waits for a limit that it has not", t.name, q.name)
+		}
+	}
+	if q.limited() {
+		avail = wants && q.placed
+		// It holds no place in one tree while it waits for one in the other.
+		c.ok(wants == (q.placed != (inLines == 1)) && inLines <= 1, "%s/%s: wants a place %v, has one %v, in %d lines", t.name, q.name, wants, q.placed, inLines)
 	} else {
-		c.ok(q.stand == nil || !q.stand.held && q.stand.gate == nil, "%s/%s: waits for a limit that it has not", t.name, q.name)
+		c.ok(!q.placed && inLines == 0, "%s/%s: has a place, and no limits", t.name, q.name)
 	}
 	c.ok(avail == q.avail, "%s/%s: available %v, said %v", t.name, q.name, avail, q.avail)
 	if q.avail && t.cfg.Mode != Thread {
@@ -407,6 +422,15 @@ func (c *checker) queue(q *queue) {
 			c.ok(k.bucket.classes.s[k.at-1].k == k.peers.topKey(), "%s/%s: stale class", t.name, q.name)
 		}
 	}
+}
+
+// source: an entry waits for one of the sources that it may go from.
+func (c *checker) source(q *queue, e *entry) {
+	c.ok((e.pool == nil) == (q.source == ""), "message %d: waits for %s/%s", e.msg.id, q.tport.name, q.name)
+	if e.pool == nil {
+		return
+	}
+	c.ok(e.pool.member(q) != nil, "message %d: may not go from %s", e.msg.id, q.source)
 }
 
 // limits: recipients in memory are bounded. Postfix's scheduler document gives

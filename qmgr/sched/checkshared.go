@@ -17,16 +17,19 @@ func (c *checker) shared() {
 	}
 	for _, t := range s.transports {
 		for q := t.firstQueue; q != nil; q = q.nxt {
-			if q.leaf == nil {
-				continue
-			}
-			of(q.leaf).members++
-			for n := q.leaf; n != nil; n = n.parent {
-				of(n).backlog += q.peers.n
-				if q.stand.held {
-					of(n).held++
-				} else if q.stand.gate != nil {
-					of(n).waiting++
+			for tree, l := range q.legs {
+				if l.leaf == nil {
+					continue
+				}
+				of(l.leaf).members++
+				c.ok((l.leaf.key.source != "") == (tree == sourceTree) && (tree == commonTree || l.leaf.key.source == q.source), "%s/%s: in the tree of %v", t.name, q.name, l.leaf.key)
+				for n := l.leaf; n != nil; n = n.parent {
+					of(n).backlog += q.peers.n
+					if q.placed {
+						of(n).held++
+					} else if l.stand.gate != nil {
+						of(n).waiting++
+					}
 				}
 			}
 		}
@@ -35,7 +38,7 @@ func (c *checker) shared() {
 		if e == nil {
 			continue
 		}
-		for n := e.leaf; n != nil; n = n.parent {
+		for n := range e.over {
 			of(n).busy++
 		}
 	}
@@ -53,13 +56,13 @@ func (c *checker) shared() {
 		if n.resting {
 			resting++
 		}
-		c.ok(k == n.key && (n.parent == nil || n.parent.key.level > k.level), "limit %v: misplaced", k)
+		c.ok(k == n.key && (n.parent == nil || n.parent.key.level > k.level && n.parent.key.source == k.source), "limit %v: misplaced", k)
 	}
 	for n := range has {
 		c.ok(s.shares[n.key] == n, "limit %v: forgotten, and in use", n.key)
 	}
 	c.ok(resting == s.resting, "%d limits rest, count %d", resting, s.resting)
-	c.ok(len(s.roots) == 0 && len(s.owing) == 0, "limits: places have not been given out")
+	c.ok(len(s.roots) == 0 && len(s.owing) == 0 && len(s.full) == 0 && len(s.spilling) == 0, "limits: places have not been given out")
 	for _, n := range s.shares {
 		c.ok(*of(n) == sums{n.members, n.busy, n.held, n.waiting, n.backlog, n.parked}, "limit %v: has %+v, counts %+v", n.key, *of(n),
 			sums{n.members, n.busy, n.held, n.waiting, n.backlog, n.parked})

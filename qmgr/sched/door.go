@@ -240,6 +240,7 @@ type Rcpt struct {
 	Pause     PauseID // the pause that is for it; 0: none
 	Apart     uint32  // recipients of different values are not put in one delivery request
 	Terms     *Terms  // what holds for the destination besides its window; nil: nothing does
+	Pool      *Pool   // the sources that it may go from, with the terms of each; nil: there are none
 }
 
 // A Result is what a delivery request came to. The outcome of each recipient
@@ -395,6 +396,7 @@ type Effect struct {
 	Agent     AgentID // EffectDeliver, EffectDismiss
 	Transport mail.Transport
 	Nexthop   mail.Nexthop
+	Source    string // EffectDeliver: what to send from; "": as the agent's own settings say
 	Rcpts     []int
 	From, Max int // EffectLoad
 	Attempts  int // EffectLoad, and effects that end a stay: how often delivery was tried

@@ -31,8 +31,10 @@ type entry struct {
 	turn  int   // thread mode, when busy: deliveries of its agent's turn so far, this one included
 	// Where it goes; nil: to its queue's next hop. Only the domains of a site have others.
 	hop *mail.Nexthop
-	// When busy: the innermost shared limit in which it counts; nil: none.
-	leaf *shared
+	// When busy: the innermost shared limits in which it counts, by tree; nil: none.
+	leaves [trees]*shared
+	// The sources from which it may go; nil: its queue has none.
+	pool *Pool
 	// Only when busy; nil otherwise.
 	agent *agent
 	// On the peer's list while it waits. While it is busy, on the transport's list in slow.go,
@@ -165,7 +167,7 @@ func (s *Scheduler) selectEntry(e *entry) {
 	// The job's next entry should be for its next destination: that is the round robin of
 	// nqmgr, which keeps one slow destination from taking all of a job's turns.
 	s.turnPeer(p)
-	if q.leaf != nil {
+	if q.limited() {
 		s.beginShared(e)
 	}
 	s.updateQueue(q)
@@ -186,7 +188,7 @@ func (s *Scheduler) endEntry(e *entry) {
 		q.busy--
 		t.busy--
 		s.stats.Busy--
-		if e.leaf != nil {
+		if e.leaves != ([trees]*shared{}) {
 			s.endShared(e)
 		}
 	} else {

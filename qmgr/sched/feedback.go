@@ -93,6 +93,9 @@ func (s *Scheduler) kill(q *queue, status dsn.Status, reason string) {
 	s.note(Note{Kind: NoteDead, Transport: q.tport.name, Queue: q.name, Until: toTime(q.until), Status: status, Reason: reason})
 	s.startTimer(&q.timer, q.until)
 	s.updateQueue(q)
+	if q.source != "" {
+		s.spread(q, gradeDead)
+	}
 	s.excuseQueue(q, q.excuse, q.status, q.reason)
 }
 

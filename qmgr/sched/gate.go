@@ -24,10 +24,10 @@ import "posthaste/internal/rate"
 type stander struct {
 	gate     *shared // in whose line; nil: in none
 	prv, nxt *stander
-	// One of these is set for good.
+	// One of these is set for good; tree is the tree of the line, of a destination's.
 	queue *queue
 	node  *shared
-	held  bool // of a destination: it has a place, and stands in no line
+	tree  int
 	// gate.granted when it came, and how many stood before it then.
 	joined, before uint64
 }
@@ -79,40 +79,61 @@ func (s *Scheduler) ask(q *queue, wants bool) bool {
 	case !wants:
 		s.stepBack(q)
 		return false
-	case q.stand.held:
+	case q.placed:
 		return true
 	// It wants, and stands in no line yet: the end of the line is its place, however long it
 	// has had mail.
-	case q.stand.gate == nil:
-		s.joinLine(q.leaf, q.stand)
-		s.countWaiting(q, 1)
-		s.settleShared(q.leaf)
+	case q.inLine() == nil:
+		l := &q.legs[commonTree]
+		if l.leaf == nil {
+			l = &q.legs[sourceTree]
+		}
+		s.lineUp(l)
 	}
 	return false
 }
 
-// stepBack takes a destination out of its line, or gives back the place that it has.
-func (s *Scheduler) stepBack(q *queue) {
-	switch {
-	case q.leaf == nil:
-		return
-	case q.stand.held:
-		q.stand.held = false
-		for a := q.leaf; a != nil; a = a.parent {
-			a.held--
+// inLine is where q stands in a line; nil: nowhere. It never stands in two.
+func (q *queue) inLine() *leg {
+	for i := range q.legs {
+		if l := &q.legs[i]; l.stand != nil && l.stand.gate != nil {
+			return l
 		}
-	case q.stand.gate != nil:
-		s.leaveLine(q.stand)
-		s.countWaiting(q, -1)
-	default:
-		return
 	}
-	s.settleShared(q.leaf)
+	return nil
 }
 
-func (s *Scheduler) countWaiting(q *queue, n int) {
-	for a := q.leaf; a != nil; a = a.parent {
-		a.waiting += n
+// lineUp puts a destination at the end of its line in a tree.
+func (s *Scheduler) lineUp(l *leg) {
+	s.joinLine(l.leaf, l.stand)
+	for a := l.leaf; a != nil; a = a.parent {
+		a.waiting++
+	}
+	s.settleShared(l.leaf)
+	if l.stand.tree == sourceTree {
+		s.spilling = append(s.spilling, l.stand.queue) // it may have to wait until tomorrow
+	}
+}
+
+// stepBack takes a destination out of its line, or gives back the place that it has.
+func (s *Scheduler) stepBack(q *queue) {
+	if l := q.inLine(); l != nil {
+		s.leaveLine(l.stand)
+		for a := l.leaf; a != nil; a = a.parent {
+			a.waiting--
+		}
+		s.settleShared(l.leaf)
+		return
+	}
+	if !q.placed {
+		return
+	}
+	q.placed = false
+	for a := range q.above {
+		a.held--
+	}
+	for i := range q.legs {
+		s.settleShared(q.legs[i].leaf)
 	}
 }
 
@@ -173,71 +194,110 @@ func (s *Scheduler) grantAll() {
 
 // grant gives a place of root, which has one and somebody in its line, to the destination
 // whose turn it is. Every limit in a line has somebody in its own, and room.
+//
+// A destination that is in two trees needs a place in both. It holds none in one while it
+// waits for one in the other: that would keep others from it that have both. So if the other
+// tree has none to give, or has others in line, it lines up there, and the place goes to the
+// next. Each root is left with nobody in line or without room, and nobody lines up at one
+// that has room and no line; so this ends.
 func (s *Scheduler) grant(root *shared) {
 	n := root
-	var q *queue
-	for q == nil {
-		st := n.line.first
+	var st *stander
+	for n != nil {
+		st = n.line.first
 		s.leaveLine(st)
 		n.granted++
-		q, n = st.queue, st.node
+		n = st.node
 	}
-	q.stand.held = true
-	for a := q.leaf; a != nil; a = a.parent {
-		a.held++
+	q := st.queue
+	own, other := &q.legs[st.tree], &q.legs[trees-1-st.tree]
+	for a := own.leaf; a != nil; a = a.parent {
 		a.waiting--
 	}
-	s.settleShared(q.leaf) // those below root whose turn it was go to the end of their lines
+	if other.leaf != nil && !s.free(other.leaf) {
+		s.settleShared(own.leaf)
+		s.lineUp(other)
+		return
+	}
+	q.placed = true
+	for a := range q.above {
+		a.held++
+	}
+	s.settleShared(own.leaf) // those below root whose turn it was go to the end of their lines
+	s.settleShared(other.leaf)
 	s.updateQueue(q)
+}
+
+// free says whether n and all above it have room, and nobody who is to be served before.
+func (s *Scheduler) free(n *shared) bool {
+	for ; n != nil; n = n.parent {
+		if n.line.n > 0 || !s.room(n) {
+			return false
+		}
+	}
+	return true
 }
 
 // beginShared makes a place a delivery: e has been selected.
 func (s *Scheduler) beginShared(e *entry) {
 	q := e.peer.queue
-	q.stand.held = false
+	q.placed = false
 	// Terms may change while the delivery is under way. It ends where it began.
-	e.leaf = q.leaf
-	for a := e.leaf; a != nil; a = a.parent {
+	for i := range q.legs {
+		e.leaves[i] = q.legs[i].leaf
+	}
+	for a := range e.over {
 		a.held--
 		a.busy++
 		a.spend(s.now, len(e.rcpts))
 	}
-	s.settleShared(e.leaf)
+	s.settleBoth(e)
+	s.usedUp(q)
+}
+
+// settleBoth settles the limits in which an entry counts.
+func (s *Scheduler) settleBoth(e *entry) {
+	for _, leaf := range e.leaves {
+		s.settleShared(leaf)
+	}
 }
 
 // endShared ends it.
 func (s *Scheduler) endShared(e *entry) {
-	for a := e.leaf; a != nil; a = a.parent {
+	for a := range e.over {
 		a.busy--
 	}
-	s.settleShared(e.leaf)
-	e.leaf = nil
+	s.settleBoth(e)
+	e.leaves = [trees]*shared{}
 }
 
 // reused: a delivery was made over a connection that was open before it. The one that was
 // counted for it in advance was not needed.
 func (s *Scheduler) reused(e *entry) {
-	for a := e.leaf; a != nil; a = a.parent {
+	for a := range e.over {
 		a.conns.Refund(a.limits.Connections, s.now, e.since, 1)
 	}
-	s.settleShared(e.leaf)
+	s.settleBoth(e)
 }
 
 // unmade: a delivery has not even been begun, since no agent could be had.
 func (s *Scheduler) unmade(e *entry) {
-	for a := e.leaf; a != nil; a = a.parent {
+	for a := range e.over {
 		a.refund(s.now, e.since, len(e.rcpts))
 	}
-	s.settleShared(e.leaf)
+	s.settleBoth(e)
 }
 
 // divide cuts an entry that is about to be selected to what its limits have left for the
 // day. The rest waits as an entry of its own.
 func (s *Scheduler) divide(e *entry) {
 	n := len(e.rcpts)
-	for a := e.peer.queue.leaf; a != nil; a = a.parent {
+	for a := range e.peer.queue.above {
 		if r := a.limits.Recipients; r.Per == rate.Day {
 			n = min(n, int(a.rcpts.Room(r, s.now))-a.held+1) // each other place is good for one
+		}
+		if r := a.limits.Warmup; r.N > 0 {
+			n = min(n, int(a.warm.Room(r, s.now))-a.held+1)
 		}
 	}
 	// There was room for one when the place was given, and there still is, but for limits
@@ -246,7 +306,7 @@ func (s *Scheduler) divide(e *entry) {
 		return
 	}
 	rest := s.newEntry(e.peer)
-	rest.apart, rest.hop, rest.since = e.apart, e.hop, e.since
+	rest.apart, rest.hop, rest.since, rest.pool = e.apart, e.hop, e.since, e.pool
 	rest.rcpts = append(rest.rcpts, e.rcpts[n:]...)
 	e.rcpts = e.rcpts[:n]
 	if len(e.sites) > n {
@@ -258,7 +318,11 @@ func (s *Scheduler) divide(e *entry) {
 // gateOf is the limit that a destination which stands in a line really waits for: the
 // innermost on its way that has no room. nil: it waits for its turn.
 func (s *Scheduler) gateOf(q *queue) *shared {
-	for n := q.leaf; n != nil; n = n.parent {
+	l := q.inLine()
+	if l == nil {
+		return nil
+	}
+	for n := l.leaf; n != nil; n = n.parent {
 		if !s.room(n) {
 			return n
 		}

@@ -100,7 +100,7 @@ func (s *Scheduler) peerBegins(p *peer) {
 	p.queue.peers.push(s.peerKey(p), p)
 	p.job.turns.push(key{p.turn, 0}, p)
 	p.job.waiting++
-	if p.queue.leaf != nil {
+	if p.queue.limited() {
 		s.countBacklog(p.queue, 1)
 	}
 }
@@ -127,7 +127,7 @@ func (s *Scheduler) peerEnds(p *peer) {
 		p.job.turns.remove(p)
 	}
 	p.job.waiting--
-	if p.queue.leaf != nil {
+	if p.queue.limited() {
 		s.countBacklog(p.queue, -1)
 	}
 }

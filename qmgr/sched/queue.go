@@ -20,6 +20,9 @@ type queue struct {
 	// next hop share the queue, and so its window.
 	tport *transport
 	name  string
+	// What its mail goes from, as the end of its name says (source.go); "": its recipients have
+	// no pool.
+	source string
 	// The next hop as agents get it, in the letter case of the recipient that came first. A
 	// site has several; then it is the first of them, and each entry has its own.
 	nexthop  mail.Nexthop
@@ -50,11 +53,11 @@ type queue struct {
 	todo int
 	busy int // entries with agents
 
-	// The limits that hold for it besides its window (shared.go): as it was told, the
-	// innermost of them, and its place under them, or in line for one. nil: there are none.
-	terms *Terms
-	leaf  *shared
-	stand *stander
+	// The limits that hold for it besides its window (shared.go): as it was told, where it is
+	// in each tree of them, and whether it has a place in every tree in which it is.
+	terms  *Terms
+	legs   [trees]leg
+	placed bool
 
 	// When a delivery last ended, whatever came of it: the connection cache hints go by
 	// it. 0: none has.
@@ -155,8 +158,10 @@ func (s *Scheduler) releaseQueue(q *queue) {
 	t := q.tport
 	// Agents with an open session outlive the queue, by the name of it.
 	t.disownIdle(q)
-	if q.leaf != nil {
-		s.moveQueue(q, nil)
+	for tree := range q.legs {
+		if q.legs[tree].leaf != nil {
+			s.moveQueue(q, tree, nil)
+		}
 	}
 	if q.prv != nil {
 		q.prv.nxt = q.nxt
@@ -180,7 +185,7 @@ func (s *Scheduler) releaseQueue(q *queue) {
 func (s *Scheduler) updateQueue(q *queue) {
 	t := q.tport
 	avail := q.state == DestReady && q.window > q.busy && q.todo > 0
-	if q.leaf != nil {
+	if q.limited() {
 		avail = s.ask(q, avail)
 	}
 	switch {

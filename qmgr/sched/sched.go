@@ -86,11 +86,15 @@ type Scheduler struct {
 	// Limits that several destinations share (shared.go): all of them, those at the top that
 	// have room and somebody in line, those that parked mail may go on for, and how many are
 	// remembered for their counts alone. All are empty when nothing is limited.
-	shares    map[sharedKey]*shared
-	numbered  []*shared // the same by number; nil: the number is not in use
-	numbers   []int32   // not in use
-	roots     []*shared
-	owing     []*shared
+	shares   map[sharedKey]*shared
+	numbered []*shared // the same by number; nil: the number is not in use
+	numbers  []int32   // not in use
+	roots    []*shared
+	owing    []*shared
+	// Sources that have sent what they may today and may have mail in line, and destinations
+	// that have lined up for a source (source.go).
+	full      []*shared
+	spilling  []*queue
 	resting   int
 	inherited *inheritance // from Restore; nil: there is nothing, or it is too old
 
@@ -330,7 +334,7 @@ func (s *Scheduler) done(id EntryID, r *Result) {
 	}
 	m, q := e.msg, e.peer.queue
 	t := q.tport
-	if e.leaf != nil && !r.Opened {
+	if e.leaves != ([trees]*shared{}) && !r.Opened {
 		s.reused(e)
 	}
 	// The agent is free before its entry ends, for ending the entry may choose the next
@@ -353,7 +357,8 @@ func (s *Scheduler) done(id EntryID, r *Result) {
 	// Only a delivery in which the destination took part says anything good about it. One
 	// recipient that was refused is no sign of overload, and so counts as positive.
 	if r.SiteFailed {
-		if len(r.Deferred) > 0 {
+		// What can go from another source does not wait for this one.
+		if len(r.Deferred) > 0 && !s.elsewhere(e) {
 			m.site = siteKey{tport: t, name: q.name}
 		}
 		s.negative(q, r)

@@ -3,10 +3,13 @@
 // under them, and what is counted. Who waits for one, and who goes next, is in gate.go;
 // what becomes of mail that is too much for the active queue is in beyond.go.
 //
-// Shared limits are a forest of at most three levels: a destination's own limits, those of
-// its site, those of its provider. All that a delivery needs is to follow the way up from
-// its destination. With no limits set there are none of these structures, and a
-// destination has a nil pointer.
+// Shared limits are trees of at most three levels: a destination's own limits, those of its
+// site, those of its provider. All that a delivery needs is to follow the way up from its
+// destination. Mail that goes from one of several sources is under two trees: the limits
+// that hold whatever it goes from, and those that hold for its source alone. One forest could
+// not have both: what one domain takes from all sources is neither above nor below what a
+// provider takes from one of them. With no limits set there are none of these structures,
+// and a destination has nil pointers.
 
 package sched
 
@@ -46,6 +49,7 @@ type Limits struct {
 	Connections rate.Rate // connections that are opened
 	Messages    rate.Rate // deliveries that begin
 	Recipients  rate.Rate // recipients of those. By the day, a delivery to too many is divided
+	Warmup      rate.Rate // the same, by the day, while a source warms up (source.go)
 }
 
 // A Share is a limit by its name, as a destination is told of it. Without a name there is
@@ -60,6 +64,10 @@ type Share struct {
 // them gives destinations with the same terms the same pointer.
 type Terms struct {
 	Shares [levels]Share // by Level
+	// What holds besides for mail that goes from Source, by Level. Without a source there is
+	// nothing.
+	Source string
+	From   [levels]Share
 	// Several next hops are one destination. It is for who names the destination: with any
 	// terms each delivery goes to the next hop of its recipients.
 	Rollup bool
@@ -73,14 +81,61 @@ type Terms struct {
 // destinations, and must not fill the memory with their names.
 const maxResting = 1 << 17
 
-// sharedKey names a shared limit.
+// sharedKey names a shared limit. source is empty for one that holds whatever mail goes from.
 type sharedKey struct {
-	level Level
-	name  string
+	level  Level
+	name   string
+	source string
 }
 
 // String is the name as people read it.
-func (k sharedKey) String() string { return k.level.String() + " " + k.name }
+func (k sharedKey) String() string {
+	if k.source != "" {
+		return k.level.String() + " " + k.name + " from " + k.source
+	}
+	return k.level.String() + " " + k.name
+}
+
+// The trees of shared limits in which a destination may be.
+const (
+	commonTree = iota // of limits that hold whatever mail goes from
+	sourceTree        // of those for one source
+	trees
+)
+
+// A leg is where a destination is in a tree of limits: the innermost that it is below, and
+// its place in that one's line, if it stands there. leaf is nil when it is in none.
+type leg struct {
+	leaf  *shared
+	stand *stander
+}
+
+// limited says whether there is any shared limit over q.
+func (q *queue) limited() bool {
+	return q.legs[commonTree].leaf != nil || q.legs[sourceTree].leaf != nil
+}
+
+// above visits all limits over q, the innermost first, those of its source last.
+func (q *queue) above(yield func(*shared) bool) {
+	for i := range q.legs {
+		for n := q.legs[i].leaf; n != nil; n = n.parent {
+			if !yield(n) {
+				return
+			}
+		}
+	}
+}
+
+// over visits all limits in which a busy entry counts.
+func (e *entry) over(yield func(*shared) bool) {
+	for _, leaf := range e.leaves {
+		for n := leaf; n != nil; n = n.parent {
+			if !yield(n) {
+				return
+			}
+		}
+	}
+}
 
 // A shared is a shared limit that has destinations, or whose counts are still of use.
 type shared struct {
@@ -97,7 +152,7 @@ type shared struct {
 	// destinations came from elsewhere with deliveries under way.
 	over int
 	// What has been spent.
-	conns, msgs, rcpts rate.Meter
+	conns, msgs, rcpts, warm rate.Meter
 
 	// Who waits for it, and its own place in its parent's line (gate.go). waiting is how
 	// many destinations wait here and below, granted how many places in the line have been
@@ -134,7 +189,11 @@ func (n *shared) place() bool {
 // or rate.Never, if one of those must begin first.
 func (n *shared) next(now int64) int64 {
 	l, k := &n.limits, int64(n.held)+1
-	return max(n.conns.Next(l.Connections, now, k), n.msgs.Next(l.Messages, now, k), n.rcpts.Next(l.Recipients, now, k))
+	at := max(n.conns.Next(l.Connections, now, k), n.msgs.Next(l.Messages, now, k), n.rcpts.Next(l.Recipients, now, k))
+	if l.Warmup.N > 0 {
+		at = max(at, n.warm.Next(l.Warmup, now, k))
+	}
+	return at
 }
 
 // spend counts a delivery. That it needs a connection is assumed until it is known.
@@ -143,6 +202,7 @@ func (n *shared) spend(now int64, rcpts int) {
 	n.conns.Spend(l.Connections, now, 1)
 	n.msgs.Spend(l.Messages, now, 1)
 	n.rcpts.Spend(l.Recipients, now, int64(rcpts))
+	n.warm.Spend(l.Warmup, now, int64(rcpts))
 }
 
 // refund takes back what was counted at a time, for a delivery that is not made.
@@ -151,6 +211,7 @@ func (n *shared) refund(now, spent int64, rcpts int) {
 	n.conns.Refund(l.Connections, now, spent, 1)
 	n.msgs.Refund(l.Messages, now, spent, 1)
 	n.rcpts.Refund(l.Recipients, now, spent, int64(rcpts))
+	n.warm.Refund(l.Warmup, now, spent, int64(rcpts))
 }
 
 // opens is when its rates let somebody go whom they keep now; never: they keep nobody, or
@@ -164,12 +225,12 @@ func (n *shared) opens(now int64) int64 {
 
 // fresh says whether nothing is lost when n is forgotten.
 func (n *shared) fresh(now int64) bool {
-	return n.conns.Fresh(now) && n.msgs.Fresh(now) && n.rcpts.Fresh(now)
+	return n.conns.Fresh(now) && n.msgs.Fresh(now) && n.rcpts.Fresh(now) && n.warm.Fresh(now)
 }
 
 // until is when n will be fresh if nothing happens.
 func (n *shared) until(now int64) int64 {
-	return max(n.conns.Until(now), n.msgs.Until(now), n.rcpts.Until(now))
+	return max(n.conns.Until(now), n.msgs.Until(now), n.rcpts.Until(now), n.warm.Until(now))
 }
 
 // setTerms brings a destination under the limits of its terms. The latest terms are right
@@ -177,26 +238,42 @@ func (n *shared) until(now int64) int64 {
 // were told.
 func (s *Scheduler) setTerms(q *queue, terms *Terms) {
 	q.terms = terms
+	if terms == nil {
+		terms = &Terms{}
+	}
+	s.setTree(q, commonTree, &terms.Shares, "")
+	from := &terms.From
+	if terms.Source != q.source { // they are not for this queue
+		from = new([levels]Share)
+	}
+	s.setTree(q, sourceTree, from, q.source)
+	s.updateQueue(q)
+}
+
+// setTree is setTerms for one tree of limits.
+func (s *Scheduler) setTree(q *queue, tree int, shares *[levels]Share, source string) {
 	var chain [levels]*shared
 	var leaf *shared
-	if terms != nil {
-		for l := levels; l > 0; l-- {
-			sh := &terms.Shares[l-1]
-			n := s.shares[sharedKey{l - 1, sh.Name}]
-			if sh.Name == "" || n == nil && sh.Limits == (Limits{}) {
-				continue
-			}
-			if n == nil {
-				n = s.newShared(sharedKey{l - 1, sh.Name})
-			}
-			n.members++ // until q is below it, it must not be forgotten
-			s.changeLimits(n, sh.Limits)
-			s.reparent(n, leaf)
-			chain[l-1], leaf = n, n
+	for l := levels; l > 0; l-- {
+		sh := &shares[l-1]
+		if sh.Name == "" || tree == sourceTree && source == "" {
+			continue
 		}
+		k := sharedKey{l - 1, sh.Name, source}
+		n := s.shares[k]
+		if n == nil && sh.Limits == (Limits{}) {
+			continue
+		}
+		if n == nil {
+			n = s.newShared(k)
+		}
+		n.members++ // until q is below it, it must not be forgotten
+		s.changeLimits(n, sh.Limits)
+		s.reparent(n, leaf)
+		chain[l-1], leaf = n, n
 	}
-	if leaf != q.leaf {
-		s.moveQueue(q, leaf)
+	if leaf != q.legs[tree].leaf {
+		s.moveQueue(q, tree, leaf)
 	}
 	for _, n := range chain {
 		if n != nil {
@@ -204,7 +281,6 @@ func (s *Scheduler) setTerms(q *queue, terms *Terms) {
 			s.settleShared(n)
 		}
 	}
-	s.updateQueue(q)
 }
 
 // newShared makes a shared limit that limits nothing yet.
@@ -236,6 +312,7 @@ func (s *Scheduler) changeLimits(n *shared, l Limits) {
 	n.conns.Change(l.Connections, s.now)
 	n.msgs.Change(l.Messages, s.now)
 	n.rcpts.Change(l.Recipients, s.now)
+	n.warm.Change(l.Warmup, s.now)
 	n.limits = l
 	n.allow()
 	s.settleShared(n)
@@ -280,17 +357,18 @@ func (n *shared) weigh(sign int) {
 	}
 }
 
-// moveQueue puts a destination below leaf; nil: it has no limits. Deliveries under way are
-// counted where they began.
-func (s *Scheduler) moveQueue(q *queue, leaf *shared) {
+// moveQueue puts a destination below leaf in a tree; nil: it has no limits there. Deliveries
+// under way are counted where they began.
+func (s *Scheduler) moveQueue(q *queue, tree int, leaf *shared) {
 	s.stepBack(q)
-	old := q.leaf
+	l := &q.legs[tree]
+	old := l.leaf
 	for a := old; a != nil; a = a.parent {
 		a.backlog -= q.peers.n
 	}
-	q.leaf = leaf
-	if leaf != nil && q.stand == nil {
-		q.stand = &stander{queue: q}
+	l.leaf = leaf
+	if leaf != nil && l.stand == nil {
+		l.stand = &stander{queue: q, tree: tree}
 	}
 	for a := leaf; a != nil; a = a.parent {
 		a.backlog += q.peers.n
@@ -347,9 +425,10 @@ func (s *Scheduler) setResting(n *shared, resting bool) {
 
 // A Spent is what has been counted for a shared limit, to be kept over a restart.
 type Spent struct {
-	Level                             Level
-	Name                              string
-	Connections, Messages, Recipients rate.Meter
+	Level                                     Level
+	Name                                      string
+	Source                                    string // "": it holds whatever mail goes from
+	Connections, Messages, Recipients, Warmup rate.Meter
 }
 
 // Spent returns what has been counted and still matters, in no particular order. It shares no
@@ -358,7 +437,7 @@ func (s *Scheduler) Spent() []Spent {
 	var list []Spent
 	for _, n := range s.shares {
 		if !n.fresh(s.now) {
-			list = append(list, Spent{n.key.level, n.key.name, n.conns, n.msgs, n.rcpts})
+			list = append(list, Spent{n.key.level, n.key.name, n.key.source, n.conns, n.msgs, n.rcpts, n.warm})
 		}
 	}
 	return list
@@ -371,12 +450,13 @@ func (s *Scheduler) RestoreSpent(now time.Time, list []Spent) {
 	s.now = s.clock.advance(now.UnixMicro())
 	for i := range list {
 		sp := &list[i]
-		k := sharedKey{sp.Level, sp.Name}
+		k := sharedKey{sp.Level, sp.Name, sp.Source}
 		if sp.Level >= levels || sp.Name == "" || s.shares[k] != nil || i >= maxResting {
 			continue
 		}
 		n := s.newShared(k)
 		n.conns, n.msgs, n.rcpts = s.saneMeter(sp.Connections), s.saneMeter(sp.Messages), s.saneMeter(sp.Recipients)
+		n.warm = s.saneMeter(sp.Warmup)
 		s.rest(n)
 	}
 }
@@ -395,6 +475,7 @@ func (s *Scheduler) saneMeter(m rate.Meter) rate.Meter {
 type SharedLimit struct {
 	Level    Level
 	Name     string
+	Source   string // that it holds for alone; "": it holds whatever mail goes from
 	Limits   Limits
 	Provider string // of a site or a domain; "": none that has limits
 	Busy     int    // deliveries in progress
@@ -406,7 +487,7 @@ type SharedLimit struct {
 	Shut  bool
 	Until time.Time
 	// What has been counted today, of rates by the day.
-	Connections, Messages, Recipients int64
+	Connections, Messages, Recipients, Warmup int64
 }
 
 // SharedLimits visits all shared limits that are in use, in no particular order: that have
@@ -427,8 +508,9 @@ func (n *shared) view(s *Scheduler) SharedLimit {
 		return r.N - m.Room(r, s.now) // m is a copy
 	}
 	l := &n.limits
-	v := SharedLimit{Level: n.key.level, Name: n.key.name, Limits: *l, Busy: n.busy, Waiting: n.waiting, Backlog: n.backlog, Parked: n.parked,
-		Connections: today(l.Connections, n.conns), Messages: today(l.Messages, n.msgs), Recipients: today(l.Recipients, n.rcpts)}
+	v := SharedLimit{Level: n.key.level, Name: n.key.name, Source: n.key.source, Limits: *l, Busy: n.busy, Waiting: n.waiting, Backlog: n.backlog, Parked: n.parked,
+		Connections: today(l.Connections, n.conns), Messages: today(l.Messages, n.msgs), Recipients: today(l.Recipients, n.rcpts),
+		Warmup: today(l.Warmup, n.warm)}
 	if !s.room(n) {
 		v.Shut = true
 		v.Until = s.realTime(n.opens(s.now))
@@ -441,15 +523,12 @@ func (n *shared) view(s *Scheduler) SharedLimit {
 	return v
 }
 
-// Sharing visits the shared limits that hold for a destination in core, innermost first.
+// Sharing visits the shared limits that hold for a destination in core, innermost first, and those for
+// its source behind those for all.
 func (s *Scheduler) Sharing(d *Dest, yield func(SharedLimit) bool) {
 	t := s.transportIndex[d.Transport]
 	if t == nil || t.queues[d.Queue] == nil {
 		return
 	}
-	for n := t.queues[d.Queue].leaf; n != nil; n = n.parent {
-		if !yield(n.view(s)) {
-			return
-		}
-	}
+	t.queues[d.Queue].above(func(n *shared) bool { return yield(n.view(s)) })
 }

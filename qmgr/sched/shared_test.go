@@ -180,6 +180,9 @@ func TestSharedHistories(t *testing.T) {
 			playIn(t, seed, 400, func(r *rand.Rand, w *world) {
 				w.s.cfg.SharedActiveLimit = r.IntN(4)
 				w.terms = randomTerms(r, randomLimits)
+				if r.IntN(2) == 0 {
+					w.pools = randomPools(r, w.terms)
+				}
 				if r.IntN(3) == 0 { // parked mail, too, is not all in memory
 					w.s.cfg.DeferredLimit = 1 + r.IntN(5)
 					w.far.late = r.IntN(2) == 0
@@ -201,8 +204,15 @@ func TestSharedHistories(t *testing.T) {
 					site := w.terms["site"]
 					w.terms = randomTerms(r, randomLimits)
 					w.terms["site"] = site
+					if len(w.pools) > 0 {
+						w.pools = randomPools(r, w.terms)
+					}
 					for _, d := range destinations[r.IntN(len(destinations)):] {
 						w.step(Event{Kind: EventTerms, Transport: "smtp", Site: d, Terms: w.terms[d]})
+						if pool := w.pools[d]; pool != nil {
+							mb := &pool.Members[r.IntN(len(pool.Members))]
+							w.step(Event{Kind: EventTerms, Transport: "smtp", Site: SourceQueue(d, mb.Source), Terms: mb.Terms})
+						}
 					}
 				}
 			})

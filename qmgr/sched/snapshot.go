@@ -30,6 +30,7 @@ type DestSnapshot struct {
 	Transport mail.Transport
 	Queue     string
 	Nexthop   mail.Nexthop
+	Source    string // what its mail goes from; "": it has no sources
 	State     DestState
 	Until     time.Time  // DestDead, DestSuspended
 	Status    dsn.Status // DestDead
@@ -67,7 +68,7 @@ func (s *Scheduler) Snapshot() Snapshot {
 			continue // their destinations are reasons
 		}
 		for q := t.firstQueue; q != nil; q = q.nxt {
-			d := DestSnapshot{Transport: t.name, Queue: q.name, Nexthop: q.nexthop, State: q.state, Status: q.status, Text: q.reason,
+			d := DestSnapshot{Transport: t.name, Queue: q.name, Nexthop: q.nexthop, Source: q.source, State: q.state, Status: q.status, Text: q.reason,
 				LastDone: s.realTime(q.lastDone), Cache: q.cache, Success: q.success, Failure: q.failure, FailCohorts: q.failCohorts}
 			if q.state == DestReady {
 				d.Window = q.window
@@ -184,11 +185,13 @@ func (s *Scheduler) restoreDest(h *inheritance, d *DestSnapshot) {
 	// The new configuration may not know dead destinations any more.
 	case d.State == DestDead && t.cfg.FailedCohortLimit > 0 && t.cfg.DestinationRateDelay <= 0:
 		q := s.queueFor(t, d.Queue, d.Nexthop)
+		q.setSource(d.Source)
 		s.dead(q, d.Status, d.Text, until)
 		q.failCohorts = d.FailCohorts
 		s.startTimer(&q.timer, until)
 	case d.State == DestSuspended:
 		q := s.queueFor(t, d.Queue, d.Nexthop)
+		q.setSource(d.Source)
 		q.state, q.until = DestSuspended, until
 		q.failCohorts = d.FailCohorts
 		s.startTimer(&q.timer, until)

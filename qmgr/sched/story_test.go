@@ -30,6 +30,8 @@ var rewrite = flag.Bool("rewrite", false, "write what the scheduler does into th
 //	run DURATION                          let time pass, waking when the scheduler asks for it
 //	done ENTRY|all [bounced|deferred|unreachable|enough|over] [hungry]
 //	terms DESTINATION,... [own|site|provider:NAME concurrency=N connections=RATE ...]... [reuse=N], from now on
+//	source NAME [own|site|provider:NAME concurrency=N ... warmup=N]... [wait] what holds for it
+//	pool DESTINATION,... NAME=WEIGHT...   the sources of their mail, under the terms as they are
 //	rollup NEXTHOP,... DESTINATION / limits
 //	serve [COUNT]                         end the oldest delivery again and again; print whose turn it was
 //	lost ENTRY / down TRANSPORT [ENTRY...]
@@ -79,6 +81,8 @@ type story struct {
 	per map[string]map[string]string
 	out bytes.Buffer
 	say bool
+
+	sources map[string]Member
 }
 
 const dashes = "----"
@@ -266,6 +270,10 @@ func (st *story) command(verb string, args []string) {
 		w.setLimits()
 	case "terms":
 		st.terms(args)
+	case "source":
+		st.source(args)
+	case "pool":
+		st.pool(args)
 	case "rollup":
 		for _, hop := range strings.Split(args[0], ",") {
 			w.site[hop] = args[1]
@@ -312,30 +320,7 @@ func (st *story) command(verb string, args []string) {
 // terms has shared limits hold for destinations.
 func (st *story) terms(args []string) {
 	terms := &Terms{}
-	level := Level(0)
-	for _, a := range args[1:] {
-		if where, name, ok := strings.Cut(a, ":"); ok {
-			level = Level(slices.Index([]string{"own", "site", "provider"}, where))
-			terms.Shares[level].Name = name
-			continue
-		}
-		l := &terms.Shares[level].Limits
-		k, v, _ := strings.Cut(a, "=")
-		rates := map[string]*rate.Rate{"connections": &l.Connections, "messages": &l.Messages, "recipients": &l.Recipients}
-		switch {
-		case rates[k] != nil:
-			var err error
-			if *rates[k], err = rate.Parse(v); err != nil {
-				st.t.Fatal(err)
-			}
-		case k == "concurrency":
-			l.Concurrency = num(st.t, v)
-		case k == "reuse":
-			terms.Reuse = num(st.t, v)
-		default:
-			st.t.Fatalf("terms: %s?", a)
-		}
-	}
+	st.shares(&terms.Shares, terms, args[1:])
 	var news []Event
 	for _, name := range strings.Split(args[0], ",") {
 		st.w.terms[name] = terms
@@ -351,20 +336,93 @@ func (st *story) terms(args []string) {
 	st.w.step(news...)
 }
 
+// shares reads limits.
+func (st *story) shares(to *[levels]Share, terms *Terms, args []string) {
+	level := Level(0)
+	for _, a := range args {
+		if where, name, ok := strings.Cut(a, ":"); ok {
+			level = Level(slices.Index([]string{"own", "site", "provider"}, where))
+			to[level].Name = name
+			continue
+		}
+		l := &to[level].Limits
+		k, v, _ := strings.Cut(a, "=")
+		rates := map[string]*rate.Rate{"connections": &l.Connections, "messages": &l.Messages, "recipients": &l.Recipients}
+		switch {
+		case rates[k] != nil:
+			var err error
+			if *rates[k], err = rate.Parse(v); err != nil {
+				st.t.Fatal(err)
+			}
+		case k == "concurrency":
+			l.Concurrency = num(st.t, v)
+		case k == "warmup":
+			l.Warmup = rate.Rate{N: int64(num(st.t, v)), Per: rate.Day}
+		case k == "reuse":
+			terms.Reuse = num(st.t, v)
+		default:
+			st.t.Fatalf("terms: %s?", a)
+		}
+	}
+}
+
+// source says what holds for mail that goes from one.
+func (st *story) source(args []string) {
+	mb := Member{Source: args[0], Terms: &Terms{Source: args[0]}}
+	if args[len(args)-1] == "wait" {
+		mb.Wait, args = true, args[:len(args)-1]
+	}
+	st.shares(&mb.Terms.From, mb.Terms, args[1:])
+	if st.sources == nil {
+		st.sources = map[string]Member{}
+	}
+	st.sources[args[0]] = mb
+}
+
+// pool has mail for destinations go from sources.
+func (st *story) pool(args []string) {
+	for _, dest := range strings.Split(args[0], ",") {
+		pool := &Pool{Name: "pool"}
+		for _, a := range args[1:] {
+			name, weight, _ := strings.Cut(a, "=")
+			mb := Member{Source: name, Terms: &Terms{Source: name}}
+			if known, ok := st.sources[name]; ok {
+				mb.Wait = known.Wait
+				*mb.Terms = *known.Terms
+			}
+			mb.Weight = num(st.t, weight)
+			if terms := st.w.terms[dest]; terms != nil {
+				mb.Terms.Shares, mb.Terms.Rollup, mb.Terms.Reuse = terms.Shares, terms.Rollup, terms.Reuse
+			}
+			pool.Members = append(pool.Members, mb)
+		}
+		st.w.pools[dest] = pool
+	}
+}
+
 // limits prints the shared limits.
 func (st *story) limits() {
 	var list []SharedLimit
 	for _, n := range st.w.s.shares {
 		list = append(list, n.view(st.w.s))
 	}
-	slices.SortFunc(list, func(a, b SharedLimit) int { return cmp.Or(cmp.Compare(b.Level, a.Level), cmp.Compare(a.Name, b.Name)) })
+	slices.SortFunc(list, func(a, b SharedLimit) int {
+		return cmp.Or(cmp.Compare(b.Level, a.Level), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Source, b.Source))
+	})
 	for _, l := range list {
-		fmt.Fprintf(&st.out, "%s %s: busy %d waiting %d backlog %d", l.Level, l.Name, l.Busy, l.Waiting, l.Backlog)
+		name := l.Name
+		if l.Source != "" {
+			name = SourceQueue(name, l.Source)
+		}
+		fmt.Fprintf(&st.out, "%s %s: busy %d waiting %d backlog %d", l.Level, name, l.Busy, l.Waiting, l.Backlog)
 		if l.Parked > 0 {
 			fmt.Fprintf(&st.out, " parked %d", l.Parked)
 		}
 		if l.Connections+l.Messages+l.Recipients > 0 {
 			fmt.Fprintf(&st.out, " today %d/%d/%d", l.Connections, l.Messages, l.Recipients)
+		}
+		if l.Limits.Warmup.N > 0 {
+			fmt.Fprintf(&st.out, " warm-up %d/%d", l.Warmup, l.Limits.Warmup.N)
 		}
 		if l.Shut {
 			st.out.WriteString(" shut")
@@ -513,6 +571,9 @@ func (st *story) effect(e Effect) {
 			fmt.Fprintf(o, " session of a%d", e.Agent)
 		} else {
 			fmt.Fprintf(o, " by a%d", e.Agent)
+		}
+		if e.Source != "" {
+			fmt.Fprintf(o, " from %s", e.Source)
 		}
 		if e.Most > 0 {
 			fmt.Fprintf(o, " most %d", e.Most)

@@ -139,8 +139,9 @@ func (s *Scheduler) selectable(t *transport) bool {
 func (s *Scheduler) deliver() {
 	for i := 0; i < len(s.transports); {
 		// Each delivery that begins may let other destinations begin theirs.
-		if len(s.roots) > 0 {
+		for len(s.roots)+len(s.full)+len(s.spilling) > 0 {
 			s.grantAll()
+			s.overflow()
 		}
 		t := s.transports[i]
 		if !s.selectable(t) {
@@ -176,7 +177,7 @@ func (s *Scheduler) choose(t *transport) *entry {
 	// Within a peer, entries go first in, first out.
 	e, j := p.head, p.job
 	e.turn = turn
-	if p.queue.leaf != nil {
+	if p.queue.limited() {
 		s.divide(e)
 	}
 	s.selectEntry(e)
@@ -197,7 +198,7 @@ func (s *Scheduler) handOut(e *entry) {
 	reuse := s.takeAgent(e)
 	s.stats.Decisions++
 	ef := Effect{Kind: EffectDeliver, ID: e.msg.id, Entry: e.id, Agent: e.agent.id, Reuse: reuse,
-		Transport: t.name, Nexthop: e.nexthop(), Rcpts: e.rcpts}
+		Transport: t.name, Nexthop: e.nexthop(), Source: q.source, Rcpts: e.rcpts}
 	if q.terms != nil {
 		ef.Most = int32(q.terms.Reuse)
 	}

@@ -81,6 +81,7 @@ type Dest struct {
 	Transport mail.Transport
 	Queue     string
 	Nexthop   mail.Nexthop
+	Source    string // what its mail goes from, which is the end of Queue; "": it has no sources
 	State     DestState
 	Until     time.Time
 	Status    dsn.Status // DestDead
@@ -234,7 +235,7 @@ func (s *Scheduler) explainWait(e *entry, r *Reason) {
 				break
 			}
 		}
-	case q.leaf != nil && !q.stand.held:
+	case q.limited() && !q.placed:
 		r.Wait = WaitShared
 		if n := s.gateOf(q); n != nil {
 			r.Gate, r.Limit = n.key.String(), n.limits.Concurrency
@@ -269,7 +270,7 @@ func (s *Scheduler) Shut(id MsgID, f func(rcpts []int, gate string, until time.T
 	}
 	for _, j := range m.jobs {
 		for _, p := range j.peers {
-			if q := p.queue; q.leaf == nil || q.stand.held {
+			if q := p.queue; !q.limited() || q.placed {
 				continue
 			} else if n := s.gateOf(q); n != nil {
 				for e := p.head; e != nil; e = e.nxt {
@@ -359,17 +360,15 @@ func (s *Scheduler) Dest(transport mail.Transport, queue string) (Dest, bool) {
 
 func (s *Scheduler) dest(q *queue) Dest {
 	t := q.tport
-	d := Dest{Transport: t.name, Queue: q.name, Nexthop: q.nexthop, State: q.state, Until: toTime(q.until),
+	d := Dest{Transport: t.name, Queue: q.name, Nexthop: q.nexthop, Source: q.source, State: q.state, Until: toTime(q.until),
 		Status: q.status, Text: q.reason, Window: q.window, Limit: q.limit, Success: q.success, Failure: q.failure, Cohorts: q.failCohorts, Busy: q.busy, Todo: q.todo, Terms: q.terms}
 	d.Deferred, d.Thread = s.deferredFor(t, q.name), t.thread(q)
 	if q.site != 0 {
 		d.Waiting = s.sites[q.site].n()
 	}
-	if q.leaf != nil && q.stand.gate != nil {
-		if n := s.gateOf(q); n != nil {
-			d.Gate = n.key.String()
-			d.GateUntil = s.realTime(n.opens(s.now))
-		}
+	if n := s.gateOf(q); n != nil {
+		d.Gate = n.key.String()
+		d.GateUntil = s.realTime(n.opens(s.now))
 	}
 	return d
 }

@@ -45,6 +45,7 @@ type world struct {
 	pauses  map[PauseID]testPause
 	limits  map[string]testLimit // by next hop
 	terms   map[string]*Terms    // by destination
+	pools   map[string]*Pool     // by destination
 	site    map[string]string    // of a next hop: the destination's name, if it is another
 	each    func(r *rand.Rand)   // in random histories, before each turn
 	check   bool
@@ -70,7 +71,7 @@ type letter struct {
 
 func newWorld(t tester, cfg Config) *world {
 	w := &world{t: t, s: New(cfg), now: epoch, mail: map[MsgID]*letter{}, busy: map[EntryID]Effect{}, pauses: map[PauseID]testPause{}, limits: map[string]testLimit{}, check: true,
-		terms: map[string]*Terms{}, site: map[string]string{}}
+		terms: map[string]*Terms{}, pools: map[string]*Pool{}, site: map[string]string{}}
 	w.far.away = map[MsgID]bool{}
 	if cfg.DeferredLimit > 0 {
 		w.step(Event{Kind: EventAttached})
@@ -101,7 +102,7 @@ func (w *world) marked(r Rcpt) Rcpt {
 		if site := w.site[string(r.Nexthop)]; site != "" {
 			r.Queue = site
 		}
-		r.Terms = w.terms[r.Queue]
+		r.Terms, r.Pool = w.terms[r.Queue], w.pools[r.Queue]
 	}
 	return r
 }
@@ -209,6 +210,7 @@ func (w *world) carryOut(e Effect) []Event {
 				w.t.Fatalf("message %d recipient %d: delivered twice", e.ID, r)
 			}
 			l.inflight[r] = true
+			w.fromPool(e, l.rcpts[r])
 			if to := l.rcpts[r]; e.Transport == to.Transport && e.Nexthop != to.Nexthop && e.Nexthop != "" { // a snapshot may have none
 				w.t.Fatalf("message %d recipient %d: delivered to %s, and goes to %s", e.ID, r, e.Nexthop, to.Nexthop)
 			}
@@ -257,6 +259,24 @@ func (w *world) carryOut(e Effect) []Event {
 	return nil
 }
 
+// fromPool: what has a pool goes from a member of it, and nothing else from any source.
+func (w *world) fromPool(e Effect, r Rcpt) {
+	if e.Transport == RetryTransport || e.Transport == ErrorTransport {
+		if e.Source != "" {
+			w.t.Fatalf("message %d goes to %s from %s", e.ID, e.Transport, e.Source)
+		}
+		return
+	}
+	if pool := r.Pool; pool != nil || e.Source != "" {
+		for i := range pool.Members {
+			if pool.Members[i].Source == e.Source {
+				return
+			}
+		}
+		w.t.Fatalf("message %d goes from %q, which is not in its pool", e.ID, e.Source)
+	}
+}
+
 // quiet: nothing of l may be under way.
 func (w *world) quiet(l *letter) {
 	if len(l.inflight) > 0 {
@@ -280,7 +300,9 @@ func (w *world) load(e Effect) Event {
 		if len(ev.Rcpts) == most {
 			break
 		}
-		ev.Rcpts = append(ev.Rcpts, w.marked(l.rcpts[i]))
+		r := w.marked(l.rcpts[i])
+		l.rcpts[i].Pool = r.Pool // as it was told
+		ev.Rcpts = append(ev.Rcpts, r)
 	}
 	ev.Next = i
 	for ; i < len(l.rcpts); i++ {

@@ -1,0 +1,316 @@
+// Sources: the addresses from which mail may be sent. A recipient may have a pool of them
+// ([Pool]). Then its destination is a queue for each source, with a window, a state and
+// limits of its own: a provider that refuses one source has not refused the others. Which
+// source a delivery request goes from is drawn by weight when its recipients are assigned.
+// It is drawn again, from those that are left, while the request waits: when its source
+// turns out to be dead there, or has sent what it may send in a day while it warms up.
+//
+// The draw is from those that are best off. As a rule that is the first one drawn, which
+// takes one look; else all members of the pool are looked at.
+
+package sched
+
+import (
+	"strings"
+
+	"posthaste/internal/mail"
+)
+
+// A Pool is what a recipient's mail may be sent from. It is not changed once it has been
+// passed to the scheduler, which compares pools by their address: who makes them gives
+// recipients with the same members, under the same terms, the same pointer.
+type Pool struct {
+	Name    string
+	Members []Member // at least one, of different sources
+}
+
+// A Member is a source in a pool.
+type Member struct {
+	Source string // its name, which is part of the names of its destination queues
+	Weight int    // its share of the draws; less than 1 counts as 1
+	// What holds for the recipient's destination from this source, in the place of
+	// Rcpt.Terms. Terms.Source is Source, or Terms is nil.
+	Terms *Terms
+	// What is over Limits.Warmup waits for the next day. Else it goes from another member, if
+	// one is left.
+	Wait bool
+}
+
+// weight is what counts of Weight.
+func (mb *Member) weight() int64 { return int64(max(mb.Weight, 1)) }
+
+// fromSource parts a destination's name from that of the source in the name of a queue.
+const fromSource = " from "
+
+// SourceQueue is the name of the destination queue of one source; of a destination without
+// sources it is the destination's.
+func SourceQueue(dest, source string) string {
+	if source == "" {
+		return dest
+	}
+	return dest + fromSource + source
+}
+
+// dest is the name of q's destination, whatever mail goes from.
+func (q *queue) dest() string {
+	if q.source == "" {
+		return q.name
+	}
+	return strings.TrimSuffix(q.name, fromSource+q.source)
+}
+
+// A grade says how well a source is off at a destination. Less is better.
+type grade uint8
+
+const (
+	gradeReady  grade = iota
+	gradePaused       // in a pause of destination_rate_delay
+	gradeSpent        // it has sent what it may today
+	gradeDead
+)
+
+// grade looks at a source's queue for a destination, which need not exist.
+func (s *Scheduler) grade(t *transport, dest string, mb *Member) grade {
+	if s.spentUp(mb.Terms) {
+		return gradeSpent
+	}
+	q := t.queues[SourceQueue(dest, mb.Source)]
+	switch {
+	case q == nil || q.state == DestReady:
+		return gradeReady
+	case q.state == DestSuspended:
+		return gradePaused
+	}
+	return gradeDead
+}
+
+// spentUp says whether a source that warms up may begin no more deliveries today.
+func (s *Scheduler) spentUp(terms *Terms) bool {
+	if terms == nil {
+		return false
+	}
+	for l := range levels {
+		if sh := &terms.From[l]; sh.Limits.Warmup.N > 0 {
+			if n := s.shares[sharedKey{l, sh.Name, terms.Source}]; n != nil && n.spentUp(s.now) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// spentUp says the same of one limit. Its places are counted as if they were used.
+func (n *shared) spentUp(now int64) bool {
+	l := n.limits.Warmup
+	return l.N > 0 && n.warm.Room(l, now) <= int64(n.held)
+}
+
+// pick draws the source for recipients of a destination.
+func (s *Scheduler) pick(t *transport, dest string, pool *Pool) *Member {
+	if len(pool.Members) == 1 {
+		return &pool.Members[0]
+	}
+	mb := s.draw(pool, func(*Member) bool { return true })
+	if s.fits(t, dest, mb) == gradeReady {
+		return mb
+	}
+	best := gradeDead
+	for i := range pool.Members {
+		best = min(best, s.fits(t, dest, &pool.Members[i]))
+	}
+	return s.draw(pool, func(mb *Member) bool { return s.fits(t, dest, mb) == best })
+}
+
+// fits is the grade of a member for mail that has no source yet. If what is over its day's
+// number waits, it goes on to be drawn: its part of the mail is to be its part, later.
+func (s *Scheduler) fits(t *transport, dest string, mb *Member) grade {
+	g := s.grade(t, dest, mb)
+	if g == gradeSpent && mb.Wait {
+		if q := t.queues[SourceQueue(dest, mb.Source)]; q != nil && q.state == DestDead {
+			return gradeDead
+		}
+		return gradeReady
+	}
+	return g
+}
+
+// draw draws one of those members that may be drawn; there must be one.
+func (s *Scheduler) draw(pool *Pool, may func(*Member) bool) *Member {
+	total := int64(0)
+	for i := range pool.Members {
+		if mb := &pool.Members[i]; may(mb) {
+			total += mb.weight()
+		}
+	}
+	k := s.rng.below(total)
+	for i := range pool.Members {
+		if mb := &pool.Members[i]; may(mb) {
+			if k -= mb.weight(); k < 0 {
+				return mb
+			}
+		}
+	}
+	panic("sched: nothing to draw from")
+}
+
+// another draws a member of the pool that is better off than worst, and not q's; nil: none
+// is.
+func (s *Scheduler) another(q *queue, pool *Pool, worst grade) *Member {
+	if pool == nil {
+		return nil
+	}
+	t, dest, best := q.tport, q.dest(), worst
+	for i := range pool.Members {
+		if mb := &pool.Members[i]; mb.Source != q.source {
+			best = min(best, s.grade(t, dest, mb))
+		}
+	}
+	if best == worst {
+		return nil
+	}
+	return s.draw(pool, func(mb *Member) bool { return mb.Source != q.source && s.grade(t, dest, mb) == best })
+}
+
+// member is what a pool says of q's source; nil: nothing any more.
+func (p *Pool) member(q *queue) *Member {
+	if p != nil {
+		for i := range p.Members {
+			if p.Members[i].Source == q.source {
+				return &p.Members[i]
+			}
+		}
+	}
+	return nil
+}
+
+// spread has what waits for q go from other sources that are better off than worst, as far
+// as there are any.
+func (s *Scheduler) spread(q *queue, worst grade) {
+	var list []*entry
+	q.peers.each(func(p *peer) {
+		for e := p.head; e != nil; e = e.nxt {
+			list = append(list, e)
+		}
+	})
+	// Mostly all have one pool. What is known of it need not be found out again for each.
+	var none *Pool
+	for _, e := range list {
+		if e.pool == nil || e.pool == none {
+			continue
+		}
+		if mb := e.pool.member(q); worst == gradeSpent && mb != nil && mb.Wait {
+			continue
+		}
+		if mb := s.another(q, e.pool, worst); mb != nil {
+			s.sendFrom(e, mb)
+		} else {
+			none = e.pool
+		}
+	}
+}
+
+// sendFrom has a waiting entry go from another source.
+func (s *Scheduler) sendFrom(e *entry, mb *Member) {
+	m, j, old := e.msg, e.peer.job, e.peer.queue
+	// What holds where mail goes already has perhaps changed since this entry was told.
+	q := old.tport.queues[SourceQueue(old.dest(), mb.Source)]
+	if q == nil {
+		q = s.sourceQueue(old.tport, old.dest(), old.nexthop, mb)
+	}
+	m.refs++ // the message is not complete between the two
+	x := s.newEntry(s.peerFor(j, q))
+	x.apart, x.since, x.pool = e.apart, e.since, e.pool
+	if hop := e.nexthop(); !strings.EqualFold(string(hop), string(q.nexthop)) {
+		x.hop = &hop
+	}
+	x.rcpts, x.sites = append(x.rcpts, e.rcpts...), append(x.sites, e.sites...)
+	s.count(j, len(x.rcpts))
+	s.updateQueue(q)
+	m.refs--
+	s.endEntry(e)
+}
+
+// sourceQueue finds or makes the queue of a destination for a member of a pool.
+func (s *Scheduler) sourceQueue(t *transport, dest string, hop mail.Nexthop, mb *Member) *queue {
+	q := s.queueFor(t, SourceQueue(dest, mb.Source), hop)
+	q.source = mb.Source
+	if q.terms != mb.Terms {
+		s.setTerms(q, mb.Terms)
+	}
+	return q
+}
+
+// setSource says what q's mail goes from, by what somebody else has noted: its name must say
+// so, too.
+func (q *queue) setSource(source string) {
+	if source != "" && strings.HasSuffix(q.name, fromSource+source) {
+		q.source = source
+	}
+}
+
+// usedUp notes the sources that have sent what they may today with the delivery that has begun
+// from q: in this Step, what waits for them goes from others, if there are any.
+func (s *Scheduler) usedUp(q *queue) {
+	for n := q.legs[sourceTree].leaf; n != nil; n = n.parent {
+		if n.limits.Warmup.N > 0 && n.spentUp(s.now) {
+			s.full = append(s.full, n)
+		}
+	}
+}
+
+// overflow carries out what usedUp has noted, and what lineUp has. Each entry moves at most
+// once for each source of its pool that is used up.
+func (s *Scheduler) overflow() {
+	for _, n := range s.full {
+		if !n.gone && n.spentUp(s.now) {
+			s.spilling = n.standing(s.spilling)
+		}
+	}
+	clear(s.full)
+	s.full = s.full[:0]
+	for _, q := range s.spilling {
+		// It may have got its place, or be forgotten and another one by now.
+		if l := q.inLine(); l != nil && l.stand.tree == sourceTree && s.spentUp(q.terms) {
+			s.spread(q, gradeSpent)
+		}
+	}
+	clear(s.spilling)
+	s.spilling = s.spilling[:0]
+}
+
+// standing appends the destinations that stand in line for n, here or below.
+func (n *shared) standing(list []*queue) []*queue {
+	for st := n.line.first; st != nil; st = st.nxt {
+		if st.queue != nil {
+			list = append(list, st.queue)
+		} else {
+			list = st.node.standing(list)
+		}
+	}
+	return list
+}
+
+// lookForSources is called once a minute: a source may have come back that can take what
+// waits for one that is used up.
+func (s *Scheduler) lookForSources() {
+	for _, n := range s.numbered {
+		if n != nil && n.line.n > 0 && n.limits.Warmup.N > 0 && n.spentUp(s.now) {
+			s.full = append(s.full, n)
+		}
+	}
+}
+
+// elsewhere says whether what has failed with e may be sent from another source.
+func (s *Scheduler) elsewhere(e *entry) bool {
+	q := e.peer.queue
+	if e.pool == nil {
+		return false
+	}
+	dest := q.dest()
+	for i := range e.pool.Members {
+		if mb := &e.pool.Members[i]; mb.Source != q.source && s.grade(q.tport, dest, mb) != gradeDead {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,296 @@
+package sched
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/rate"
+)
+
+// randomPools give most destinations sources, some of which warm up: under their terms, and
+// under limits of the source at some of the same levels.
+func randomPools(r *rand.Rand, terms map[string]*Terms) map[string]*Pool {
+	pools := map[string]*Pool{}
+	limits := map[string]Limits{}
+	// The same limit has the same numbers, whoever tells of it.
+	limit := func(name string, warms bool) Limits {
+		l, ok := limits[name]
+		if !ok {
+			if r.IntN(2) == 0 {
+				l = randomLimits(r)
+			}
+			if warms {
+				l.Warmup = rate.Rate{N: 1 + r.Int64N(30), Per: rate.Day}
+			}
+			limits[name] = l
+		}
+		return l
+	}
+	warms := map[string]bool{"m1": r.IntN(2) == 0, "m2": r.IntN(3) == 0}
+	waits := r.IntN(3) == 0
+	for _, d := range append([]string{"site"}, destinations...) {
+		if r.IntN(8) == 0 {
+			continue
+		}
+		pool := &Pool{Name: "p"}
+		for i := range 1 + r.IntN(3) {
+			mb := Member{Source: fmt.Sprintf("m%d", i+1), Weight: r.IntN(4)}
+			x := &Terms{Source: mb.Source}
+			if base := terms[d]; base != nil {
+				x.Shares, x.Rollup, x.Reuse = base.Shares, base.Rollup, base.Reuse
+			}
+			for l := range levels {
+				name := x.Shares[l].Name
+				if name == "" && l == OwnLimit {
+					name = d
+				}
+				if name != "" && r.IntN(3) > 0 {
+					x.From[l] = Share{name, limit(fmt.Sprint(l, name, mb.Source), warms[mb.Source] && l != SiteLimit)}
+				}
+			}
+			mb.Terms, mb.Wait = x, waits && warms[mb.Source]
+			pool.Members = append(pool.Members, mb)
+		}
+		pools[d] = pool
+	}
+	return pools
+}
+
+// counted are deliveries by source.
+func counted(w *world) map[string]int {
+	n := map[string]int{}
+	w.on = func(e Effect) {
+		if e.Kind == EffectDeliver && e.Transport == "smtp" {
+			n[e.Source]++
+		}
+	}
+	return n
+}
+
+func poolOf(members ...Member) *Pool { return &Pool{Name: "pool", Members: members} }
+
+// finishAll ends all deliveries, and those that follow.
+func finishAll(w *world, o func(Effect) outcome) {
+	for len(w.order) > 0 {
+		w.done(w.order[0], o(w.busy[w.order[0]]), false)
+	}
+}
+
+func allSent(Effect) outcome { return sent }
+
+// Sources are drawn by their weights.
+func TestSourceWeights(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(*Config, *TransportConfig) {}))
+	w.pools["a"] = poolOf(Member{Source: "m1", Weight: 3}, Member{Source: "m2", Weight: 1}, Member{Source: "m3"})
+	n := counted(w)
+	for i := range 1000 {
+		w.arrive(MsgID(i+1), 0, rcpt("smtp", "a"))
+		finishAll(w, allSent)
+	}
+	if n["m1"] < 520 || n["m1"] > 680 || n["m2"] < 140 || n["m2"] > 260 || n["m3"] < 140 || n["m3"] > 260 {
+		t.Errorf("weights 3, 1 and 1 had %v of 1000 deliveries", n)
+	}
+}
+
+// A source that is refused rests at that destination; all others carry on, also with the mail
+// that waited for it, and it goes on at other destinations.
+func TestSourceRests(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(_ *Config, c *TransportConfig) { c.BatchLimit = 1 }))
+	pool := poolOf(Member{Source: "m1", Weight: 1}, Member{Source: "m2", Weight: 1})
+	w.pools["a"], w.pools["b"] = pool, pool
+	n := counted(w)
+	var rcpts []Rcpt
+	for range 40 {
+		rcpts = append(rcpts, rcpt("smtp", "a"))
+	}
+	w.arrive(1, 0, rcpts...)
+	refused := func(e Effect) outcome {
+		if e.Source == "m1" && e.Nexthop == "a" {
+			return unreachable
+		}
+		return sent
+	}
+	finishAll(w, refused)
+	if n["m1"] > 5 || w.mail[1].pending > 5 || w.mail[1].pending == 0 {
+		t.Errorf("%v deliveries, %d recipients are left", n, w.mail[1].pending)
+	}
+	if d, ok := w.s.Dest("smtp", SourceQueue("a", "m1")); !ok || d.State != DestDead || d.Source != "m1" {
+		t.Errorf("%+v", d)
+	}
+	clear(n)
+	for i := range 20 {
+		w.arrive(MsgID(i+2), 0, rcpt("smtp", "a"), rcpt("smtp", "b"))
+		finishAll(w, refused)
+	}
+	if n["m1"] == 0 || n["m2"] <= 20 || n["m1"]+n["m2"] != 40 {
+		t.Errorf("%v of 40 deliveries", n)
+	}
+	// When all are dead, the destination is.
+	gone := func(e Effect) outcome {
+		if e.Nexthop == "a" {
+			return unreachable
+		}
+		return sent
+	}
+	w.arrive(100, 0, rcpts...)
+	finishAll(w, gone)
+	clear(n)
+	w.arrive(101, 0, rcpt("smtp", "a"))
+	finishAll(w, gone)
+	if len(n) != 0 || w.mail[101].queue != QueueDeferred {
+		t.Errorf("all sources are dead, and it is tried: %v", n)
+	}
+	// It is tried from some source when its time has come.
+	w.tick(10 * time.Minute)
+	finishAll(w, allSent)
+	if l := w.mail[101]; l.gone != EffectFinish {
+		t.Errorf("it is still there, %d recipients", l.pending)
+	}
+}
+
+// warming is a member that may send so many a day to provider p.
+func warming(name string, n int64, wait bool) Member {
+	mb := Member{Source: name, Weight: 1, Wait: wait, Terms: &Terms{Source: name}}
+	mb.Terms.From[ProviderLimit] = Share{"p", Limits{Warmup: rate.Rate{N: n, Per: rate.Day}}}
+	return mb
+}
+
+// While a source warms up, what is over goes from another, or waits for the next day.
+func TestWarmup(t *testing.T) {
+	t.Parallel()
+	for _, wait := range []bool{false, true} {
+		t.Run(fmt.Sprint(wait), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, one(func(_ *Config, c *TransportConfig) { c.BatchLimit = 1; c.ConcurrencyLimit = 3 }))
+			pool := poolOf(warming("new", 10, wait), Member{Source: "old", Weight: 1})
+			var rcpts []Rcpt
+			for i := range 90 {
+				d := fmt.Sprint("d", i%3)
+				w.pools[d] = pool
+				rcpts = append(rcpts, rcpt("smtp", d))
+			}
+			n := counted(w)
+			w.arrive(1, 0, rcpts...)
+			finishAll(w, allSent)
+			switch {
+			case n["new"] != 10:
+				t.Errorf("the new source has sent %d, and may 10", n["new"])
+			case !wait && w.mail[1].pending > 0:
+				t.Errorf("%d recipients wait, and the old source may send them", w.mail[1].pending)
+			case wait && w.mail[1].pending == 0:
+				t.Error("nothing waits for the new source")
+			}
+			if !wait {
+				return
+			}
+			r := w.s.Explain(1)
+			if len(r) == 0 || r[0].Wait != WaitShared || r[0].Gate != "provider p from new" || !r[0].Until.Equal(epoch.Add(rate.Day)) {
+				t.Errorf("%+v", r)
+			}
+			w.tick(rate.Day)
+			finishAll(w, allSent)
+			if n["new"] != 20 {
+				t.Errorf("after two days of ten it has sent %d", n["new"])
+			}
+		})
+	}
+}
+
+// What waits for a source that is used up goes from another one when that comes back.
+func TestWarmupAndRevival(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(_ *Config, c *TransportConfig) { c.BatchLimit = 1; c.InitialConcurrency = 1 }))
+	w.pools["a"] = poolOf(warming("new", 2, false), Member{Source: "old", Weight: 1})
+	n := counted(w)
+	var rcpts []Rcpt
+	for range 20 {
+		rcpts = append(rcpts, rcpt("smtp", "a"))
+	}
+	w.arrive(1, 0, rcpts...)
+	finishAll(w, func(e Effect) outcome {
+		if e.Source == "old" {
+			return unreachable
+		}
+		return sent
+	})
+	if n["new"] != 2 || w.mail[1].pending < 10 {
+		t.Fatalf("%v, %d left", n, w.mail[1].pending)
+	}
+	for range 12 {
+		w.tick(time.Minute)
+		finishAll(w, allSent)
+	}
+	if w.mail[1].pending > 0 || n["new"] != 2 {
+		t.Errorf("%v, %d are left: %+v", n, w.mail[1].pending, w.s.Explain(1))
+	}
+}
+
+// Of a destination that is under two trees of limits, a place in one is never kept while it
+// waits for one in the other: others that have both go.
+func TestTwoTrees(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(_ *Config, c *TransportConfig) { c.BatchLimit = 1 }))
+	common := [levels]Share{ProviderLimit: {"p", Limits{Concurrency: 2}}}
+	m1, m2 := &Terms{Source: "m1", Shares: common}, &Terms{Source: "m2", Shares: common}
+	m1.From[ProviderLimit] = Share{"p", Limits{Messages: rate.Rate{N: 1, Per: time.Hour}}}
+	w.pools["a"] = poolOf(Member{Source: "m1", Terms: m1})
+	w.pools["b"] = poolOf(Member{Source: "m2", Terms: m2})
+	n := counted(w)
+	w.arrive(1, 0, rcpt("smtp", "a"), rcpt("smtp", "a"), rcpt("smtp", "a"))
+	w.arrive(2, 0, rcpt("smtp", "b"), rcpt("smtp", "b"), rcpt("smtp", "b"))
+	finishAll(w, allSent)
+	if n["m1"] != 1 || n["m2"] != 3 {
+		t.Errorf("%v: the one that may send is kept by the one that may not", n)
+	}
+	w.tick(3 * time.Hour)
+	finishAll(w, allSent)
+	w.tick(3 * time.Hour)
+	finishAll(w, allSent)
+	if n["m1"] != 3 {
+		t.Errorf("%v: an hour each", n)
+	}
+}
+
+// What is known of a destination's source goes to a successor.
+func TestSourceSnapshot(t *testing.T) {
+	t.Parallel()
+	cfg := one(func(_ *Config, c *TransportConfig) { c.BatchLimit = 1 })
+	w := newWorld(t, cfg)
+	w.pools["a"] = poolOf(Member{Source: "m1", Weight: 1}, Member{Source: "m2", Weight: 1})
+	for i := range 10 {
+		w.arrive(MsgID(i+1), 0, rcpt("smtp", "a"))
+	}
+	finishAll(w, func(e Effect) outcome {
+		if e.Source == "m1" {
+			return unreachable
+		}
+		return sent
+	})
+	snap := w.s.Snapshot()
+	s := New(cfg)
+	s.Restore(w.now, snap)
+	if err := s.Check(); err != nil {
+		t.Error(err)
+	}
+	d, ok := s.Dest("smtp", SourceQueue("a", "m1"))
+	if !ok || d.State != DestDead || d.Source != "m1" || !strings.HasPrefix(d.Text, "delivery temporarily suspended: connect to a") {
+		t.Errorf("%+v", d)
+	}
+}
+
+// Without pools nothing is drawn, and nothing is kept.
+func TestNoSources(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(*Config, *TransportConfig) {}))
+	before := w.s.rng
+	w.arrive(1, 0, rcpt("smtp", "a"), rcpt("smtp", "b"))
+	finishAll(w, allSent)
+	if w.s.rng != before || w.s.full != nil || w.s.spilling != nil {
+		t.Error("mail without sources has something of them")
+	}
+}
