@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/egress"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
@@ -114,6 +115,15 @@ func (m *Message) act(class checkClass, title, text, value string) (string, bool
 			m.env.Filter = arg
 			m.actLog("filter", class, text, arg)
 		}
+	// Which addresses the message is sent from. An unknown pool is found when it is resolved, and
+	// defers the message; here only the form can be wrong.
+	case "POOL":
+		if !egress.ValidName(arg) {
+			m.tablef("bad POOL command %.100q in %s -- need the name of an egress pool", arg, title)
+			break
+		}
+		m.env.Pool = arg
+		m.actLog("pool", class, text, arg)
 	// The rest of the content is not looked at, and milters do not see it.
 	case "PASS":
 		m.actLog("pass", class, text, arg)

@@ -38,6 +38,8 @@ func TestActions(t *testing.T) {
 		{name: "discard", action: "DISCARD", log: "discard: header Subject: bad" + from, check: func(r *Result) bool { return r.Discard && r.Stop }},
 		{name: "filter", action: "FILTER smtp:[f]:25", log: "filter: header Subject: bad" + from + ": smtp:[f]:25", check: func(r *Result) bool { return r.Envelope.Filter == "smtp:[f]:25" }},
 		{name: "bad filter", action: "FILTER smtp", log: "w:bad FILTER command smtp in header_checks -- need transport:destination"},
+		{name: "pool", action: "pool news", log: "pool: header Subject: bad" + from + ": news", check: func(r *Result) bool { return r.Envelope.Pool == "news" && !r.Stop }},
+		{name: "bad pool", action: "POOL a/b", log: `w:bad POOL command "a/b" in header_checks -- need the name of an egress pool`},
 		{name: "redirect", action: "REDIRECT a@b.c", log: "redirect: header Subject: bad" + from + ": a@b.c", check: func(r *Result) bool { return r.Envelope.Redirect == "a@b.c" && r.Stop }},
 		{name: "bcc", action: "BCC a@b.c", log: "bcc: header Subject: bad" + from + ": a@b.c", check: func(r *Result) bool {
 			n := len(r.Envelope.Recipients)

@@ -43,6 +43,7 @@ type delivery struct {
 	agent     sched.AgentID // whose session is to be used or kept,
 	cache     sched.Cache   // if there is one, if that is worth it,
 	keep      time.Duration // and for how long
+	source    string        // what to send from; "": as the agent's settings say
 	most      int           // messages that may go over that session; 0: as the agent's settings say
 	// Numbers of the recipients in the message. They are this delivery's alone: no other
 	// order has one of them.
@@ -110,7 +111,7 @@ type agentConn struct {
 // deliver takes an order from the scheduler. From here until completed or lose, the order
 // is in s.entries.
 func (s *Server) deliver(m *message, e *sched.Effect) {
-	d := &delivery{entry: e.Entry, num: e.ID, transport: e.Transport, nexthop: e.Nexthop, agent: e.Agent, cache: e.Cache, keep: e.Keep, most: int(e.Most), rcpts: e.Rcpts, since: s.now}
+	d := &delivery{entry: e.Entry, num: e.ID, transport: e.Transport, nexthop: e.Nexthop, agent: e.Agent, cache: e.Cache, keep: e.Keep, source: e.Source, most: int(e.Most), rcpts: e.Rcpts, since: s.now}
 	s.entries[e.Entry] = d
 	s.watch()
 	for _, i := range d.rcpts {
@@ -281,6 +282,9 @@ func (a *agentConn) send(m *message, d *delivery) {
 	req := &a.req
 	*req = proto.Deliver{Nexthop: d.nexthop, Envelope: act.env, Index: index, Ref: m.ref, Active: act.since, Session: uint64(d.agent),
 		CacheLoad: d.cache&sched.CacheLoad != 0, CacheKeep: d.cache&sched.CacheStore != 0, Keep: d.keep, Most: d.most, Exact: s.opt.Settings.ExactDoubt}
+	if d.source != "" {
+		req.Source, req.Spec = d.source, s.terms.specOf(d.source)
+	}
 	to := slices.Grow(reuse.Truncated(a.to), len(index))[:len(index)]
 	rewrite := false
 	for i, idx := range index {

@@ -95,7 +95,7 @@ func (h *handover) encode() []byte {
 func appendDest(b []byte, d *sched.DestSnapshot) []byte {
 	b = pack.String(b, 't', d.Transport)
 	b = pack.String(b, 'q', d.Queue)
-	b = pack.String(b, 'n', d.Nexthop)
+	b = pack.String(pack.String(b, 'n', d.Nexthop), 's', d.Source)
 	b = pack.Uint(b, 'z', uint8(d.State))
 	b = mail.AppendTime(b, 'u', d.Until)
 	if !d.Status.IsZero() {
@@ -165,6 +165,8 @@ func decodeDest(r pack.Reader) (d sched.DestSnapshot, err error) {
 			d.Queue = r.String()
 		case 'n':
 			d.Nexthop = mail.Nexthop(r.String())
+		case 's':
+			d.Source = r.String()
 		case 'z':
 			d.State = sched.DestState(r.Uint())
 		case 'u':

@@ -42,6 +42,7 @@ func (s *Server) expectHands(list []proto.Hand) {
 		h := &list[i]
 		num := msgID(h.ID)
 		rcpts := slices.DeleteFunc(h.Index, func(i int) bool { return s.goingTo(num, i) })
+		// A handover has spoken of it, or it is no queue ID.
 		if num == 0 || len(rcpts) == 0 {
 			continue
 		}
@@ -73,6 +74,7 @@ func (s *Server) recognise(id mail.QueueID, rcpts []int, when time.Time) {
 		whole.join(f)
 		return true
 	})
+	// From here on it is a former delivery like one that a handover names.
 	if whole != nil {
 		whole.onRecord, whole.rcpts = false, slices.Clone(rcpts)
 		s.formers[num] = list
@@ -130,6 +132,7 @@ func (s *Server) unclaimed(list []proto.Hand, named map[handKey]bool) map[handKe
 	if len(list) == 0 {
 		return nil
 	}
+	// Also those that wait for their turn: they are recorded as over, or not begun.
 	ours := make(map[handKey]bool)
 	for _, d := range s.entries {
 		for _, i := range d.index {
@@ -153,14 +156,16 @@ func (s *Server) orphaned(now, before map[handKey]*proto.Hand) {
 	lost := make(map[*proto.Hand]*former)
 	for key, h := range now {
 		if before[key] == nil {
-			continue
+			continue // it has begun meanwhile, and has somebody to speak for it
 		}
+		// One line of the log for each record, with all recipients of it that are left.
 		if lost[h] == nil {
 			lost[h] = &former{id: h.ID, nexthop: h.Relay}
 		}
 		lost[h].rcpts = append(lost[h].rcpts, key.rcpt)
 	}
 	for _, f := range lost {
+		// The message may be one that need not be in memory.
 		slices.Sort(f.rcpts)
 		s.summon([]sched.MsgID{msgID(f.id)}, func() { s.inDoubt(msgID(f.id), f) })
 	}

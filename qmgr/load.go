@@ -263,7 +263,7 @@ const maxForeseen = 64
 // answers to all of them are on their way together.
 func (s *Server) foresee(l *loading, isDone func(int) bool) {
 	l.foreseen = min(l.next+maxForeseen, l.from+len(l.list))
-	if l.mute != nil || l.env.Redirect != "" || l.env.Filter != "" {
+	if l.mute != nil || l.env.Redirect != "" || l.env.Filter != "" || l.env.Pool != "" {
 		return // few questions, or none
 	}
 	for i := l.next; i < l.foreseen; i++ {
@@ -393,7 +393,7 @@ func (s *Server) place(l *loading, i int, to *mail.Recipient) bool {
 		return true
 	}
 	r.Queue = set.queueName(r.Transport, r.Nexthop, r.rcpt.resolved)
-	if r.Terms != nil {
+	if r.Terms != nil || r.Pool != nil {
 		s.terms.place(&r.Rcpt)
 	}
 	if d := rfc5322.Domain(r.rcpt.resolved); set.FlushDomain(d) {
@@ -412,7 +412,13 @@ func (s *Server) askResolver(l *loading, addr string) (proto.ResolveReply, error
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, s.opt.ResolveTime)
 	defer cancel()
-	ans, err := s.opt.Resolver.Resolve(ctx, l.env.Sender, addr)
+	var ans proto.ResolveReply
+	var err error
+	if l.env.Pool != "" {
+		ans, err = s.opt.Resolver.ResolveFrom(ctx, l.env.Sender, addr, l.env.Pool)
+	} else {
+		ans, err = s.opt.Resolver.Resolve(ctx, l.env.Sender, addr)
+	}
 	if err != nil && ctx.Err() != nil {
 		l.mute = fmt.Errorf("no answer within %v", s.opt.ResolveTime)
 		err = l.mute
@@ -426,6 +432,7 @@ func (s *Server) askResolver(l *loading, addr string) (proto.ResolveReply, error
 // have to be asked, and l must not wait.
 func (s *Server) resolve(l *loading, r *loadedRcpt) bool {
 	ans, known := s.opt.Resolver.Known(r.rcpt.resolved)
+	known = known && l.env.Pool == "" // else it depends on that, too
 	var err error
 	if !known {
 		if !l.asks {
@@ -458,6 +465,10 @@ func (s *Server) resolve(l *loading, r *loadedRcpt) bool {
 		diverted := r.Transport != mail.Transport(ans.Transport) || r.Nexthop != mail.Nexthop(ans.Nexthop)
 		if set := &s.opt.Settings; set.limits && !diverted {
 			r.Terms = s.terms.of(&ans, set.batchLimit(r.Transport) != 1)
+		}
+		// It does not go from another address for that.
+		if ans.Pool != "" {
+			r.Pool = s.terms.pool(&ans, r.Terms, s.wholeSites(&ans), !diverted)
 		}
 		if ans.Flags&proto.ResolveDefault != 0 {
 			return s.mark(l, r)

@@ -86,6 +86,8 @@ import (
 // rewriteclient's Client, or a table in tests.
 type Resolver interface {
 	Resolve(ctx context.Context, sender, addr string) (proto.ResolveReply, error)
+	// ResolveFrom is Resolve for mail whose envelope names a pool of sources.
+	ResolveFrom(ctx context.Context, sender, addr, pool string) (proto.ResolveReply, error)
 	// Known is Resolve's answer for any sender if that needs nobody to be asked.
 	Known(addr string) (proto.ResolveReply, bool)
 	// ForeseeResolve begins to ask what Resolve is going to be asked, without waiting.

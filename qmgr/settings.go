@@ -173,14 +173,15 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 	return s, nil
 }
 
-// sharesLimits says whether anything is limited for several destinations, or several are
-// one. A table of providers alone limits nothing: it only names them.
+// sharesLimits says whether anything is limited for several destinations, several are one, or
+// mail goes from pools of sources. A table of providers alone limits nothing: it only names them.
 func sharesLimits(cfg *config.Config) bool {
 	rollup := cfg.List("destination_rollup")
 	if len(rollup) > 1 || len(rollup) == 1 && !strings.EqualFold(rollup[0], "no") {
 		return true
 	}
-	return len(cfg.List("destination_limit_maps")) > 0
+	return len(cfg.List("destination_limit_maps")) > 0 || len(cfg.List("egress_source_maps")) > 0 || len(cfg.List("egress_pool_maps")) > 0 ||
+		len(cfg.List("sender_dependent_egress_pool_maps")) > 0 || cfg.String("default_egress_pool") != ""
 }
 
 // loadRequeue reads what holds for mail that is queued again (postsuper -r): what pickup

@@ -39,7 +39,8 @@ func encodeSpent(list []sched.Spent) []byte {
 		sp := &list[i]
 		b = pack.Nested(b, 'l', func(b []byte) []byte {
 			b = pack.Uint(b, 'v', uint8(sp.Level))
-			b = pack.String(b, 'n', sp.Name)
+			b = pack.String(pack.String(b, 'n', sp.Name), 's', sp.Source)
+			b = appendMeter(b, 'w', &sp.Warmup)
 			b = appendMeter(b, 'c', &sp.Connections)
 			b = appendMeter(b, 'm', &sp.Messages)
 			return appendMeter(b, 'r', &sp.Recipients)
@@ -110,6 +111,10 @@ func decodeSpent(b []byte) (list []sched.Spent, err error) {
 				sp.Level = sched.Level(min(in.Uint(), 255))
 			case 'n':
 				sp.Name = in.String()
+			case 's':
+				sp.Source = in.String()
+			case 'w':
+				sp.Warmup = readMeter(in.Nested())
 			case 'c':
 				sp.Connections = readMeter(in.Nested())
 			case 'm':

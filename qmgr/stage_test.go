@@ -44,6 +44,8 @@ type stage struct {
 	srv  *Server
 	log  *lockedLog
 
+	pools func(named string, ans *proto.ResolveReply) // what mail goes from; nil: it has no pools
+
 	mu       sync.Mutex
 	cleanup  *ipc.Conn     // where the queue manager is attached
 	entries  []proto.Entry // what is pushed to who attaches
@@ -136,6 +138,9 @@ func (o *order) answer(words ...string) {
 		switch w {
 		case "defer":
 			out.Action, out.Status, out.Reason = dsn.Deferred, dsn.S(4, 2, 0), "450 later"
+		case "site": // the destination does not take part
+			out.Action, out.Status, out.Reason = dsn.Deferred, dsn.S(4, 4, 1), "connect to peer: Connection refused"
+			reply.SiteStatus, reply.SiteReason = out.Status, out.Reason
 		case "fail":
 			out.Action, out.Status, out.Reason = dsn.Failed, dsn.S(5, 1, 1), "550 never"
 		}
@@ -279,6 +284,15 @@ func (st *stage) Resolve(ctx context.Context, _, addr string) (proto.ResolveRepl
 		return proto.ResolveReply{}, ctx.Err()
 	}
 	return st.route(addr), nil
+}
+
+// ResolveFrom does the same for mail with a pool.
+func (st *stage) ResolveFrom(ctx context.Context, sender, addr, pool string) (proto.ResolveReply, error) {
+	ans, err := st.Resolve(ctx, sender, addr)
+	if st.pools != nil {
+		st.pools(pool, &ans)
+	}
+	return ans, err
 }
 
 // Known makes half of all addresses known beforehand.

@@ -39,6 +39,11 @@ type terms struct {
 	known map[termsKey]*sched.Terms
 	// For each, the latest answer that it came with, to ask again.
 	from map[*sched.Terms]asked
+	// Pools of sources, their members' terms by what they are, and what agents are to be told
+	// of each source, which is as many as the tables have (egress.go).
+	pools map[poolKey]knownPool
+	same  map[sched.Terms]*sched.Terms
+	specs map[string]string
 	// The site of each next hop that has one, for "posthaste explain".
 	sites map[string]string
 	// When waiting destinations are asked about next. It belongs to the loop.
@@ -51,6 +56,7 @@ type terms struct {
 // for is what holds for all of them.
 type asked struct {
 	addr, transport, nexthop string
+	pool                     string // "": the terms are not those of one source
 }
 
 // termsKey is all that terms are made of. whole says that the site is the destination. hop is
@@ -70,17 +76,12 @@ func (t *terms) of(ans *proto.ResolveReply, whole bool) *sched.Terms {
 	if ans.Site == "" && ans.OwnLimits == "" && ans.ProviderLimits == "" {
 		return nil
 	}
-	k := termsKey{whole: whole && ans.Site != "" && !ans.Alone, site: ans.Site, provider: ans.Provider,
-		ownL: ans.OwnLimits, siteL: ans.SiteLimits, providerL: ans.ProviderLimits}
-	// A site's domains have the same terms, if they have none of their own.
-	if k.ownL != "" {
-		k.hop = strings.ToLower(ans.Nexthop)
-	}
+	k := keyOf(ans, whole)
 	// Loads of many messages come here at once, and none stays for long.
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	// Terms that are in use go on to hold when they are forgotten here.
-	if t.known == nil || len(t.known) >= maxTerms || len(t.sites) >= maxTerms {
+	if t.known == nil || len(t.known) >= maxTerms || len(t.sites) >= maxTerms || len(t.from) >= 2*maxTerms {
 		t.known, t.from, t.sites = make(map[termsKey]*sched.Terms), make(map[*sched.Terms]asked), make(map[string]string)
 	}
 	terms, ok := t.known[k]
@@ -91,11 +92,32 @@ func (t *terms) of(ans *proto.ResolveReply, whole bool) *sched.Terms {
 	if terms == nil {
 		return nil
 	}
-	t.from[terms] = asked{ans.Recipient, ans.Transport, ans.Nexthop}
+	t.from[terms] = asked{ans.Recipient, ans.Transport, ans.Nexthop, ""}
 	if k.whole {
 		t.sites[strings.ToLower(ans.Nexthop)] = k.site
 	}
 	return terms
+}
+
+// keyOf is what terms are made of by an answer.
+func keyOf(ans *proto.ResolveReply, whole bool) termsKey {
+	k := termsKey{whole: whole && ans.Site != "" && !ans.Alone, site: ans.Site, provider: ans.Provider,
+		ownL: ans.OwnLimits, siteL: ans.SiteLimits, providerL: ans.ProviderLimits}
+	// A site's domains have the same terms, if they have none of their own.
+	if k.ownL != "" {
+		k.hop = strings.ToLower(ans.Nexthop)
+	}
+	return k
+}
+
+// limitsOf are limits as the scheduler has them.
+func limitsOf(l *rate.Limits) sched.Limits {
+	return sched.Limits{Concurrency: l.Concurrency, Connections: l.Connections, Messages: l.Messages, Recipients: l.Recipients}
+}
+
+// wholeSites says whether destinations of an answer's transport may be sites.
+func (s *Server) wholeSites(ans *proto.ResolveReply) bool {
+	return s.opt.Settings.batchLimit(mail.Transport(ans.Transport)) != 1
 }
 
 // terms makes the terms that k says; nil when they say nothing. trivial-rewrite has read the
@@ -111,7 +133,7 @@ func (k *termsKey) terms() *sched.Terms {
 		// A name without limits bounds nothing; it is kept for those who look.
 		sh := &x.Shares[level]
 		sh.Name = [...]string{k.hop, k.site, k.provider}[level]
-		sh.Limits = sched.Limits{Concurrency: l.Concurrency, Connections: l.Connections, Messages: l.Messages, Recipients: l.Recipients}
+		sh.Limits = limitsOf(&l)
 		// All of them hold, and so the least of the numbers does.
 		if l.Reuse > 0 && (x.Reuse == 0 || l.Reuse < x.Reuse) {
 			x.Reuse = l.Reuse
@@ -124,13 +146,13 @@ func (k *termsKey) terms() *sched.Terms {
 	return x
 }
 
-// place puts a recipient that has terms where they say: mail for a site is the site's, and
+// place puts a recipient that has terms or a pool where they say: mail for a site is the site's, and
 // each delivery has its recipients' next hop.
 func (t *terms) place(r *sched.Rcpt) {
 	switch {
 	case r.Transport == sched.RetryTransport || r.Transport == sched.ErrorTransport:
-		r.Terms = nil // it does not go there after all
-	case r.Terms.Rollup:
+		r.Terms, r.Pool = nil, nil // it does not go there after all
+	case r.Terms != nil && r.Terms.Rollup:
 		r.Queue = sitePrefix + r.Terms.Shares[sched.SiteLimit].Name
 		r.Nexthop = mail.Nexthop(strings.ToLower(string(r.Nexthop)))
 	}
@@ -179,11 +201,22 @@ func (s *Server) renew(old *sched.Terms, q asked) {
 	defer cancel()
 	// Without a sender: what depends on one goes its own way, and then the answer is not
 	// for this destination.
-	ans, err := s.opt.Resolver.Resolve(ctx, "", q.addr)
+	var ans proto.ResolveReply
+	var err error
+	if q.pool != "" {
+		ans, err = s.opt.Resolver.ResolveFrom(ctx, "", q.addr, q.pool)
+	} else {
+		ans, err = s.opt.Resolver.Resolve(ctx, "", q.addr)
+	}
 	if err != nil || ans.Flags&(proto.ResolveFail|proto.ResolveError) != 0 || ans.Transport != q.transport || ans.Nexthop != q.nexthop {
 		return
 	}
-	terms := s.terms.of(&ans, s.opt.Settings.batchLimit(mail.Transport(ans.Transport)) != 1)
+	var terms *sched.Terms
+	if q.pool != "" {
+		terms = s.renewMember(old, &ans)
+	} else {
+		terms = s.terms.of(&ans, s.wholeSites(&ans))
+	}
 	if terms == old || (terms != nil && terms.Rollup) != old.Rollup || old.Rollup && terms.Shares[sched.SiteLimit].Name != old.Shares[sched.SiteLimit].Name {
 		return
 	}

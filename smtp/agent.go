@@ -19,6 +19,7 @@ import (
 	"posthaste/internal/agent"
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
+	"posthaste/internal/egress"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/notice"
@@ -81,9 +82,10 @@ type Agent struct {
 	tls   *tlsClient
 	sasl  *saslClient
 	rules *outputRules
-	// The only state that one delivery leaves to the next.
-	cache *cache
-	trace tracer
+	// The only state that one delivery leaves to the next, but for certificates of sources.
+	cache       *cache
+	sourceCerts sourceCerts
+	trace       tracer
 	options
 
 	notices      *notice.Mailer // nil: nobody wants any
@@ -294,6 +296,8 @@ type order struct {
 	keepFor   time.Duration
 	// most bounds the messages over one connection, besides the settings; 0: it does not.
 	most int
+	// source is what connections come from; nil: what the settings say.
+	source *egress.Source
 }
 
 // Hands implements agent.Hander: that a delivery is about to be made is recorded while the message is sent,
@@ -304,7 +308,18 @@ func (a *Agent) Hands() {}
 // outcome. When ctx ends, what is under way is cut off, and the recipients are
 // deferred.
 func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
-	a.deliver(ctx, r, order{env: r.Envelope, nexthop: r.Nexthop, cacheKeep: r.CacheKeep, session: r.Session, keepFor: r.Keep, most: r.Most})
+	source, err := sourceOf(r)
+	if err != nil {
+		// Of another version's making: a queue manager sends no such thing.
+		for i := range r.Envelope.Recipients {
+			r.Defer(i, dsn.S(4, 3, 5), err.Error(), agent.Detail{})
+		}
+		return
+	}
+	if source != nil {
+		r.SentFrom()
+	}
+	a.deliver(ctx, r, order{env: r.Envelope, nexthop: r.Nexthop, cacheKeep: r.CacheKeep, session: r.Session, keepFor: r.Keep, most: r.Most, source: source})
 }
 
 // deliver is Deliver for any request. The delivery, and the memory that it has

@@ -40,6 +40,7 @@ type cacheKey struct {
 	ip         netip.Addr
 	path       string // of a unix socket
 
+	source                        string // what the connection comes from; "": what the settings say
 	sender                        string // whose password was used; "": not one of a sender's own
 	utf8, requireTLS, tlsOptional bool
 }

@@ -54,6 +54,9 @@ func (d *delivery) route(ctx context.Context) ([]target, *failure) {
 		return []target{{host: d.set.myhostname, path: hop.path, best: true}}, nil
 	}
 	list, f := d.lookup(ctx)
+	if f == nil {
+		list, f = d.reachable(list)
+	}
 	if f != nil {
 		return nil, f
 	}

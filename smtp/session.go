@@ -181,7 +181,7 @@ var errNoEHLO = &failure{text: "EHLO refused"}
 // left to try, as RFC 5321 section 3.2 has it.
 func (d *delivery) introduce(s *session, t *target, verb, stage string) *failure {
 	s.offers, s.size, s.limits, s.auth, s.xforward = 0, 0, peerLimits{}, "", nil
-	s.out = append(append(append(append(s.out, verb...), ' '), d.set.helloName...), "\r\n"...)
+	s.out = append(append(append(append(s.out, verb...), ' '), d.helloName()...), "\r\n"...)
 	if err := s.flush(d.set.time.hello); err != nil {
 		return s.broken(stage, err)
 	}

@@ -365,17 +365,21 @@ func (d *delivery) tlsConfig(p *policy) (*tls.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	certs, err := d.ownCerts()
+	if err != nil {
+		return nil, err
+	}
 	conf := &tls.Config{
 		InsecureSkipVerify: true, // see verify
 		MinVersion:         protocols.Min,
 		MaxVersion:         protocols.Max,
 		CipherSuites:       suites,
 		ServerName:         p.sni,
-		ClientSessionCache: d.a.tls.sessions.of(p),
+		ClientSessionCache: d.a.tls.sessions.of(p, d.tlsSourceKey(certs)),
 		CurvePreferences:   d.a.tls.curves,
 	}
 	// A server that asks for a certificate says which algorithms it knows.
-	if certs := d.a.tls.certs; len(certs) > 0 {
+	if len(certs) > 0 {
 		conf.GetClientCertificate = func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			for i := range certs {
 				if info.SupportsCertificate(certs[i]) == nil {

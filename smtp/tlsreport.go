@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/egress"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
@@ -164,6 +165,12 @@ func (d *delivery) reportFailure(s *session, t *target, p *tlsrpt.Policy, why *f
 		f.MXHelo = printable([]byte(s.greeted))
 		if host, _, err := net.SplitHostPort(s.conn.LocalAddr().String()); err == nil {
 			f.SendingIP = host
+		}
+		if d.source != nil && d.source.Proxy.Kind != egress.NoProxy { // the connection here is with the proxy
+			f.SendingIP = ""
+			if from, _ := d.source.From(t.ip); from.IsValid() {
+				f.SendingIP = from.String()
+			}
 		}
 	}
 	d.a.reports.record(time.Now(), *p, f)

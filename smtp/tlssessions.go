@@ -50,15 +50,19 @@ type policySessions struct {
 }
 
 // of gives the sessions of a policy. What does not ask for a certificate
-// resumes any that did not.
-func (c *tlsSessions) of(p *policy) policySessions {
-	if p.Level < tlspolicy.Fingerprint && len(p.tlsa) == 0 {
+// resumes any that did not. source keeps apart those that were set up from different sources,
+// which may have shown different certificates.
+func (c *tlsSessions) of(p *policy, source string) policySessions {
+	if p.Level < tlspolicy.Fingerprint && len(p.tlsa) == 0 && source == "" {
 		return policySessions{c, ""}
 	}
 	// The prefix is a digest of all that decides whether a certificate does. Two
 	// policies with the same digest accept the same certificates.
 	h := sha256.New()
 	fmt.Fprintf(h, "%v %q %q %q %v", p.Level, p.names, p.Match, p.TrustFiles, p.system)
+	if source != "" {
+		fmt.Fprintf(h, " %q", source)
+	}
 	records := make([]string, len(p.tlsa))
 	for i, r := range p.tlsa {
 		records[i] = fmt.Sprint(r)

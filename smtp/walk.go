@@ -346,6 +346,7 @@ func (d *delivery) demands() cacheKey {
 		utf8:        d.env.Body&mail.BodySMTPUTF8 != 0,
 		requireTLS:  d.env.RequireTLS,
 		tlsOptional: d.env.TLSOptional,
+		source:      d.sourceKey(),
 	}
 	if d.a.sasl.enabled && d.a.sasl.bySender {
 		k.sender = d.env.Sender
@@ -367,15 +368,18 @@ func (d *delivery) dial(ctx context.Context, t *target) (net.Conn, *failure) {
 			dialer.Control = d.windowSize
 		}
 		addr = net.JoinHostPort(t.ip.String(), t.port)
-		if from, ok := d.a.bind[t.ip.Is4()]; ok {
+		if from, ok := d.a.bind[t.ip.Is4()]; ok && d.source == nil {
 			dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from.addr, 0))
 		}
 	}
-	dial := dialer.DialContext
-	if d.a.dial != nil {
-		dial = d.a.dial
+	dial := d.dialWith(&dialer)
+	if d.source != nil && t.path == "" {
+		dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return d.dialFrom(ctx, &dialer, t) }
 	}
 	conn, err := dial(ctx, network, addr)
+	if f, ok := d.sourceFailed(err); ok {
+		return nil, f
+	}
 	if err != nil && dialer.LocalAddr != nil && isBindError(err) {
 		from := d.a.bind[t.ip.Is4()]
 		// An interface that is down. Unless smtp_bind_address_enforce says otherwise, mail goes out
@@ -425,6 +429,9 @@ func isBindError(err error) bool {
 // connect sets up a session: TLS policy, connection, greeting, TLS, AUTH. The
 // policy comes first: a destination whose policy cannot be found out is not called.
 func (d *delivery) connect(ctx context.Context, t *target) (*session, *failure) {
+	if f := d.certFailed(); f != nil {
+		return nil, f
+	}
 	policy, f := d.policy(ctx, t)
 	if f != nil {
 		return nil, f

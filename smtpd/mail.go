@@ -405,7 +405,7 @@ func (s *session) envelope() mail.Envelope {
 	env := mail.Envelope{
 		ID: s.a.QueueID, Arrival: s.tx.arrival, Sender: s.a.Sender, EnvID: s.tx.mail.EnvID, Ret: s.tx.mail.Ret,
 		Client: s.clientOf(), SASL: s.a.SASL, Reverse: s.a.ReverseName, RewriteContext: s.tx.context,
-		LogIdent: s.tx.forwarded.ident, Filter: s.set.filter, Redirect: eff.Redirect, VERP: s.tx.mail.VERP,
+		LogIdent: s.tx.forwarded.ident, Filter: s.set.filter, Redirect: eff.Redirect, Pool: eff.Pool, VERP: s.tx.mail.VERP,
 		RequireTLS: s.tx.mail.RequireTLS, Recipients: s.tx.rcpts,
 	}
 	if env.VERP == "default" {

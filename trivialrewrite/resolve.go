@@ -20,7 +20,10 @@ type Result struct {
 	Nexthop   mail.Nexthop       // for transports error and retry: the status code and the reason
 	Recipient string             // the address in standard form; always has a domain
 	Flags     proto.ResolveFlags // one of the classes, and properties; never ResolveFail
-	share     sharing            // what is limited, if that was asked for
+	// What is limited, and the pool that mail goes from with its members as
+	// proto.AppendMembers writes them, if that was asked for.
+	share         sharing
+	pool, members string
 }
 
 // Transports whose next hop is a text for the sender, not a host: the error(8) and retry(8)

@@ -36,6 +36,10 @@
 // address_verify_ forms of the transports, relayhosts and maps for probes.
 //
 // Limits: destination_rollup destination_provider_maps destination_limit_maps
+// destination_mx_timeout
+//
+// Sources: egress_source_maps egress_pool_maps default_egress_pool
+// sender_dependent_egress_pool_maps
 // destination_mx_timeout.
 //
 // # Diagnostics
@@ -100,7 +104,8 @@ type Rewriter struct {
 	relocated  *table.Maps   // empty: nobody has moved
 	dotParents bool          // transport_maps has parents as .parent
 
-	sites         *sites       // what destinations share; nil: nothing is limited
+	sites         *sites       // what destinations share; nil: nothing is limited, and there are no pools
+	egressPools   *egressPools // what mail goes from; nil: there are no pools
 	plain, verify routes       // of mail, and of address probes
 	warn          func(string) // never nil; called by any goroutine
 	helpful       bool         // helpful_warnings
@@ -185,12 +190,22 @@ func New(cfg *config.Config, o table.Options) (*Rewriter, error) {
 	r.relocated = maps("relocated_maps")
 	o.NoSubstitution = true // a stranger's address is to choose no transport and no host
 	r.initRoutes(cfg, maps)
-	r.sites, err = newSites(cfg, maps, warn)
-	errs = append(errs, err)
+	errs = append(errs, r.initSending(cfg, maps))
 	if err := errors.Join(errs...); err != nil {
 		return nil, errors.Join(err, r.Close())
 	}
 	return r, nil
+}
+
+// initSending reads what is said of mail that leaves this host, besides where it goes: what is
+// limited, and what it goes from.
+func (r *Rewriter) initSending(cfg *config.Config, maps func(name string) *table.Maps) error {
+	pools, err := newEgress(cfg, maps)
+	r.egressPools = pools
+	// Limits of a source go by what destinations share, so that pools need this, too.
+	sites, err2 := newSites(cfg, maps, pools != nil, r.warn)
+	r.sites = sites
+	return errors.Join(err, err2)
 }
 
 // initRoutes reads the routes of mail and of probes. maps opens tables in which
@@ -227,6 +242,9 @@ func (r *Rewriter) Close() error {
 	}
 	if s := r.sites; s != nil {
 		errs = append(errs, s.providers.Close(), s.limits.Close())
+	}
+	if e := r.egressPools; e != nil {
+		errs = append(errs, e.sources.Close(), e.pools.Close(), e.bySender.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -170,6 +170,12 @@ func (s *server) resolve(q *proto.Resolve) *proto.ResolveReply {
 		keep = min(keep, keepShort)
 		res.share, err = s.rewriter.sites.share(s.ctx, &res)
 	}
+	if err == nil && q.Limits {
+		if q.Pool != "" || s.rewriter.egressPools.dependsOnSender() {
+			keep = keepNot // the client's key has the recipient alone
+		}
+		err = s.rewriter.egress(s.ctx, q.Sender, q.Pool, &res)
+	}
 	if err != nil {
 		s.complain(err.Error(), time.Now())
 	}
@@ -203,7 +209,8 @@ func Reply(res Result, err error) proto.ResolveReply {
 	}
 	x := &res.share
 	return proto.ResolveReply{Transport: string(res.Transport), Nexthop: string(res.Nexthop), Recipient: res.Recipient, Flags: res.Flags,
-		Site: x.site, Provider: x.provider, Alone: x.alone, OwnLimits: x.own, SiteLimits: x.siteLimits, ProviderLimits: x.providerLimits}
+		Site: x.site, Provider: x.provider, Alone: x.alone, OwnLimits: x.own, SiteLimits: x.siteLimits, ProviderLimits: x.providerLimits,
+		Pool: res.pool, Members: res.members, Hop: x.hop}
 }
 
 // expire sees to it that the answer that is about to be given is forgotten

@@ -50,6 +50,8 @@ const offHost = proto.ResolveDefault | proto.ResolveRelay
 
 // A sharing says what is limited for a next hop, in the terms of proto.ResolveReply.
 type sharing struct {
+	// The name of the next hop; empty: it is no host.
+	hop string
 	// Names; empty where there is no site, or no provider.
 	site, provider string
 	// The next hop has limits of its own, and is a destination of its own within its site.
@@ -97,10 +99,10 @@ type knownHosts struct {
 	quiet time.Time
 }
 
-// newSites reads the parameters. It returns nil when nothing is limited: then nothing of
-// this costs anything. A limit for all destinations that is not understood is an error: that
+// newSites reads the parameters. It returns nil when nothing is limited, and there are no pools
+// of sources, which may be: then nothing of this costs anything. A limit for all destinations that is not understood is an error: that
 // one can be read ahead.
-func newSites(cfg *config.Config, maps func(name string) *table.Maps, warn func(string)) (*sites, error) {
+func newSites(cfg *config.Config, maps func(name string) *table.Maps, pools bool, warn func(string)) (*sites, error) {
 	s := &sites{providers: maps("destination_provider_maps"), limits: maps("destination_limit_maps"),
 		timeout: cfg.Duration("destination_mx_timeout"), warn: warn, now: time.Now,
 		known: make(map[string]knownHosts), said: make(map[string]bool)}
@@ -112,7 +114,7 @@ func newSites(cfg *config.Config, maps func(name string) *table.Maps, warn func(
 	default:
 		s.rollup = list
 	}
-	if !s.rollupAll && len(s.rollup) == 0 && s.limits.Empty() && s.providers.Empty() {
+	if !pools && !s.rollupAll && len(s.rollup) == 0 && s.limits.Empty() && s.providers.Empty() {
 		return nil, nil
 	}
 	// A table that cannot be read yet is one that must be read later.
@@ -145,6 +147,7 @@ func (s *sites) share(ctx context.Context, res *Result) (x sharing, err error) {
 	if hop == "" {
 		return x, nil
 	}
+	x.hop = hop
 	if x.provider, err = s.provider(ctx, hosts); err != nil {
 		return sharing{}, err
 	}

@@ -14,7 +14,7 @@ import (
 // actions are what an access table can say besides numbers, replies, restrictions and classes:
 // those that act knows.
 var actions = []string{"BCC", "DEFER", "DEFER_IF_PERMIT", "DEFER_IF_REJECT", "DISCARD", "DUNNO", "FILTER", "HANGUP", "HOLD", "INFO", "OK",
-	"PREPEND", "REDIRECT", "REJECT", "RELAY", "WARN"}
+	"POOL", "PREPEND", "REDIRECT", "REJECT", "RELAY", "WARN"}
 
 // Unknown returns the first word of a table's answer that no list of restrictions understands, for
 // which a client is told 451, or "": it is neither an action nor a restriction nor one of classes,

@@ -71,6 +71,7 @@ type Effects struct {
 	Filter   string   // transport:destination in place of content_filter; the last one counts
 	Redirect string   // the address that gets it instead of all recipients; the last one counts
 	BCC      []string // addresses that get it as well
+	Pool     string   // the egress pool that it is sent from; the last one counts
 	Prepend  []string // header fields, without line ends
 }
 

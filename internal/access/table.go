@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/egress"
 	"posthaste/internal/proto"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/table"
@@ -284,7 +285,7 @@ func (r *run) act(ctx context.Context, title, value, name string, cl class) verd
 	case "INFO", "WARN":
 		r.log(strings.ToLower(upper), rest)
 		return dunno
-	case "HOLD", "DISCARD", "FILTER", "REDIRECT", "BCC", "PREPEND":
+	case "HOLD", "DISCARD", "FILTER", "POOL", "REDIRECT", "BCC", "PREPEND":
 		return r.effect(title, upper, rest, name, cl)
 	case "HANGUP":
 		r.log("hangup", "<"+name+">: "+classText[cl]+" triggers HANGUP action")
@@ -387,6 +388,13 @@ func (r *run) effect(title, action, arg, name string, cl class) verdict {
 		}
 		logEffect(triggers + " " + arg)
 		s.Effects.Filter = arg
+	case "POOL":
+		if !egress.ValidName(arg) {
+			r.e.log.Warning("%s entry %q requires the name of an egress pool", title, name)
+			return dunno
+		}
+		logEffect(triggers + " " + arg)
+		s.Effects.Pool = arg
 	case "REDIRECT", "BCC":
 		if !strings.Contains(arg, "@") {
 			r.e.log.Warning("%s entry %q requires user@domain target", title, name)

@@ -11,7 +11,7 @@ import (
 
 // Actions of header_checks(5): those of cleanup, and those of smtp and lmtp, which change a copy.
 var (
-	cleanupActions = []string{"BCC", "DISCARD", "DUNNO", "FILTER", "HOLD", "IGNORE", "INFO", "OK", "PASS", "PREPEND", "REDIRECT", "REJECT",
+	cleanupActions = []string{"BCC", "DISCARD", "DUNNO", "FILTER", "HOLD", "IGNORE", "INFO", "OK", "PASS", "POOL", "PREPEND", "REDIRECT", "REJECT",
 		"REPLACE", "STRIP", "WARN"}
 	deliveryActions = []string{"DUNNO", "IGNORE", "INFO", "OK", "PREPEND", "REPLACE", "STRIP", "WARN"}
 )

@@ -71,6 +71,10 @@ type Request struct {
 	Keep    time.Duration
 	// Most is how many messages may be sent over one connection; 0: the agent decides.
 	Most int
+	// Source names what connections are to come from, and SourceSpec says what belongs to it, as
+	// egress.Parse reads it; empty: as the agent's own settings say. It is for agents that
+	// make connections.
+	Source, SourceSpec string
 
 	// connecting says that until settled is set the time goes to delay c.
 	connecting bool
@@ -79,6 +83,7 @@ type Request struct {
 	order      *proto.Deliver
 	from       source
 	env        *environment
+	sentFrom   string // Source, once the agent has said that it uses it; for the log
 
 	// reply is what has been said so far: its Outcomes are by position in
 	// Envelope.Recipients, with Action 0 for not yet.
@@ -156,6 +161,10 @@ func (r *Request) Adopt(i int, o mail.Outcome) {
 
 // SessionKept says that a session for this destination stays open and is free.
 func (r *Request) SessionKept() { r.reply.Kept = true }
+
+// SentFrom says that connections for this request come from its Source. Agents that make none
+// have no use for a source, and do not call it.
+func (r *Request) SentFrom() { r.sentFrom = r.Source }
 
 // ConnectionOpened says that a connection to the destination is being opened: one that was
 // kept is not enough, or there is none.

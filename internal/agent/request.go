@@ -21,6 +21,7 @@ import (
 func (r *Request) begin(env *environment, d *proto.Deliver, from source) {
 	r.Envelope, r.Nexthop, r.CacheLoad, r.CacheKeep = &d.Envelope, d.Nexthop, d.CacheLoad, d.CacheKeep
 	r.Session, r.Keep, r.Most = d.Session, d.Keep, d.Most
+	r.Source, r.SourceSpec = d.Source, d.Spec
 	r.order, r.started, r.env, r.from = d, time.Now(), env, from
 	n := len(d.Envelope.Recipients)
 	if r.reply.Outcomes = r.one[:]; n != 1 {
@@ -148,7 +149,7 @@ func (r *Request) logPart(i int, to string, v verdict, d Detail) {
 	*e = maillog.Delivery{ID: string(r.Envelope.ID), To: r.env.log.Address(to), OrigTo: r.env.log.Address(orig),
 		Relay: relayOf(&d), ConnUse: d.ConnUse, Delay: now.Sub(r.Envelope.Arrival), Delays: r.delays(now),
 		Resolution: r.env.resolution, DSN: v.status, Status: v.word(), Text: v.text,
-		From: r.env.log.Address(r.Envelope.Sender), MessageID: r.Envelope.MessageID, EnvID: r.Envelope.EnvID}
+		From: r.env.log.Address(r.Envelope.Sender), MessageID: r.Envelope.MessageID, EnvID: r.Envelope.EnvID, Source: r.sentFrom}
 	if v.action == dsn.Deferred || v.action == dsn.Failed {
 		e.Class = r.env.classes.Class(failureText(&v, &d))
 	}

@@ -123,6 +123,7 @@ type Envelope struct {
 	Filter         string // content filter as transport:nexthop
 	Redirect       string // REDIRECT action's address: the only recipient that counts
 	VERP           string // two delimiter characters; empty: no VERP
+	Pool           string // POOL action's egress pool: what the message is sent from; empty: as main.cf says
 	RequireTLS     bool   // RFC 8689
 	TLSOptional    bool   // TLS-Required: no, RFC 8689 section 5
 	// Forwarded: local made the message, for the members of an alias or a .forward file. Its recipients'

@@ -50,6 +50,7 @@ func (e *Envelope) Append(b []byte) []byte {
 	b = pack.Bool(b, 'y', e.TLSOptional)
 	b = pack.Bool(b, 'f', e.Forwarded)
 	b = AppendTime(b, 'l', e.SendAt)
+	b = pack.String(b, 'P', e.Pool)
 	return pack.String(b, 'm', e.MessageID)
 }
 
@@ -149,22 +150,10 @@ func (e *Envelope) Decode(stored []byte) error {
 			e.RewriteContext = r.String()
 		case 'I':
 			e.LogIdent = r.String()
-		case 'L':
-			e.Filter = r.String()
-		case '>':
-			e.Redirect = r.String()
-		case 'V':
-			e.VERP = r.String()
-		case 'x':
-			e.RequireTLS = r.Bool()
-		case 'y':
-			e.TLSOptional = r.Bool()
-		case 'f':
-			e.Forwarded = r.Bool()
-		case 'l':
-			e.SendAt = ReadTime(&r)
 		case 'm':
 			e.MessageID = r.String()
+		default:
+			e.readWay(&r)
 		}
 	}
 	if r.Err() != nil {
@@ -174,6 +163,29 @@ func (e *Envelope) Decode(stored []byte) error {
 		return errors.New("envelope: no queue ID")
 	}
 	return nil
+}
+
+// readWay reads the field that r stands at, if it is one of those that say how, when and from where the
+// message is to go.
+func (e *Envelope) readWay(r *pack.Reader) {
+	switch r.Tag() {
+	case 'L':
+		e.Filter = r.String()
+	case 'P':
+		e.Pool = r.String()
+	case '>':
+		e.Redirect = r.String()
+	case 'V':
+		e.VERP = r.String()
+	case 'x':
+		e.RequireTLS = r.Bool()
+	case 'y':
+		e.TLSOptional = r.Bool()
+	case 'f':
+		e.Forwarded = r.Bool()
+	case 'l':
+		e.SendAt = ReadTime(r)
+	}
 }
 
 // AppendRecipients appends the stored form of a list of recipients.

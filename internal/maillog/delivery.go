@@ -20,6 +20,7 @@ type Delivery struct {
 	Delays     [4]time.Duration
 	Resolution Resolution // delay_logging_resolution_limit
 	TLS        string     // smtp_log_tls_feature_status; may be empty
+	Source     string     // the egress source that it was sent from; empty: there is none
 	DSN        dsn.Status
 	Status     string // sent, deferred, bounced, SOFTBOUNCE, deliverable, undeliverable
 	Text       string
@@ -50,7 +51,7 @@ func (e Delivery) Append(b []byte) []byte {
 		}
 		b = appendDelay(b, d, e.Resolution)
 	}
-	b = appendAttr(b, ", tls=", e.TLS)
+	b = appendAttr(appendAttr(b, ", tls=", e.TLS), ", source=", e.Source)
 	b = e.DSN.Append(append(b, ", dsn="...))
 	b = append(append(b, ", status="...), e.Status...)
 	return append(append(append(b, " ("...), e.Text...), ')')
@@ -96,7 +97,7 @@ func (e Delivery) AppendFields(b []byte) []byte {
 		b = appendDelay(b, d, ResolutionLimit(6))
 	}
 	b = append(b, ']')
-	b = appendString(b, "tls", e.TLS)
+	b = appendString(appendString(b, "tls", e.TLS), "source", e.Source)
 	b = append(e.DSN.Append(append(b, `,"dsn":"`...)), '"')
 	b = appendString(b, "status", e.Status)
 	b = appendString(appendString(b, "reason", e.Text), "class", e.Class)

@@ -158,6 +158,8 @@ func otherEvents() []Event {
 			DSN: dsn.S(2, 0, 0), Status: "sent", Text: "250 2.0.0 Ok: queued as ABC"},
 		Delivery{ID: "4bXYZ", To: "x@deny.test", Relay: "mx.deny.test[192.0.2.1]:25", Delay: 30 * ms, DSN: dsn.S(4, 3, 0), Status: "SOFTBOUNCE",
 			Text: "host mx.deny.test[192.0.2.1] said: 500 5.3.0 Error: command failed (in reply to RCPT TO command)"},
+		Delivery{ID: "4bXYZ", To: "x@deny.test", Relay: "mx.deny.test[192.0.2.1]:25", Delay: 30 * ms, Source: "mta2", DSN: dsn.S(2, 0, 0), Status: "sent",
+			Text: "250 2.0.0 Ok"},
 		Delivery{ID: "4bXYZ", To: "x@probe.test", Relay: "mx.probe.test[192.0.2.1]:25", Delay: 30 * ms, DSN: dsn.S(2, 1, 5), Status: "deliverable", Text: "250 2.1.5 Ok"},
 		Delivery{ID: "4bXYZ", To: "y@probe.test", Relay: "mx.probe.test[192.0.2.1]:25", Delay: 30 * ms, DSN: dsn.S(5, 1, 1), Status: "undeliverable",
 			Text: "host mx.probe.test[192.0.2.1] said: 550 5.1.1 <y@probe.test>: User unknown (in reply to RCPT TO command)"},

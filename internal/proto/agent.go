@@ -35,6 +35,9 @@ type Deliver struct {
 	// Most is how many messages may be sent over one connection, this one included; 0: as
 	// the agent's own settings say.
 	Most int
+	// Source names what connections come from, and Spec says what belongs to it, as
+	// egress.Parse reads it; empty: as the agent's own settings say.
+	Source, Spec string
 }
 
 // maxKeep bounds Deliver.Keep, so that it cannot overflow.
@@ -60,7 +63,8 @@ func (m *Deliver) Append(b []byte) []byte {
 	b = pack.Uint(b, 't', uint64(m.Keep))
 	b = pack.Bool(b, 'p', m.Passed)
 	b = pack.Bool(b, 'x', m.Exact)
-	return pack.Uint(b, 'm', uint64(m.Most))
+	b = pack.Uint(b, 'm', uint64(m.Most))
+	return pack.String(pack.String(b, 'f', m.Source), 'g', m.Spec)
 }
 
 func (m *Deliver) Decode(b []byte) error {
@@ -108,6 +112,10 @@ func (m *Deliver) Decode(b []byte) error {
 			m.Exact = r.Bool()
 		case 'm':
 			m.Most = int(min(r.Uint(), maxMost))
+		case 'f':
+			m.Source = r.String()
+		case 'g':
+			m.Spec = r.String()
 		}
 	}
 	return r.Err()

@@ -44,14 +44,16 @@ func (m *RewriteReply) Decode(b []byte) error {
 type Resolve struct {
 	Sender, Address string
 	Verify          bool // use the address_verify_ parameters
-	Limits          bool // say what is limited, too; it may take a DNS lookup
+	Limits          bool // say what is limited, too, and what it goes from; it may take a DNS lookup
+	// The pool of sources that the envelope names; empty: none.
+	Pool string
 }
 
 func (*Resolve) Kind() uint16 { return KindResolve }
 func (m *Resolve) Append(b []byte) []byte {
 	b = pack.String(pack.String(b, 's', m.Sender), 'a', m.Address)
 	b = pack.Bool(b, 'v', m.Verify)
-	return pack.Bool(b, 'l', m.Limits)
+	return pack.String(pack.Bool(b, 'l', m.Limits), 'p', m.Pool)
 }
 func (m *Resolve) Decode(b []byte) error {
 	r := pack.NewReader(b)
@@ -65,6 +67,8 @@ func (m *Resolve) Decode(b []byte) error {
 			m.Verify = r.Bool()
 		case 'l':
 			m.Limits = r.Bool()
+		case 'p':
+			m.Pool = r.String()
 		}
 	}
 	return r.Err()
@@ -101,6 +105,81 @@ type ResolveReply struct {
 	Site, Provider                        string
 	Alone                                 bool
 	OwnLimits, SiteLimits, ProviderLimits string
+	// The pool of sources that mail goes from; empty: there is none. Its members are as
+	// AppendMembers writes them, and in the same order in each answer.
+	Pool, Members string
+	// What the next hop is called where destinations are told apart, for limits of its own;
+	// empty: it is no host.
+	Hop string
+}
+
+// A PoolMember is a source from which mail may go.
+type PoolMember struct {
+	Source string
+	Weight int
+	Spec   string // as egress.Parse reads it, without error
+	// Limits for what goes from this source alone, as those of ResolveReply.
+	OwnLimits, SiteLimits, ProviderLimits string
+	// The day of its warm-up, from 1, and how many recipients it may have in it at each
+	// provider, else site, else domain; 0: it does not warm up. Wait says that what is over
+	// waits, and goes from no other source.
+	Day    int
+	Warmup int64
+	Wait   bool
+}
+
+// AppendMembers gives the text of ResolveReply.Members.
+func AppendMembers(b []byte, list []PoolMember) string {
+	for i := range list {
+		m := &list[i]
+		b = pack.Nested(b, 'm', func(b []byte) []byte {
+			b = pack.Int(pack.String(b, 'n', m.Source), 'w', m.Weight)
+			b = pack.String(b, 's', m.Spec)
+			b = pack.String(pack.String(pack.String(b, 'o', m.OwnLimits), 'l', m.SiteLimits), 'p', m.ProviderLimits)
+			b = pack.Int(pack.Int(b, 'd', m.Day), 'c', int(m.Warmup))
+			return pack.Bool(b, 'x', m.Wait)
+		})
+	}
+	return string(b)
+}
+
+// DecodeMembers is the inverse of AppendMembers.
+func DecodeMembers(text string) (list []PoolMember, err error) {
+	r := pack.NewReader([]byte(text))
+	for r.Next() {
+		if r.Tag() != 'm' {
+			continue
+		}
+		var m PoolMember
+		in := r.Nested()
+		for in.Next() {
+			switch in.Tag() {
+			case 'n':
+				m.Source = in.String()
+			case 'w':
+				m.Weight = int(in.Int())
+			case 's':
+				m.Spec = in.String()
+			case 'o':
+				m.OwnLimits = in.String()
+			case 'l':
+				m.SiteLimits = in.String()
+			case 'p':
+				m.ProviderLimits = in.String()
+			case 'd':
+				m.Day = int(in.Int())
+			case 'c':
+				m.Warmup = in.Int()
+			case 'x':
+				m.Wait = in.Bool()
+			}
+		}
+		if err := in.Err(); err != nil {
+			return nil, err
+		}
+		list = append(list, m)
+	}
+	return list, r.Err()
 }
 
 func (*ResolveReply) Kind() uint16 { return KindResolveReply }
@@ -112,7 +191,8 @@ func (m *ResolveReply) Append(b []byte) []byte {
 	b = pack.Bool(b, 'x', m.Fixed)
 	b = pack.String(pack.String(b, 's', m.Site), 'p', m.Provider)
 	b = pack.Bool(b, 'a', m.Alone)
-	return pack.String(pack.String(pack.String(b, 'o', m.OwnLimits), 'l', m.SiteLimits), 'm', m.ProviderLimits)
+	b = pack.String(pack.String(pack.String(b, 'o', m.OwnLimits), 'l', m.SiteLimits), 'm', m.ProviderLimits)
+	return pack.String(pack.String(pack.String(b, 'e', m.Pool), 'b', m.Members), 'h', m.Hop)
 }
 func (m *ResolveReply) Decode(b []byte) error {
 	r := pack.NewReader(b)
@@ -140,6 +220,12 @@ func (m *ResolveReply) Decode(b []byte) error {
 			m.SiteLimits = r.String()
 		case 'm':
 			m.ProviderLimits = r.String()
+		case 'e':
+			m.Pool = r.String()
+		case 'b':
+			m.Members = r.String()
+		case 'h':
+			m.Hop = r.String()
 		}
 	}
 	return r.Err()

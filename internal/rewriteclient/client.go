@@ -65,9 +65,10 @@ type Client struct {
 type question struct {
 	kind    uint16
 	a, addr string
+	pool    string // of ResolveFrom; empty: none
 }
 
-func (q question) length() int { return len(q.a) + len(q.addr) }
+func (q question) length() int { return len(q.a) + len(q.addr) + len(q.pool) }
 
 // A flight is a request under way and, once done is closed, its answer.
 type flight struct {
@@ -123,7 +124,7 @@ func (c *Client) current() bool { return c.conn != nil && !c.conn.Away() }
 // Rewrite returns addr in standard form. rewriteContext is "local" or
 // "remote". The error is ctx's, or says which service could not be asked.
 func (c *Client) Rewrite(ctx context.Context, rewriteContext, addr string) (string, error) {
-	q := question{proto.KindRewrite, rewriteContext, addr}
+	q := question{proto.KindRewrite, rewriteContext, addr, ""}
 	c.mu.Lock()
 	if a, ok := c.rewrites.get(q); ok && c.current() {
 		c.mu.Unlock()
@@ -145,7 +146,18 @@ func (c *Client) Resolve(ctx context.Context, sender, addr string) (proto.Resolv
 		c.mu.Unlock()
 		return a, nil
 	}
-	f, err := c.ask(ctx, question{proto.KindResolve, sender, addr})
+	f, err := c.ask(ctx, question{proto.KindResolve, sender, addr, ""})
+	if err != nil {
+		return proto.ResolveReply{}, fmt.Errorf("resolve address: %w", err)
+	}
+	return f.resolve, nil
+}
+
+// ResolveFrom is Resolve for mail whose envelope names a pool of sources, which the answer is
+// about. Such answers are not kept.
+func (c *Client) ResolveFrom(ctx context.Context, sender, addr, pool string) (proto.ResolveReply, error) {
+	c.mu.Lock()
+	f, err := c.ask(ctx, question{proto.KindResolve, sender, addr, pool})
 	if err != nil {
 		return proto.ResolveReply{}, fmt.Errorf("resolve address: %w", err)
 	}
@@ -158,8 +170,8 @@ func (c *Client) Resolve(ctx context.Context, sender, addr string) (proto.Resolv
 // each question.
 func (c *Client) Foresee(ctx context.Context, sender, addr string) {
 	c.mu.Lock()
-	if _, ok := c.rewrites.get(question{proto.KindRewrite, "local", addr}); !ok {
-		c.foresee(ctx, question{proto.KindRewrite, "local", addr})
+	if _, ok := c.rewrites.get(question{proto.KindRewrite, "local", addr, ""}); !ok {
+		c.foresee(ctx, question{proto.KindRewrite, "local", addr, ""})
 	}
 	c.mu.Unlock()
 	c.ForeseeResolve(ctx, sender, addr)
@@ -170,7 +182,7 @@ func (c *Client) ForeseeResolve(ctx context.Context, sender, addr string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, ok := c.resolves.get(addr); !ok {
-		c.foresee(ctx, question{proto.KindResolve, sender, addr})
+		c.foresee(ctx, question{proto.KindResolve, sender, addr, ""})
 	}
 }
 
@@ -263,7 +275,7 @@ func (c *Client) begin(ctx context.Context, q question, f *flight) {
 	c.mu.Unlock()
 	var req ipc.Message = &proto.Rewrite{Context: q.a, Address: q.addr}
 	if q.kind == proto.KindResolve {
-		req = &proto.Resolve{Sender: q.a, Address: q.addr, Limits: c.limits}
+		req = &proto.Resolve{Sender: q.a, Address: q.addr, Limits: c.limits || q.pool != "", Pool: q.pool}
 	}
 	conn.Go(req, func(payload []byte, err error) { c.land(q, f, epoch, payload, err) })
 }
@@ -285,7 +297,7 @@ func (c *Client) land(q question, f *flight, epoch uint64, payload []byte, err e
 		switch {
 		case q.kind == proto.KindRewrite: // depends on main.cf alone
 			c.rewrites.put(q, f.rewrite.Address)
-		case f.resolve.Fixed: // for any sender
+		case f.resolve.Fixed && q.pool == "": // for any sender
 			c.resolves.put(q.addr, f.resolve)
 		case f.ahead:
 			f.stale = c.now().Add(shelfLife)

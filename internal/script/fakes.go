@@ -145,6 +145,7 @@ func (f *fakeCleanup) text() string {
 		say("ret", e.Ret.String())
 		say("filter", e.Filter)
 		say("redirect", e.Redirect)
+		say("pool", e.Pool)
 		say("verp", e.VERP)
 		say("context", e.RewriteContext)
 		say("sasl", e.SASL.Username)

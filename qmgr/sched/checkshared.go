@@ -17,21 +17,7 @@ func (c *checker) shared() {
 	}
 	for _, t := range s.transports {
 		for q := t.firstQueue; q != nil; q = q.nxt {
-			for tree, l := range q.legs {
-				if l.leaf == nil {
-					continue
-				}
-				of(l.leaf).members++
-				c.ok((l.leaf.key.source != "") == (tree == sourceTree) && (tree == commonTree || l.leaf.key.source == q.source), "%s/%s: in the tree of %v", t.name, q.name, l.leaf.key)
-				for n := l.leaf; n != nil; n = n.parent {
-					of(n).backlog += q.peers.n
-					if q.placed {
-						of(n).held++
-					} else if l.stand.gate != nil {
-						of(n).waiting++
-					}
-				}
-			}
+			c.legs(q, of)
 		}
 	}
 	for _, e := range s.busy {
@@ -67,6 +53,27 @@ func (c *checker) shared() {
 		c.ok(*of(n) == sums{n.members, n.busy, n.held, n.waiting, n.backlog, n.parked}, "limit %v: has %+v, counts %+v", n.key, *of(n),
 			sums{n.members, n.busy, n.held, n.waiting, n.backlog, n.parked})
 		c.sharedOne(n)
+	}
+}
+
+// legs adds what one destination makes of the sums of the limits above it, in both trees.
+func (c *checker) legs(q *queue, of func(*shared) *sums) {
+	for tree, l := range q.legs {
+		if l.leaf == nil {
+			continue
+		}
+		of(l.leaf).members++
+		// In the one tree are limits for all sources, in the other those of its own.
+		k := l.leaf.key
+		c.ok(tree == commonTree && k.source == "" || tree == sourceTree && k.source != "" && k.source == q.source, "%s/%s: in the tree of %v", q.tport.name, q.name, k)
+		for n := l.leaf; n != nil; n = n.parent {
+			of(n).backlog += q.peers.n
+			if q.placed {
+				of(n).held++
+			} else if l.stand.gate != nil {
+				of(n).waiting++
+			}
+		}
 	}
 }
 

@@ -1,0 +1,157 @@
+// What mail goes from, on its way from trivial-rewrite to the scheduler and the agents. The
+// scheduler tells pools apart by the address of a sched.Pool, so here the same answer always
+// becomes the same one. It knows sources by their names; what belongs to a source is kept
+// here, for the agents.
+
+package qmgr
+
+import (
+	"posthaste/internal/proto"
+	"posthaste/internal/rate"
+	"posthaste/qmgr/sched"
+)
+
+// poolKey is all that a pool's members and their terms are made of, as it came.
+type poolKey struct {
+	terms termsKey // as those of mail without a pool
+	hop   string   // for limits of a source that are for this next hop alone
+	// The pool's name, and its members in the form of proto.DecodeMembers.
+	pool, members string
+}
+
+// A knownPool is a pool that has been made.
+type knownPool struct {
+	pool  *sched.Pool
+	specs []string // of its members, in their order: what agents are to be told
+}
+
+// pool is what mail goes from by the resolver's answer; nil: it has no pool. base are the
+// terms that hold whatever it goes from, as of has made them of the same answer. Without
+// limited it is under none of the limits of the answer, as mail that an operator diverts.
+//
+// It may be called by any goroutine.
+func (t *terms) pool(ans *proto.ResolveReply, base *sched.Terms, whole, limited bool) *sched.Pool {
+	if ans.Pool == "" {
+		return nil
+	}
+	k := poolKey{pool: ans.Pool, members: ans.Members}
+	if limited {
+		k.terms, k.hop = keyOf(ans, whole), ans.Hop
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	// As with terms: tables that change all the time must not fill the memory.
+	if t.pools == nil || len(t.pools) >= maxTerms || len(t.same) >= maxTerms {
+		t.pools, t.same = make(map[poolKey]knownPool), make(map[sched.Terms]*sched.Terms)
+	}
+	known, ok := t.pools[k]
+	// Mail that has been told of pools and terms keeps them when they are forgotten here.
+	if !ok {
+		known = t.newPool(&k, base)
+		t.pools[k] = known
+	}
+	if t.specs == nil {
+		t.specs = make(map[string]string)
+	}
+	if t.from == nil {
+		t.from = make(map[*sched.Terms]asked)
+	}
+	for i := range known.pool.Members {
+		mb := &known.pool.Members[i]
+		// The latest answer is right about a source, whichever pool it was in.
+		if t.specs[mb.Source] != known.specs[i] {
+			t.specs[mb.Source] = known.specs[i]
+		}
+		// Mail that waits for a limit of this source is asked about by this answer.
+		if limited {
+			t.from[mb.Terms] = asked{ans.Recipient, ans.Transport, ans.Nexthop, ans.Pool}
+		}
+	}
+	return known.pool
+}
+
+// newPool makes a pool. trivial-rewrite has written the members, so that they have no errors.
+// It is called with mu held.
+func (t *terms) newPool(k *poolKey, base *sched.Terms) knownPool {
+	list, _ := proto.DecodeMembers(k.members)
+	known := knownPool{pool: &sched.Pool{Name: k.pool}}
+	for i := range list {
+		m := &list[i]
+		known.pool.Members = append(known.pool.Members, sched.Member{Source: m.Source, Weight: m.Weight, Wait: m.Wait,
+			Terms: t.memberTerms(k, base, m)})
+		known.specs = append(known.specs, m.Spec)
+	}
+	return known
+}
+
+// memberTerms are base with what holds for one source besides. The same words are the same
+// terms: domains of a site have one queue for a source, and so must have the same.
+func (t *terms) memberTerms(k *poolKey, base *sched.Terms, m *proto.PoolMember) *sched.Terms {
+	x := sched.Terms{}
+	// What holds whatever the mail goes from holds for it from this source, too.
+	if base != nil {
+		x = *base
+	}
+	x.Source = m.Source
+	// The limits are those of a destination that it does not go to, or it goes to no host.
+	if k.hop == "" {
+		m.OwnLimits, m.SiteLimits, m.ProviderLimits, m.Warmup = "", "", "", 0
+	}
+	// What a source may send in a day while it warms up is for each provider, else for each
+	// site, else for each domain.
+	warms := sched.OwnLimit
+	switch {
+	case k.terms.provider != "":
+		warms = sched.ProviderLimit
+	case k.terms.site != "":
+		warms = sched.SiteLimit
+	}
+	// As in termsKey.terms, by level. What is not limited there has no name, so that two
+	// destinations that differ in nothing else have the same terms.
+	for level, text := range [...]string{sched.OwnLimit: m.OwnLimits, sched.SiteLimit: m.SiteLimits, sched.ProviderLimit: m.ProviderLimits} {
+		l, err := rate.ParseLimits(text)
+		if text == "" || err != nil {
+			l = rate.Limits{}
+		}
+		limits := limitsOf(&l)
+		if m.Warmup > 0 && sched.Level(level) == warms {
+			limits.Warmup = rate.Rate{N: m.Warmup, Per: rate.Day}
+		}
+		if limits != (sched.Limits{}) {
+			x.From[level] = sched.Share{Name: [...]string{k.hop, k.terms.site, k.terms.provider}[level], Limits: limits}
+		}
+		// The least of all numbers holds.
+		if l.Reuse > 0 && (x.Reuse == 0 || l.Reuse < x.Reuse) {
+			x.Reuse = l.Reuse
+		}
+	}
+	if same := t.same[x]; same != nil {
+		return same
+	}
+	t.same[x] = &x
+	return &x
+}
+
+// specOf is what agents are to be told of a source; "": nothing has been heard of it.
+func (t *terms) specOf(source string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.specs[source]
+}
+
+// renewMember asks again about mail that waits for a limit of a source.
+func (s *Server) renewMember(old *sched.Terms, ans *proto.ResolveReply) *sched.Terms {
+	whole := s.wholeSites(ans)
+	base := s.terms.of(ans, whole)
+	pool := s.terms.pool(ans, base, whole, true)
+	if pool == nil {
+		return old // all mail of this pool has errors now, or goes without it
+	}
+	// The source may have left the pool. Its mail keeps the terms that it has.
+	for i := range pool.Members {
+		if pool.Members[i].Source == old.Source {
+			return pool.Members[i].Terms
+		}
+	}
+	return old
+}

@@ -1,0 +1,195 @@
+package qmgr
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/rate"
+	"posthaste/internal/spooltool/faketest"
+	"posthaste/qmgr/sched"
+)
+
+// poolsOn is a main.cf with which the queue manager asks what mail goes from.
+const poolsOn = "egress_pool_maps = static:none\n"
+
+// members is the text of a pool's.
+func members(list ...proto.PoolMember) string { return proto.AppendMembers(nil, list) }
+
+// Agents are told what to send from, and each source has a destination of its own: with a
+// window, and dead by itself.
+func TestSources(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, poolsOn+"default_destination_recipient_limit = 1\ninitial_destination_concurrency = 1\n")
+	smtp, retry := st.agent("smtp", proto.Inventory{}), st.agent("retry", proto.Inventory{})
+	st.share(func(r *proto.ResolveReply) {
+		r.Pool, r.Hop = "news", "a.test"
+		r.Members = members(proto.PoolMember{Source: "m1", Weight: 1, Spec: "address=192.0.2.1"}, proto.PoolMember{Source: "m2", Weight: 1, Spec: "address=192.0.2.2"})
+	}, "a.test")
+	st.run()
+	st.waitAttached(1)
+	specs := map[string]string{"m1": "address=192.0.2.1", "m2": "address=192.0.2.2"}
+	seen := map[string]int{}
+	for range 40 {
+		st.arrive("s@from.test", "x@a.test")
+		o := smtp.next()
+		if specs[o.Source] == "" || specs[o.Source] != o.Spec {
+			t.Fatalf("from %q, which is %q", o.Source, o.Spec)
+		}
+		seen[o.Source]++
+		// m1 is refused. With a window of one it is dead at once.
+		if o.Source == "m1" {
+			o.answer("site")
+		} else {
+			o.answer("ok")
+		}
+	}
+	if seen["m1"] != 1 || seen["m2"] != 39 {
+		t.Errorf("%v: a source that is refused rests", seen)
+	}
+	if got := st.explainDest("a.test"); !strings.Contains(got, "smtp to x@a.test from m1:") {
+		t.Errorf("%s", got)
+	}
+	retry.noMore()
+}
+
+// What trivial-rewrite says of limits of a source, and of its warm-up, is what the scheduler
+// gets: at the level of the provider, else of the site, else of the domain.
+func TestMemberTerms(t *testing.T) {
+	t.Parallel()
+	var all terms
+	ask := func(ans proto.ResolveReply, limited bool) *sched.Pool {
+		return all.pool(&ans, all.of(&ans, true), true, limited)
+	}
+	warm := rate.Rate{N: 50, Per: rate.Day}
+	m := proto.PoolMember{Source: "m1", Weight: 3, Spec: "address=192.0.2.1", Warmup: 50, Wait: true, OwnLimits: "concurrency=2, messages_per_connection=5"}
+	ans := proto.ResolveReply{Transport: "smtp", Nexthop: "[a.test]:26", Hop: "a.test", Pool: "p", Members: members(m)}
+	pool := ask(ans, true)
+	mb := pool.Members[0]
+	if len(pool.Members) != 1 || pool.Name != "p" || mb.Source != "m1" || mb.Weight != 3 || !mb.Wait {
+		t.Fatalf("%+v", pool)
+	}
+	if own := mb.Terms.From[sched.OwnLimit]; own.Name != "a.test" || own.Limits != (sched.Limits{Concurrency: 2, Warmup: warm}) || mb.Terms.Reuse != 5 || mb.Terms.Source != "m1" {
+		t.Errorf("%+v", mb.Terms)
+	}
+	if ask(ans, true) != pool {
+		t.Error("the same answer is another pool")
+	}
+	ans.Site, ans.SiteLimits = "mx.test", "concurrency=7"
+	mb = ask(ans, true).Members[0]
+	if mb.Terms.From[sched.SiteLimit] != (sched.Share{Name: "mx.test", Limits: sched.Limits{Warmup: warm}}) || mb.Terms.From[sched.OwnLimit].Limits.Warmup.N != 0 ||
+		mb.Terms.Shares[sched.SiteLimit].Limits.Concurrency != 7 || !mb.Terms.Rollup {
+		t.Errorf("%+v", mb.Terms)
+	}
+	ans.Provider = "big"
+	mb = ask(ans, true).Members[0]
+	if mb.Terms.From[sched.ProviderLimit] != (sched.Share{Name: "big", Limits: sched.Limits{Warmup: warm}}) || mb.Terms.From[sched.SiteLimit].Name != "" {
+		t.Errorf("%+v", mb.Terms)
+	}
+	// Domains of a site that have no limits of their own have one queue for a source.
+	m.OwnLimits = ""
+	ans.Members = members(m)
+	one := ask(ans, true).Members[0].Terms
+	ans.Nexthop, ans.Hop = "b.test", "b.test"
+	if two := ask(ans, true).Members[0].Terms; one != two {
+		t.Errorf("%+v and %+v", one, two)
+	}
+	// What is diverted goes from the pool, and is under no limit of where it does not go.
+	if mb := ask(ans, false).Members[0]; mb.Terms.From != (sched.Terms{}).From || mb.Source != "m1" {
+		t.Errorf("%+v", mb.Terms)
+	}
+	// The latest word about a source counts, also when it has been said before.
+	m.Spec = "address=192.0.2.9"
+	other := ans
+	other.Members = members(m)
+	ask(other, true)
+	if got := all.specOf("m1"); got != "address=192.0.2.9" {
+		t.Errorf("%q", got)
+	}
+	if ask(ans, true); all.specOf("m1") != "address=192.0.2.1" {
+		t.Errorf("%q", all.specOf("m1"))
+	}
+	if none := ask(proto.ResolveReply{Transport: "smtp", Nexthop: "a.test"}, true); none != nil {
+		t.Errorf("%+v", none)
+	}
+}
+
+// A message whose envelope names a pool is asked about with that, and nothing that was known
+// beforehand is used.
+func TestPoolOfEnvelope(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, poolsOn)
+	st.pools = func(named string, ans *proto.ResolveReply) {
+		if named == "lost" {
+			ans.Transport, ans.Nexthop = "retry", `4.3.5 mail system configuration error: egress pool "lost" is not in egress_pool_maps`
+			return
+		}
+		ans.Pool, ans.Hop, ans.Members = named, "to.test", members(proto.PoolMember{Source: named + "-1", Weight: 1, Spec: "address=192.0.2.1"})
+	}
+	to := func(pool string) faketest.Mail {
+		return faketest.Mail{Content: "x\r\n", Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Pool: pool, Size: 3,
+			Recipients: []mail.Recipient{{Address: "a@to.test"}, {Address: "bb@to.test"}}}}
+	}
+	ids := st.fill(to("news"), to("lost"))
+	smtp, retry := st.agent("smtp", proto.Inventory{}), st.agent("retry", proto.Inventory{})
+	st.run()
+	o := smtp.next()
+	if o.Source != "news-1" || len(o.Index) != 2 || o.Envelope.ID != ids[0] {
+		t.Errorf("%s from %q to %v", o.Envelope.ID, o.Source, o.Index)
+	}
+	o.answer("ok", "ok")
+	o = retry.next()
+	if o.Source != "" || !strings.Contains(string(o.Nexthop), `egress pool "lost"`) {
+		t.Errorf("from %q, %s", o.Source, o.Nexthop)
+	}
+	o.answer("defer", "defer")
+	smtp.noMore()
+}
+
+// Counts of a source's warm-up, and what is known of its destinations, go through the files.
+func TestSourcesOnDisk(t *testing.T) {
+	t.Parallel()
+	sp := sched.Spent{Level: sched.ProviderLimit, Name: "big", Source: "m1", Warmup: rate.Meter{Date: 20000, Count: 17}}
+	list, err := decodeSpent(encodeSpent([]sched.Spent{sp}))
+	if err != nil || len(list) != 1 || list[0] != sp {
+		t.Errorf("%+v, %v", list, err)
+	}
+	h := handover{learnt: sched.Snapshot{Dests: []sched.DestSnapshot{{Transport: "smtp", Queue: "a.test from m1", Nexthop: "a.test", Source: "m1", Window: 3}}}}
+	var again handover
+	if err := again.decode(h.encode()); err != nil || len(again.learnt.Dests) != 1 || again.learnt.Dests[0].Source != "m1" {
+		t.Errorf("%+v, %v", again, err)
+	}
+}
+
+// Mail that waits for a limit of its source is asked about again, with its pool.
+func TestSourceLimitsRenewed(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, poolsOn+"default_destination_recipient_limit = 1\n")
+	smtp := st.agent("smtp", proto.Inventory{})
+	limits := "concurrency=1"
+	say := func(r *proto.ResolveReply) {
+		r.Pool, r.Hop, r.Provider = "p", "a.test", "big"
+		r.Members = members(proto.PoolMember{Source: "m1", Weight: 1, Spec: "address=192.0.2.1", ProviderLimits: limits})
+	}
+	st.share(say, "a.test")
+	st.pools = func(string, *proto.ResolveReply) {}
+	st.run()
+	st.waitAttached(1)
+	id := st.arrive("s@from.test", "x@a.test", "y@a.test")
+	first := smtp.next()
+	st.waitExplain(id, "for one of the 1 deliveries under the limit of provider big from m1 to end")
+	smtp.noMore()
+	st.share(func(r *proto.ResolveReply) { limits = "concurrency=2"; say(r) }, "a.test")
+	done := make(chan struct{})
+	st.srv.post(func() {
+		st.srv.terms.again = st.srv.now.Add(-time.Second)
+		close(done)
+	}, sched.Event{})
+	<-done
+	st.srv.post(func() {}, sched.Event{})
+	second := smtp.next()
+	first.answer("ok")
+	second.answer("ok")
+}
