@@ -167,7 +167,7 @@ func (s *Server) portrayActive(p *portrait) {
 func (s *Server) portrayLimits(p *portrait, d *sched.Dest, shown map[string]bool) {
 	s.sched.Sharing(d, func(l sched.SharedLimit) bool {
 		// Destinations of several transports have the same ones.
-		name := l.Level.String() + " " + l.Name
+		name := l.String()
 		if !shown[name] && len(shown) < destRows {
 			shown[name] = true
 			p.lines = append(p.lines, "  limit of "+name+": "+limitText(&l))
@@ -188,7 +188,7 @@ func limitText(l *sched.SharedLimit) string {
 		name  string
 		rate  rate.Rate
 		today int64
-	}{{"connections", l.Limits.Connections, l.Connections}, {"messages", l.Limits.Messages, l.Messages}, {"recipients", l.Limits.Recipients, l.Recipients}} {
+	}{{"connections", l.Limits.Connections, l.Connections}, {"messages", l.Limits.Messages, l.Messages}, {"recipients", l.Limits.Recipients, l.Recipients}, {"recipients of its warm-up", l.Limits.Warmup, l.Warmup}} {
 		switch {
 		case r.rate.IsZero():
 		case r.rate.Per == rate.Day:
@@ -214,8 +214,13 @@ func limitText(l *sched.SharedLimit) string {
 }
 
 // nexthopOf is the next hop in the name of a destination, which is user@nexthop for a
-// transport that delivers to one recipient at a time.
-func nexthopOf(queue string) string { return queue[strings.LastIndexByte(queue, '@')+1:] }
+// transport that delivers to one recipient at a time, and has the name of a source behind it
+// for one of several. A next hop has no blank but in a list, of which the first counts.
+func nexthopOf(queue string) string {
+	queue = queue[strings.LastIndexByte(queue, '@')+1:]
+	hop, _, _ := strings.Cut(queue, " ")
+	return hop
+}
 
 // divert says that mail goes another way for now, once for each diversion; nil: it does not.
 func (p *portrait) divert(r *rule) {

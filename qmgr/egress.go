@@ -22,7 +22,7 @@ type poolKey struct {
 // A knownPool is a pool that has been made.
 type knownPool struct {
 	pool  *sched.Pool
-	specs []string // of its members, in their order: what agents are to be told
+	specs []sourceSpec // of its members, in their order
 }
 
 // pool is what mail goes from by the resolver's answer; nil: it has no pool. base are the
@@ -51,7 +51,10 @@ func (t *terms) pool(ans *proto.ResolveReply, base *sched.Terms, whole, limited 
 		t.pools[k] = known
 	}
 	if t.specs == nil {
-		t.specs = make(map[string]string)
+		t.specs, t.latest = make(map[string]sourceSpec), make(map[string]string)
+	}
+	if t.latest[ans.Pool] != ans.Members {
+		t.latest[ans.Pool] = ans.Members
 	}
 	if t.from == nil {
 		t.from = make(map[*sched.Terms]asked)
@@ -73,13 +76,14 @@ func (t *terms) pool(ans *proto.ResolveReply, base *sched.Terms, whole, limited 
 // newPool makes a pool. trivial-rewrite has written the members, so that they have no errors.
 // It is called with mu held.
 func (t *terms) newPool(k *poolKey, base *sched.Terms) knownPool {
+	// The order is that of the table, so that a seed draws the same sources each time.
 	list, _ := proto.DecodeMembers(k.members)
 	known := knownPool{pool: &sched.Pool{Name: k.pool}}
 	for i := range list {
 		m := &list[i]
+		known.specs = append(known.specs, sourceSpec{m.Spec, m.Day, m.Warmup, m.Wait})
 		known.pool.Members = append(known.pool.Members, sched.Member{Source: m.Source, Weight: m.Weight, Wait: m.Wait,
 			Terms: t.memberTerms(k, base, m)})
-		known.specs = append(known.specs, m.Spec)
 	}
 	return known
 }
@@ -92,6 +96,7 @@ func (t *terms) memberTerms(k *poolKey, base *sched.Terms, m *proto.PoolMember) 
 	if base != nil {
 		x = *base
 	}
+	// The scheduler takes terms of another source for a mistake, and leaves them out.
 	x.Source = m.Source
 	// The limits are those of a destination that it does not go to, or it goes to no host.
 	if k.hop == "" {
@@ -136,18 +141,20 @@ func (t *terms) memberTerms(k *poolKey, base *sched.Terms, m *proto.PoolMember) 
 func (t *terms) specOf(source string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.specs[source]
+	return t.specs[source].spec
 }
 
 // renewMember asks again about mail that waits for a limit of a source.
 func (s *Server) renewMember(old *sched.Terms, ans *proto.ResolveReply) *sched.Terms {
+	// The same steps as for mail that is loaded: what comes of them is the same pool, where
+	// nothing has changed.
 	whole := s.wholeSites(ans)
 	base := s.terms.of(ans, whole)
 	pool := s.terms.pool(ans, base, whole, true)
 	if pool == nil {
 		return old // all mail of this pool has errors now, or goes without it
 	}
-	// The source may have left the pool. Its mail keeps the terms that it has.
+	// A source that has left the pool goes on under its old terms, until its mail is tried anew.
 	for i := range pool.Members {
 		if pool.Members[i].Source == old.Source {
 			return pool.Members[i].Terms

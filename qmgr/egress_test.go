@@ -49,10 +49,44 @@ func TestSources(t *testing.T) {
 	if seen["m1"] != 1 || seen["m2"] != 39 {
 		t.Errorf("%v: a source that is refused rests", seen)
 	}
+	var reply proto.SourcesReply
+	if err := st.tool.Call(t.Context(), &proto.Sources{}, &reply); err != nil {
+		t.Fatal(err)
+	}
+	if len(reply.Sources) != 2 || reply.Sources[0].Name != "m1" || reply.Sources[0].Spec != specs["m1"] || reply.Sources[1].Pools[0] != (proto.SourcePool{Name: "news", Weight: 1}) {
+		t.Fatalf("%+v", reply)
+	}
+	if d := reply.Sources[0].Dests; len(d) != 1 || d[0].Dest != "x@a.test" || !strings.HasPrefix(d[0].Reason, "4.4.1 ") || len(reply.Sources[1].Dests) != 0 {
+		t.Errorf("%+v", reply)
+	}
 	if got := st.explainDest("a.test"); !strings.Contains(got, "smtp to x@a.test from m1:") {
 		t.Errorf("%s", got)
 	}
 	retry.noMore()
+}
+
+// What one source was refused with goes from another at once; the message is removed, and what
+// was said first is in no report.
+func TestSecondSource(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, poolsOn)
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.share(func(r *proto.ResolveReply) {
+		r.Pool, r.Hop = "news", "a.test"
+		r.Members = members(proto.PoolMember{Source: "m1", Weight: 1, Spec: "address=192.0.2.1"}, proto.PoolMember{Source: "m2", Weight: 1, Spec: "address=192.0.2.2"})
+	}, "a.test")
+	st.run()
+	st.waitAttached(1)
+	id := st.arrive("s@from.test", "x@a.test", "y@a.test")
+	first := smtp.next()
+	first.answer("ok", "refused")
+	second := smtp.next()
+	if second.Source == first.Source || len(second.Index) != 1 || second.Index[0] != first.Index[1] {
+		t.Fatalf("from %s to %v, after %s to %v", second.Source, second.Index, first.Source, first.Index)
+	}
+	second.answer("ok")
+	st.waitOp(id, "its removal", removed)
+	st.quiet()
 }
 
 // What trivial-rewrite says of limits of a source, and of its warm-up, is what the scheduler

@@ -94,6 +94,8 @@ type measurement struct {
 	limits, diversions     int // that operators have ordered
 	// Shared limits, those with most to do first, at most topDests of them.
 	shared []sched.SharedLimit
+	// Sources that warm up, those that have sent most.
+	warming []sched.SharedLimit
 }
 
 // totals copies what is counted anyhow, and looks at the destinations in core. It runs in
@@ -131,6 +133,16 @@ func (m *measurement) totals(s *Server) {
 		return true
 	})
 	m.cutLimits()
+	s.sched.SourceLimits(func(l sched.SharedLimit) bool {
+		if l.Limits.Warmup.N == 0 {
+			return true
+		}
+		if m.warming = append(m.warming, l); len(m.warming) >= 2*topDests {
+			m.cutWarming()
+		}
+		return true
+	})
+	m.cutWarming()
 	s.sched.Dests(func(d sched.Dest) bool {
 		m.states[destKind{string(d.Transport), destState(d.State)}]++
 		m.keep(d)
@@ -141,9 +153,17 @@ func (m *measurement) totals(s *Server) {
 // cutLimits leaves the limits with most to do, in order; names decide between equals.
 func (m *measurement) cutLimits() {
 	slices.SortFunc(m.shared, func(a, b sched.SharedLimit) int {
-		return cmp.Or(cmp.Compare(b.Busy+b.Backlog+b.Parked, a.Busy+a.Backlog+a.Parked), cmp.Compare(a.Level, b.Level), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(b.Busy+b.Backlog+b.Parked, a.Busy+a.Backlog+a.Parked), cmp.Compare(a.Level, b.Level), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Source, b.Source))
 	})
 	m.shared = m.shared[:min(len(m.shared), topDests)]
+}
+
+// cutWarming leaves the sources that have sent most while they warm up, in order.
+func (m *measurement) cutWarming() {
+	slices.SortFunc(m.warming, func(a, b sched.SharedLimit) int {
+		return cmp.Or(cmp.Compare(b.Warmup, a.Warmup), cmp.Compare(a.Source, b.Source), cmp.Compare(a.Level, b.Level), cmp.Compare(a.Name, b.Name))
+	})
+	m.warming = m.warming[:min(len(m.warming), topDests)]
 }
 
 // backlogs looks at a part of the destinations that only deferred mail waits for. It runs
@@ -256,9 +276,16 @@ func (m *measurement) offer(o *metrics.Offer) {
 	}
 	for i := range m.shared {
 		l := &m.shared[i]
-		o.Gauge(metrics.LimitBusy, float64(l.Busy), l.Level.String(), l.Name)
-		o.Gauge(metrics.LimitWaiting, float64(l.Waiting), l.Level.String(), l.Name)
-		o.Gauge(metrics.LimitParked, float64(l.Parked), l.Level.String(), l.Name)
+		labels := []string{l.Level.String(), sched.SourceQueue(l.Name, l.Source)}
+		o.Gauge(metrics.LimitBusy, float64(l.Busy), labels...)
+		o.Gauge(metrics.LimitWaiting, float64(l.Waiting), labels...)
+		o.Gauge(metrics.LimitParked, float64(l.Parked), labels...)
+	}
+	for i := range m.warming {
+		l := &m.warming[i]
+		labels := []string{l.Source, l.Level.String(), l.Name}
+		o.Gauge(metrics.WarmupRecipients, float64(l.Warmup), labels...)
+		o.Gauge(metrics.WarmupLimit, float64(l.Limits.Warmup.N), labels...)
 	}
 	// New mail has no destination yet, and deferred mail that no destination is held
 	// responsible for has none any more.

@@ -97,6 +97,8 @@ func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
 		}
 		c := newCensus(q)
 		s.ask(r, func() { s.census(r, c) })
+	case proto.KindSources:
+		s.ask(r, func() { s.describeSources(r) })
 	case proto.KindExplain:
 		var q proto.Explain
 		if err := r.Decode(&q); err != nil {

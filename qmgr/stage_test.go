@@ -141,6 +141,9 @@ func (o *order) answer(words ...string) {
 		case "site": // the destination does not take part
 			out.Action, out.Status, out.Reason = dsn.Deferred, dsn.S(4, 4, 1), "connect to peer: Connection refused"
 			reply.SiteStatus, reply.SiteReason = out.Status, out.Reason
+		case "refused": // it answers, and does not take part
+			out.Action, out.Status, out.Reason = dsn.Deferred, dsn.S(4, 7, 1), "host peer refused to talk to me: 554 5.7.1 blocked"
+			reply.SiteStatus, reply.SiteReason = out.Status, out.Reason
 		case "fail":
 			out.Action, out.Status, out.Reason = dsn.Failed, dsn.S(5, 1, 1), "550 never"
 		}

@@ -43,7 +43,9 @@ type terms struct {
 	// of each source, which is as many as the tables have (egress.go).
 	pools map[poolKey]knownPool
 	same  map[sched.Terms]*sched.Terms
-	specs map[string]string
+	specs map[string]sourceSpec
+	// The members of each pool, as they were in the latest answer.
+	latest map[string]string
 	// The site of each next hop that has one, for "posthaste explain".
 	sites map[string]string
 	// When waiting destinations are asked about next. It belongs to the loop.

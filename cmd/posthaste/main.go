@@ -221,6 +221,7 @@ func configDir(flags []string) (dir string) {
 // ownCommands are the tools that Postfix does not have. There is no program of
 // their names.
 const ownCommands = `  explain ID|DESTINATION ... say why a message is still in the queue, or how a destination fares
+  sources ...                show how the sources do that mail goes from: warm-up, limits, where they rest
   queue list|hold|release|delete|requeue|expire|flush ...
                              act on messages by sender, domain, next hop, reply, age ...
   suspend TARGET ...         stop the delivery of some mail

@@ -35,6 +35,7 @@ import (
 	"posthaste/internal/sendmail"
 	"posthaste/internal/service"
 	"posthaste/internal/setup"
+	"posthaste/internal/sources"
 	"posthaste/internal/spooltool"
 	"posthaste/internal/storage"
 	"posthaste/internal/table"
@@ -78,6 +79,7 @@ func tools() map[string]tool {
 		"explain": func(io streams, args []string) int {
 			return spooltool.Explain("posthaste explain", args, io.out, io.err)
 		},
+		"sources": func(io streams, args []string) int { return sources.Run("posthaste sources", args, io.out, io.err) },
 		"queue": func(io streams, args []string) int {
 			return queuetool.Run("posthaste queue", args, func(args []string) int { return postqueueTool("postqueue", io, args) }, io.in, io.out, io.err)
 		},

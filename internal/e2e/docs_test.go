@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -247,7 +248,7 @@ func (x *example) console(b docBlock) {
 
 // asks matches commands that only show how things are, and may be repeated
 // until they are so.
-var asks = regexp.MustCompile(`^(mailq|postqueue -[pj]|qshape|posthaste (explain|status|limited|diverted|queue (list|suspended)|spool (stats|check))|postcat|grep|cat|ls|head|sed -n)\b`)
+var asks = regexp.MustCompile(`^(mailq|postqueue -[pj]|qshape|posthaste (explain|sources|status|limited|diverted|queue (list|suspended)|spool (stats|check))|postcat|grep|cat|ls|head|sed -n)\b`)
 
 // await waits until there is the text that the page has.
 func (x *example) await(b docBlock, what, text string, is func() string) {
@@ -432,7 +433,9 @@ var manuals = []manual{
 one.example. MX 10 in.bigmail.example.
 two.example. MX 10 in.bigmail.example.
 in.bigmail.example. A 198.51.100.20
-`},
+three.example. MX 10 mx.strict.example.
+mx.strict.example. A 198.51.100.30
+`, before: map[string]func(*testing.T, *network, *machine){"": func(t *testing.T, _ *network, _ *machine) { strictSink(t, "198.51.100.30:25", "192.0.2.12") }}},
 	{page: "queue.md", programs: []string{"swaks", "smtp-sink"}, whole: true, zone: relayZone},
 	{page: "filters.md", programs: []string{"swaks"}, before: map[string]func(*testing.T, *network, *machine){
 		"Rspamd":                            rspamd,
@@ -443,6 +446,36 @@ in.bigmail.example. A 198.51.100.20
 			m.write("usr/local/bin/scan.py", fileOf(t, "filters.md", "/usr/local/bin/scan.py"))
 		},
 	}},
+}
+
+// strictSink takes mail from everybody but one address.
+func strictSink(t *testing.T, addr, but string) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newSinkOn(t, strictListener{l, but}, nil)
+}
+
+// A strictListener refuses connections from one address with a greeting.
+type strictListener struct {
+	net.Listener
+	but string
+}
+
+func (l strictListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+		if host != l.but {
+			return c, nil
+		}
+		fmt.Fprintf(c, "554 5.7.1 blocked: %s\r\n", host)
+		c.Close()
+	}
 }
 
 // rspamd starts one with little to read, at the port of the page.

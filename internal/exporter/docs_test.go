@@ -99,6 +99,8 @@ var dashboardLacks = map[string]string{
 	"posthaste_scheduler_deliveries_busy":  "the busiest destinations have a panel",
 	"posthaste_spool_messages":             "the panel of the queue has them by queue",
 	"posthaste_spool_segments":             "the panel of the spool has octets",
+	"posthaste_warmup_recipients":          "few have addresses that warm up, and for a few weeks only; posthaste sources shows it",
+	"posthaste_warmup_limit":               "few have addresses that warm up, and for a few weeks only; posthaste sources shows it",
 	"posthaste_processes":                  "a service that is missing is an alert",
 	"posthaste_process_open_files":         "it follows the number of connections",
 }

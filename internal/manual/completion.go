@@ -216,6 +216,7 @@ func subcommands() []subcommand {
 		{name: "migrate", long: []longOption{{"from", "dir", directory, "the configuration of Postfix"}, {"to", "dir", directory, "that of Posthaste"},
 			{"dry-run", "", none, "only say what would be done"}, {"queue", "", none, "move the queue here"}, {"back", "", none, "move the queue back"}}},
 		{name: "explain", rest: queueID},
+		{name: "sources", options: []option{{'c', "config_dir", directory, "configuration"}, {'j', "", none, "as JSON"}}},
 		{name: "queue", words: []string{"list", "hold", "release", "delete", "requeue", "expire", "flush", "suspend", "resume", "suspended", "limit", "unlimit", "limited", "divert", "undivert", "diverted"},
 			options: []option{{'j', "", none, "as JSON"}, {'v', "", none, "name each"}},
 			long:    append(selectionOptions(), suspendOptions...),

@@ -57,6 +57,8 @@ const (
 	LimitBusy
 	LimitWaiting
 	LimitParked
+	WarmupRecipients
+	WarmupLimit
 	Suspensions
 	SuspendedMessages
 	Limits
@@ -138,6 +140,8 @@ var families = [numFamilies]Family{
 	LimitBusy:            {"posthaste_limit_busy", Gauge, false, []string{"level", "name"}, "Delivery requests under way under a shared limit (destination_limit_maps): of a domain, a site or a provider. The twenty with most to do."},
 	LimitWaiting:         {"posthaste_limit_waiting", Gauge, false, []string{"level", "name"}, "Destinations that wait for a shared limit; of those twenty."},
 	LimitParked:          {"posthaste_limit_parked", Gauge, false, []string{"level", "name"}, "Messages that wait outside the active queue for a shared limit; of those twenty."},
+	WarmupRecipients:     {"posthaste_warmup_recipients", Gauge, false, []string{"source", "level", "name"}, "Recipients that a source which warms up (egress_source_maps) has had today at a provider, a site or a domain. The twenty with most."},
+	WarmupLimit:          {"posthaste_warmup_limit", Gauge, false, []string{"source", "level", "name"}, "Recipients that it may have there today; of those twenty."},
 	Suspensions:          {"posthaste_suspensions", Gauge, false, nil, "Suspensions in force (posthaste suspend). They last until they are resumed or their time is over, whether somebody remembers them or not."},
 	SuspendedMessages:    {"posthaste_suspended_messages", Gauge, false, nil, "Deferred messages that wait for a suspension, as far as they have come up since it began."},
 	Limits:               {"posthaste_limits", Gauge, false, nil, "Limits of destinations that operators have set for now (posthaste limit)."},

@@ -16,6 +16,7 @@ var all = []ipc.Message{
 	&Notify{}, &NotifyReply{},
 	&List{}, &ListReply{}, &Command{}, &CommandReply{}, &Explain{}, &ExplainReply{}, &Shape{}, &ShapeReply{}, &Select{}, &SelectReply{},
 	&Override{}, &OverrideReply{},
+	&Sources{}, &SourcesReply{},
 	&Probe{}, &ProbeReply{}, &Probed{},
 	&Milter{}, &MilterReply{},
 	&Lookup{}, &LookupReply{},

@@ -41,6 +41,12 @@ func (m *Meter) roll(now int64) {
 	}
 }
 
+// Today is what has been counted today, of a rate by the day.
+func (m Meter) Today(now int64) int64 {
+	m.roll(now) // of a copy
+	return m.Count
+}
+
 // Room is how many may go now. A negative number is none.
 func (m *Meter) Room(r Rate, now int64) int64 {
 	switch {

@@ -35,6 +35,8 @@ type entry struct {
 	leaves [trees]*shared
 	// The sources from which it may go; nil: its queue has none.
 	pool *Pool
+	// Its recipients were refused for the sake of another source: see secondTry.
+	second bool
 	// Only when busy; nil otherwise.
 	agent *agent
 	// On the peer's list while it waits. While it is busy, on the transport's list in slow.go,

@@ -306,7 +306,7 @@ func (s *Scheduler) divide(e *entry) {
 		return
 	}
 	rest := s.newEntry(e.peer)
-	rest.apart, rest.hop, rest.since, rest.pool = e.apart, e.hop, e.since, e.pool
+	rest.apart, rest.hop, rest.since, rest.pool, rest.second = e.apart, e.hop, e.since, e.pool, e.second
 	rest.rcpts = append(rest.rcpts, e.rcpts[n:]...)
 	e.rcpts = e.rcpts[:n]
 	if len(e.sites) > n {

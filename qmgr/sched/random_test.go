@@ -208,6 +208,9 @@ func (w *world) finishOne(r *rand.Rand, bad int) {
 	o := sent
 	if r.IntN(bad) == 0 {
 		o = outcome(1 + r.IntN(3))
+		if len(w.pools) > 0 && r.IntN(3) == 0 {
+			o = refusedAtOnce
+		}
 	}
 	w.done(w.order[r.IntN(len(w.order))], o, r.IntN(3) == 0)
 }

@@ -343,13 +343,14 @@ func (s *Scheduler) done(id EntryID, r *Result) {
 	// An agent cannot defer more recipients than it was given. The count bounds what a
 	// confused report does to the message's sums.
 	late := min(len(r.Deferred), len(e.rcpts))
-	m.late += late
 	s.record(m).rcpts -= int32(len(e.rcpts) - late)
+	second := s.secondTry(e, r)
 	m.failed = m.failed || r.Failed
 	m.success = m.success || r.Success
 	// later is the weakest reason to wait; postpone prefers a dead destination or a
 	// pause.
-	if len(r.Deferred) > 0 {
+	if len(r.Deferred) > 0 && second == nil {
+		m.late += late
 		m.deferred = true
 		m.later = siteKey{tport: t, name: q.name, pause: laterID}
 		s.rememberDeferred(e, r.Deferred)
@@ -358,13 +359,16 @@ func (s *Scheduler) done(id EntryID, r *Result) {
 	// recipient that was refused is no sign of overload, and so counts as positive.
 	if r.SiteFailed {
 		// What can go from another source does not wait for this one.
-		if len(r.Deferred) > 0 && !s.elsewhere(e) {
+		if len(r.Deferred) > 0 && second == nil && !s.elsewhere(e) {
 			m.site = siteKey{tport: t, name: q.name}
 		}
 		s.negative(q, r)
 	} else {
 		s.transportAlive(t)
 		s.positive(q)
+	}
+	if second != nil {
+		s.sendFrom(e, second, r.Deferred)
 	}
 	// endEntry gives the entry back to its pool.
 	turn := e.turn

@@ -500,6 +500,19 @@ func (s *Scheduler) SharedLimits(yield func(SharedLimit) bool) {
 	}
 }
 
+// String is the limit's name as people read it.
+func (l *SharedLimit) String() string { return sharedKey{l.Level, l.Name, l.Source}.String() }
+
+// SourceLimits visits all shared limits of sources, also those that are only remembered for
+// what was counted, in no particular order.
+func (s *Scheduler) SourceLimits(yield func(SharedLimit) bool) {
+	for k, n := range s.shares {
+		if k.source != "" && !yield(n.view(s)) {
+			return
+		}
+	}
+}
+
 func (n *shared) view(s *Scheduler) SharedLimit {
 	today := func(r rate.Rate, m rate.Meter) int64 {
 		if r.Per != rate.Day {
@@ -510,7 +523,7 @@ func (n *shared) view(s *Scheduler) SharedLimit {
 	l := &n.limits
 	v := SharedLimit{Level: n.key.level, Name: n.key.name, Source: n.key.source, Limits: *l, Busy: n.busy, Waiting: n.waiting, Backlog: n.backlog, Parked: n.parked,
 		Connections: today(l.Connections, n.conns), Messages: today(l.Messages, n.msgs), Recipients: today(l.Recipients, n.rcpts),
-		Warmup: today(l.Warmup, n.warm)}
+		Warmup: n.warm.Today(s.now)}
 	if !s.room(n) {
 		v.Shut = true
 		v.Until = s.realTime(n.opens(s.now))

@@ -11,6 +11,7 @@
 package sched
 
 import (
+	"slices"
 	"strings"
 
 	"posthaste/internal/mail"
@@ -202,32 +203,63 @@ func (s *Scheduler) spread(q *queue, worst grade) {
 			continue
 		}
 		if mb := s.another(q, e.pool, worst); mb != nil {
-			s.sendFrom(e, mb)
+			s.sendFrom(e, mb, nil)
+			s.endEntry(e)
 		} else {
 			none = e.pool
 		}
 	}
 }
 
-// sendFrom has a waiting entry go from another source.
-func (s *Scheduler) sendFrom(e *entry, mb *Member) {
-	m, j, old := e.msg, e.peer.job, e.peer.queue
+// secondTry draws another source for what a delivery has deferred; nil: it waits for its time.
+// A host that answers and refuses may mean the source. So mail does not wait for that: it goes
+// from another source at once, as often as once. A host that cannot be reached is mostly down,
+// whatever the source is, and should not take an agent for each.
+func (s *Scheduler) secondTry(e *entry, r *Result) *Member {
+	const network = 4 // RFC 3463 section 3.5
+	if e.pool == nil || e.second || !r.SiteFailed || r.SitePartly || r.Status.Subject == network || e.msg.cmd != cmdNone {
+		return nil
+	}
+	// The agent may have named others than it was given.
+	for _, i := range r.Deferred {
+		if !slices.Contains(e.rcpts, i) {
+			return nil
+		}
+	}
+	if len(r.Deferred) == 0 || len(r.Deferred) > len(e.rcpts) {
+		return nil
+	}
+	return s.another(e.peer.queue, e.pool, gradeSpent)
+}
+
+// sendFrom has an entry go from another source, or of a busy one the recipients that are
+// named. The entry that it was has to be ended after that.
+func (s *Scheduler) sendFrom(e *entry, mb *Member, only []int) {
+	j, old := e.peer.job, e.peer.queue
 	// What holds where mail goes already has perhaps changed since this entry was told.
 	q := old.tport.queues[SourceQueue(old.dest(), mb.Source)]
 	if q == nil {
 		q = s.sourceQueue(old.tport, old.dest(), old.nexthop, mb)
 	}
-	m.refs++ // the message is not complete between the two
 	x := s.newEntry(s.peerFor(j, q))
-	x.apart, x.since, x.pool = e.apart, e.since, e.pool
+	x.apart, x.pool, x.second = e.apart, e.pool, e.second || e.busy
+	if !e.busy {
+		x.since = e.since // it goes on waiting
+	}
 	if hop := e.nexthop(); !strings.EqualFold(string(hop), string(q.nexthop)) {
 		x.hop = &hop
 	}
-	x.rcpts, x.sites = append(x.rcpts, e.rcpts...), append(x.sites, e.sites...)
+	for i, r := range e.rcpts {
+		if e.busy && !slices.Contains(only, r) {
+			continue
+		}
+		x.rcpts = append(x.rcpts, r)
+		if len(e.sites) > 0 {
+			x.sites = append(x.sites, e.sites[i])
+		}
+	}
 	s.count(j, len(x.rcpts))
 	s.updateQueue(q)
-	m.refs--
-	s.endEntry(e)
 }
 
 // sourceQueue finds or makes the queue of a destination for a member of a pool.

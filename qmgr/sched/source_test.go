@@ -111,12 +111,13 @@ func TestSourceRests(t *testing.T) {
 	w.arrive(1, 0, rcpts...)
 	refused := func(e Effect) outcome {
 		if e.Source == "m1" && e.Nexthop == "a" {
-			return unreachable
+			return refusedAtOnce
 		}
 		return sent
 	}
 	finishAll(w, refused)
-	if n["m1"] > 5 || w.mail[1].pending > 5 || w.mail[1].pending == 0 {
+	// What was refused goes from the other source at once.
+	if n["m1"] > 5 || w.mail[1].pending > 0 {
 		t.Errorf("%v deliveries, %d recipients are left", n, w.mail[1].pending)
 	}
 	if d, ok := w.s.Dest("smtp", SourceQueue("a", "m1")); !ok || d.State != DestDead || d.Source != "m1" {
@@ -150,6 +151,22 @@ func TestSourceRests(t *testing.T) {
 	finishAll(w, allSent)
 	if l := w.mail[101]; l.gone != EffectFinish {
 		t.Errorf("it is still there, %d recipients", l.pending)
+	}
+}
+
+// A host that cannot be reached is not tried from a second source, and one that refuses two not
+// from a third.
+func TestSecondTry(t *testing.T) {
+	t.Parallel()
+	for o, want := range map[outcome]int{unreachable: 1, refusedAtOnce: 2, enough: 1, deferred: 1} {
+		w := newWorld(t, one(func(*Config, *TransportConfig) {}))
+		w.pools["a"] = poolOf(Member{Source: "m1"}, Member{Source: "m2"}, Member{Source: "m3"})
+		n := counted(w)
+		w.arrive(1, 0, rcpt("smtp", "a"), rcpt("smtp", "a"))
+		finishAll(w, func(Effect) outcome { return o })
+		if n["m1"]+n["m2"]+n["m3"] != want || max(n["m1"], n["m2"], n["m3"]) != 1 || w.mail[1].queue != QueueDeferred || w.mail[1].attempts != 1 {
+			t.Errorf("outcome %d: %v, %d attempts counted", o, n, w.mail[1].attempts)
+		}
 	}
 }
 

@@ -343,8 +343,9 @@ const (
 	bounced
 	deferred // the destination took part
 	unreachable
-	enough // the destination took part, and said that it wants less
-	over   // sent, over a connection that was open
+	enough        // the destination took part, and said that it wants less
+	over          // sent, over a connection that was open
+	refusedAtOnce // the destination answered, and refused to take part
 )
 
 // done reports the end of a busy entry.
@@ -383,6 +384,8 @@ func (w *world) done(id EntryID, o outcome, hungry bool) {
 		r.Failed, l.failed = true, true
 	case unreachable:
 		r.SiteFailed, r.Status, r.Reason = true, dsn.S(4, 4, 1), fmt.Sprintf("connect to %s: Connection refused", e.Nexthop)
+	case refusedAtOnce:
+		r.SiteFailed, r.Status, r.Reason = true, dsn.S(4, 7, 1), fmt.Sprintf("host %s refused to talk to me: 554 5.7.1 blocked", e.Nexthop)
 	case enough:
 		r.SiteFailed, r.SitePartly, r.Status, r.Reason = true, true, dsn.S(4, 7, 0), fmt.Sprintf("host %s said: 421 4.7.0 Too many connections", e.Nexthop)
 	}
