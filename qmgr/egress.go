@@ -11,7 +11,9 @@ import (
 	"posthaste/qmgr/sched"
 )
 
-// poolKey is all that a pool's members and their terms are made of, as it came.
+// poolKey is all that a pool's members and their terms are made of, as it came. The members are
+// a text, which is compared faster than it is read: there is one of these look-ups for each
+// recipient, and a pool is made once for each destination.
 type poolKey struct {
 	terms termsKey // as those of mail without a pool
 	hop   string   // for limits of a source that are for this next hop alone
@@ -137,14 +139,16 @@ func (t *terms) memberTerms(k *poolKey, base *sched.Terms, m *proto.PoolMember) 
 	return &x
 }
 
-// specOf is what agents are to be told of a source; "": nothing has been heard of it.
+// specOf is what agents are to be told of a source; "": nothing has been heard of it. That
+// cannot be of a source in a pool. Should it be, the agent finds no address and defers the mail.
 func (t *terms) specOf(source string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.specs[source].spec
 }
 
-// renewMember asks again about mail that waits for a limit of a source.
+// renewMember is the part of renew that is about a source: ans is the answer of now for where
+// mail under old goes, and the result what holds in the place of old.
 func (s *Server) renewMember(old *sched.Terms, ans *proto.ResolveReply) *sched.Terms {
 	// The same steps as for mail that is loaded: what comes of them is the same pool, where
 	// nothing has changed.

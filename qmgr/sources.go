@@ -19,7 +19,8 @@ import (
 // Strangers choose destinations.
 const sourceRows = 50
 
-// A sourceSpec is what was last heard of a source.
+// A sourceSpec is what was last heard of a source. Where tables have changed that may be a
+// while ago, if no mail has come since that goes from its pools.
 type sourceSpec struct {
 	spec   string // for agents
 	day    int    // of its warm-up; 0: it does not warm up

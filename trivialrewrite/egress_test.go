@@ -178,7 +178,7 @@ func TestEgressAnswersKept(t *testing.T) {
 	for conf, want := range map[string]bool{
 		"": true,
 		"default_egress_pool = p\negress_pool_maps = inline:{ {p = m} }\negress_source_maps = inline:{ {m = address=192.0.2.1} }\n": true,
-		"sender_dependent_egress_pool_maps = inline:{ {@a.test = none} }\n":                                                        false,
+		"sender_dependent_egress_pool_maps = inline:{ {@a.test = none} }\n":                                                         false,
 	} {
 		r, _, _ := newSiteRewriter(t, conf)
 		s := newServer(context.Background(), r, nil, keepLong)

@@ -232,6 +232,10 @@ func (b *books) check(text string) []string {
 // over from another these may be twice as many: see the package comment.
 func (b *books) crowded() {
 	limit := concurrency
+	// With pools, the window is that of one source.
+	if b.site.pooled() {
+		limit *= sources
+	}
 	if slices.ContainsFunc(b.faults, func(f blow) bool { return f.Kind == reload || f.Kind == badTables || f.Kind == kill && f.On == "qmgr" }) {
 		limit *= 2
 	}

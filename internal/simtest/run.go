@@ -84,10 +84,22 @@ destination_limit_maps = inline:{ {provider:sim = concurrency=3, messages=600/mi
 shared_limit_active_limit = 2
 `
 
+// pools have mail go from two sources, one of which warms up and is used up early.
+const pools = `egress_source_maps = inline:{ {m1 = address=192.0.2.25, helo=m1.sim.test} {m2 = address=192.0.2.26, helo=m2.sim.test, warmup=2000-01-01:5,=20} {m3 = address=192.0.2.27, warmup=2000-01-01:=100000, warmup_over=wait} }
+egress_pool_maps = inline:{ {two = m1=2, m2=3} {waits = m1, m2, m3} }
+sender_dependent_egress_pool_maps = inline:{ {<> = waits} }
+default_egress_pool = two
+`
+
+// sources is how many pools has.
+const sources = 3
+
 var variants = []string{
 	"in_flow_delay = 0\n",
 	"in_flow_delay = 1s\ndefault_process_limit = 3\nspool_exact_doubt = yes\n",
 	"smtp_destination_recipient_limit = 2\nspool_commit_delay = 1s\n" + limits,
+	"smtp_destination_recipient_limit = 2\n" + limits + pools,
+	"default_process_limit = 3\n" + pools,
 	"spool_exact_doubt = yes\ndefault_process_limit = 1\nsmtp_connection_cache_on_demand = no\ndelay_warning_time = 10m\n",
 }
 
@@ -307,18 +319,28 @@ func (s *site) close() {
 	s.all.Wait()
 }
 
-// exact says whether spool_exact_doubt is set all the time.
-func (s *site) exact() bool {
-	used := []int{s.setting}
+// used are the settings that are in use at some time, of those that have no broken tables.
+func (s *site) used() []int {
+	used := []int{s.setting, s.plan.Setting}
 	for _, f := range s.plan.Faults {
 		if f.Kind == reload {
 			used = append(used, int(f.N)%len(s.plan.configs))
 		}
-		if f.Kind == badTables {
-			return false
-		}
 	}
-	return !slices.ContainsFunc(used, func(n int) bool { return !s.plan.configs[n]["cleanup"].Bool("spool_exact_doubt") })
+	return used
+}
+
+// pooled says whether mail goes from pools of sources at some time.
+func (s *site) pooled() bool {
+	return slices.ContainsFunc(s.used(), func(n int) bool { return s.plan.configs[n]["qmgr"].String("default_egress_pool") != "" })
+}
+
+// exact says whether spool_exact_doubt is set all the time.
+func (s *site) exact() bool {
+	if slices.ContainsFunc(s.plan.Faults, func(f Fault) bool { return f.Kind == badTables }) {
+		return false
+	}
+	return !slices.ContainsFunc(s.used(), func(n int) bool { return !s.plan.configs[n]["cleanup"].Bool("spool_exact_doubt") })
 }
 
 // settle waits until the queue is empty.

@@ -137,6 +137,7 @@ func (s *Scheduler) fits(t *transport, dest string, mb *Member) grade {
 
 // draw draws one of those members that may be drawn; there must be one.
 func (s *Scheduler) draw(pool *Pool, may func(*Member) bool) *Member {
+	// The sum is made anew each time: which members may be drawn changes.
 	total := int64(0)
 	for i := range pool.Members {
 		if mb := &pool.Members[i]; may(mb) {
@@ -160,6 +161,7 @@ func (s *Scheduler) another(q *queue, pool *Pool, worst grade) *Member {
 	if pool == nil {
 		return nil
 	}
+	// Two passes over a pool: which is the best grade, and then a fair draw among those.
 	t, dest, best := q.tport, q.dest(), worst
 	for i := range pool.Members {
 		if mb := &pool.Members[i]; mb.Source != q.source {
@@ -332,7 +334,8 @@ func (s *Scheduler) lookForSources() {
 	}
 }
 
-// elsewhere says whether what has failed with e may be sent from another source.
+// elsewhere says whether what has failed with e may be sent from another source. Then it need
+// not wait for the answer of this one: its own back-off is enough.
 func (s *Scheduler) elsewhere(e *entry) bool {
 	q := e.peer.queue
 	if e.pool == nil {
