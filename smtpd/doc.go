@@ -63,7 +63,8 @@
 // smtpd_sasl_path is a list of type:table with users and what "posthaste
 // passwd" prints for them; a file sasl_decoy in data_directory then gives unknown users
 // their salts, so that they look like known ones. With dovecot it is the socket of
-// Dovecot's authentication server.
+// Dovecot's authentication server. Those named account_: the tables of smtpd_sasl_type =
+// accounts, and limits on what accounts send.
 //
 // # Diagnostics
 //
@@ -79,7 +80,7 @@ package smtpd
 //	connection: spec server engine greet dispatch
 //	commands: commands auth tls proxies peer screen
 //	transaction: transaction mail data bdat received foresee cleanuptrace
-//	policy: limits milter filter filterbuffer
+//	policy: limits allowance milter filter filterbuffer
 //	session: session offers reply dialogue notify
 //	wire: wire content verbs settings names keyring ticket
 //

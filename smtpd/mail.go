@@ -269,6 +269,9 @@ func (s *session) rcpt() *smtpwire.Reply {
 	if r == nil {
 		r = s.asPolicy(s.srv.access.Rcpt(ctx, &s.a))
 	}
+	if r == nil {
+		r = s.accountLimit(ctx)
+	}
 	// HasRcpt is for restrictions and their log lines: from here on no recipient is
 	// judged.
 	s.a.HasRcpt = false

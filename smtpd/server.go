@@ -65,7 +65,9 @@ type Deps struct {
 	DNS     resolver.Resolver
 	Names   Names         // nil: clients are "unknown"
 	Verify  access.Prober // for reject_unverified_...; may be nil
-	Flush   Flusher       // nil: no ETRN
+	// Spender limits what accounts send (account_recipient_limit); nil: nothing does.
+	Spender spender
+	Flush   Flusher // nil: no ETRN
 	// Milters is cleanup, where sessions with smtpd_milters live; nil: there are none.
 	Milters *ipc.Client
 	// MaxProc is how many sessions there may be at a time: the process limit in
@@ -120,6 +122,7 @@ type Server struct {
 	filter   *filterSettings    // smtpd_proxy_filter; nil: content goes to cleanup
 	screen   *postscreen.Screen // nil: no tests before sessions
 	milters  *milterSettings
+	spender  spender                                        // Deps.Spender; may be nil
 	router   access.Router                                  // trivial-rewrite
 	foresee  func(ctx context.Context, sender, addr string) // Deps.Foresee; may be nil
 	// contentFree is Deps.ContentFree; may be nil.
@@ -187,7 +190,7 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 	if err := s.readExtensions(d.Config, d.Screen, d.Tables); err != nil {
 		return nil, err
 	}
-	s.router, s.foresee = d.Router, d.Foresee
+	s.router, s.foresee, s.spender = d.Router, d.Foresee, d.Spender
 	if s.milters, err = readMilters(d.Config, d.Milters, d.Tables); err != nil {
 		return nil, err
 	}

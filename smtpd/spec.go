@@ -18,6 +18,7 @@ import (
 	"posthaste/internal/queueread"
 	"posthaste/internal/resolver"
 	"posthaste/internal/rewriteclient"
+	"posthaste/internal/sendlimit/limitclient"
 	"posthaste/internal/service"
 	"posthaste/internal/submit"
 	"posthaste/internal/table"
@@ -75,6 +76,12 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 	defer queue.Close()
 	prober := verify.NewClient(env.Private(cfg.String("address_verify_service_name")))
 	defer prober.Close()
+	var limits spender // nil: nobody limits what accounts send
+	if len(cfg.List("account_recipient_limit"))+len(cfg.List("account_recipient_limit_maps")) > 0 {
+		client := limitclient.New(env.Private(limitclient.Name))
+		defer client.Close()
+		limits = client
+	}
 	options, err := env.Resolver()
 	if err != nil {
 		return err
@@ -95,7 +102,7 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 	hub := watch.New(watch.Client, env.Log.Tag())
 	defer hub.Close()
 	srv, err := New(ctx, Deps{Config: cfg, Log: env.Log, Service: env.Name, Submit: submitter, Router: router, Foresee: router.Foresee,
-		DNS: dns, Names: newHostNames(dns), Verify: prober, Flush: flush, Milters: cleanup, Tables: env.Tables(), MaxProc: env.MaxProc, SessionConfig: env.SessionConfig, Screen: screen, Verbose: env.Verbose, Watch: hub, ContentFree: content})
+		DNS: dns, Names: newHostNames(dns), Verify: prober, Spender: limits, Flush: flush, Milters: cleanup, Tables: env.Tables(), MaxProc: env.MaxProc, SessionConfig: env.SessionConfig, Screen: screen, Verbose: env.Verbose, Watch: hub, ContentFree: content})
 	if err != nil {
 		return fmt.Errorf("%w", err)
 	}

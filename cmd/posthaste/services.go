@@ -7,6 +7,7 @@ import (
 	"posthaste/internal/bounce"
 	"posthaste/internal/policyhost"
 	"posthaste/internal/postlog"
+	"posthaste/internal/sendlimit"
 	"posthaste/internal/service"
 	"posthaste/internal/showq"
 	"posthaste/internal/table/proxymap"
@@ -38,6 +39,7 @@ func services() map[string]service.Spec {
 		verify.Spec(),
 		showq.Spec(),
 		anvil.Spec(),
+		sendlimit.Spec(),
 		acme.Spec(),
 		policyhost.Spec(),
 		proxymap.Spec(nil),

@@ -22,7 +22,9 @@ import (
 const usage = `usage: posthaste account add|passwd [-c config_directory] [-s scheme] user
        posthaste account app-password [-c config_directory] [-r] user name
        posthaste account list [-j] [-c config_directory] [user ...]
-       posthaste account disable|enable|remove [-c config_directory] user ...`
+       posthaste account disable|enable|remove [-c config_directory] user ...
+       posthaste account usage [-j] [-c config_directory] [user ...]
+       posthaste account unlock [-c config_directory] user ...`
 
 // exitExists is EX_CANTCREAT of sysexits.h.
 const exitExists = 73
@@ -53,6 +55,8 @@ func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) 
 		"disable":      {"c:", 1, 1 << 16, func() error { return c.setDisabled(true) }},
 		"enable":       {"c:", 1, 1 << 16, func() error { return c.setDisabled(false) }},
 		"remove":       {"c:", 1, 1 << 16, c.removeAll},
+		"usage":        {"c:j", 0, 1 << 16, c.usage},
+		"unlock":       {"c:", 1, 1 << 16, c.unlock},
 	}
 	if len(args) == 0 || verbs[args[0]].do == nil {
 		return c.Fatal(cli.ExitUsage, "%s", usage)

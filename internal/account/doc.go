@@ -6,6 +6,8 @@
 //	posthaste account app-password [-c config_directory] [-r] user name
 //	posthaste account list [-j] [-c config_directory] [user ...]
 //	posthaste account disable|enable|remove [-c config_directory] user ...
+//	posthaste account usage [-j] [-c config_directory] [user ...]
+//	posthaste account unlock [-c config_directory] user ...
 //
 // A password is asked for twice on a terminal, without echo, and else read from the first line of
 // standard input. It is never an argument, which other users could see. An application password
@@ -15,6 +17,9 @@
 // postmap builds, which is built anew. If the accounts are in a database, they are changed there.
 // Services take up a change within a second.
 //
+// Usage and unlock ask the sendlimit service, which counts what each login name has sent, whatever
+// smtpd_sasl_type is.
+//
 // # Security
 //
 // Only root, or who owns the table, can use it. A table is made for root and the group of
@@ -23,7 +28,7 @@
 //
 // # Parameters
 //
-// account_maps, mail_owner, smtpd_sasl_local_domain.
+// account_maps, account_recipient_limit, account_recipient_limit_maps, mail_owner, queue_directory.
 //
 // # Diagnostics
 //

@@ -118,6 +118,7 @@ func Mistakes(cfg *config.Config, services []config.Service, system System) []Mi
 	c.interfaces()
 	c.relays()
 	c.routes()
+	c.accounts()
 	c.classes()
 	c.actions()
 	c.certificates()

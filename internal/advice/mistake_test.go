@@ -81,6 +81,12 @@ func TestMistakes(t *testing.T) {
 		want         string // "" for none; "!" before what stops mail; several on lines
 	}{
 		{"", "", ""},
+		{"account_recipient_limit = 500/d, 50/h\n", "sendlimit unix - - n - 1 sendlimit\n", ""},
+		{"account_recipient_limit = 500/d\n", "", "main.cf:4: account_recipient_limit: master.cf has no line of sendlimit, which counts"},
+		{"account_recipient_limit = 500\n", "sendlimit unix - - n - 1 sendlimit\n", "!main.cf:4: account_recipient_limit: \"500\": a rate is"},
+		{"account_recipient_limit_maps = inline:{ {ann=many} {joe=none} }\n", "sendlimit unix - - n - 1 sendlimit\n", "main.cf:4: account_recipient_limit_maps: ann: \"many\": a rate is"},
+		{"account_maps = inline:{ {ann=secret} }\n", "", ""},
+		{"smtpd_sasl_type = accounts\naccount_maps = inline:{ {ann=secret} }\n", "", "main.cf:5: account_maps: ann: expected a password hash"},
 		{"relayhost = [smtp.example.net:587\n", "", "!main.cf:4: relayhost: [smtp.example.net:587: a bracket is missing"},
 		{"relayhost = smtp.example.net]:587\n", "", "!main.cf:4: relayhost: smtp.example.net]:587: a bracket is missing"},
 		{"relayhost = [smtp.example.net]587\n", "", "!main.cf:4: relayhost: [smtp.example.net]587: there is something between"},

@@ -16,6 +16,8 @@ func accountSection() section {
 			{"Cm account disable Ar user ...", "Keep users out, with all their passwords."},
 			{"Cm account enable Ar user ...", "Let them in again."},
 			{"Cm account remove Ar user ...", "Remove accounts."},
+			{"Cm account usage Oo Fl j Oc Op Ar user ...", "Show how many recipients accounts have sent to, and their limits (account_recipient_limit): all that have sent something, or the named ones. -j prints a JSON object on a line each."},
+			{"Cm account unlock Ar user ...", "Let accounts send again that are locked or have reached a limit, as if they had sent nothing."},
 		},
 	}
 }

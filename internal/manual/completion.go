@@ -237,7 +237,7 @@ func subcommands() []subcommand {
 			values: map[string]kind{"deploy-server-cert": file, "output-server-tlsa": file, "output-server-csr": site, "enable-server": site,
 				"new-server-cert": site, "new-server-key": site}},
 		{name: "watch", words: []string{"client", "destination"}, values: map[string]kind{"client": none, "destination": none}},
-		{name: "account", words: []string{"add", "app-password", "disable", "enable", "list", "passwd", "remove"},
+		{name: "account", words: []string{"add", "app-password", "disable", "enable", "list", "passwd", "remove", "unlock", "usage"},
 			options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "JSON"}, {'r', "", none, "withdraw the application password"},
 				{'s', "scheme", "argon2id|bcrypt|sha512-crypt", "scheme of the hash"}}},
 		tokenCommand(),

@@ -67,6 +67,7 @@ func servicePages() []servicePage {
 			see: []string{"postmap.1", "master.cf.5", "main.cf.5"}},
 		{name: "qmgr", dir: "qmgr", what: "schedule deliveries", subsystems: []string{"qmgr"}, families: true,
 			drop: []string{"One goroutine,"}, see: []string{"postqueue.1", "postsuper.1", "qshape.1", "cleanup.8", "trivial-rewrite.8"}},
+		{name: "sendlimit", dir: "internal/sendlimit", what: "limit what accounts send", see: []string{"posthaste.1", "smtpd.8"}},
 		{name: "showq", dir: "internal/showq", what: "list the mail queue for other programs", see: []string{"postqueue.1", "qmgr.8"}},
 		{name: "smtp", aliases: []string{"lmtp"}, dir: "smtp", what: "deliver over SMTP and LMTP", subsystems: []string{"smtp", "tls"},
 			see: []string{"master.cf.5", "smtpd.8"}},

@@ -20,6 +20,7 @@ var all = []ipc.Message{
 	&Probe{}, &ProbeReply{}, &Probed{},
 	&Milter{}, &MilterReply{},
 	&Lookup{}, &LookupReply{},
+	&Spend{}, &SpendReply{}, &Usage{}, &UsageReply{},
 	&Present{}, &Measure{}, &Measures{}, &MeasuresReply{},
 }
 

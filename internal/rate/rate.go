@@ -111,6 +111,23 @@ func Parse(text string) (Rate, error) {
 	return Rate{}, fmt.Errorf("%q is no unit of time: it is one of s, min, h and d", span[digits:])
 }
 
+// ParseList reads several rates, separated by blanks or commas; "none" is none. The error says
+// which one is wrong.
+func ParseList(text string) (list []Rate, err error) {
+	words := strings.FieldsFunc(text, func(r rune) bool { return r == ' ' || r == '\t' || r == '\n' || r == ',' })
+	if len(words) == 1 && words[0] == "none" {
+		return nil, nil
+	}
+	for _, w := range words {
+		r, err := Parse(w)
+		if err != nil {
+			return nil, fmt.Errorf("%q: %w", w, err)
+		}
+		list = append(list, r)
+	}
+	return list, nil
+}
+
 // number reads a number from 1 to most.
 func number(text string, most int64) (int64, error) {
 	for _, c := range []byte(text) {

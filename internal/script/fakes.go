@@ -285,6 +285,21 @@ func (fakeFlusher) Flush(_ context.Context, domain string) (bool, error) {
 	return false, nil
 }
 
+// fakeSpender is the sendlimit service: what an account may do is in its name.
+type fakeSpender struct{}
+
+func (fakeSpender) Spend(_ context.Context, q *proto.Spend) (proto.SpendReply, error) {
+	switch q.Account {
+	case "spent":
+		return proto.SpendReply{Refused: true, Limit: "500/d", Until: 1795996800}, nil
+	case "locked":
+		return proto.SpendReply{Refused: true, Locked: true}, nil
+	case "unknown":
+		return proto.SpendReply{}, fmt.Errorf("sendlimit service is not running")
+	}
+	return proto.SpendReply{}, nil
+}
+
 // fakeProber answers by local part.
 type fakeProber struct{}
 

@@ -210,9 +210,13 @@ func newWorld(t testing.TB, ar *txtar.Archive) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.srv, err = smtpd.New(ctx, smtpd.Deps{Config: cfg, Log: w.log, Service: "smtp", Submit: w.submit, Router: router,
+	deps := smtpd.Deps{Config: cfg, Log: w.log, Service: "smtp", Submit: w.submit, Router: router,
 		DNS: dns, Names: dns, Milters: w.ipc, MaxProc: 20000,
-		Screen: strings.Contains(main, "postscreen_"), Flush: fakeFlusher{}, Verify: fakeProber{}, Tables: table.Options{Recheck: -1}})
+		Screen: strings.Contains(main, "postscreen_"), Flush: fakeFlusher{}, Verify: fakeProber{}, Tables: table.Options{Recheck: -1}}
+	if strings.Contains(main, "account_recipient_limit") {
+		deps.Spender = fakeSpender{}
+	}
+	w.srv, err = smtpd.New(ctx, deps)
 	if err != nil {
 		w.close()
 		t.Fatal(err)

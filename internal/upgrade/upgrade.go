@@ -48,6 +48,7 @@ var needed = []struct{ service, parameter string }{
 	{"rewrite/unix", "rewrite_service_name"},
 	{"bounce/unix", "bounce_service_name"},
 	{"verify/unix", "address_verify_service_name"},
+	{"sendlimit/unix", ""},
 	{"relay/unix", ""},
 	{"error/unix", ""},
 	{"retry/unix", ""},
