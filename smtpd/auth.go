@@ -7,10 +7,12 @@ package smtpd
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,9 +25,12 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
 	"posthaste/internal/notice"
+	"posthaste/internal/resolver"
 	"posthaste/internal/sasl"
+	"posthaste/internal/smallfile"
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/table"
+	"posthaste/internal/webclient"
 )
 
 // saslSettings are the smtpd_sasl_ parameters. They do not change.
@@ -48,14 +53,14 @@ type saslSettings struct {
 
 // readSASL reads them and opens the backend. What is wrong with the configuration
 // is an error; what makes authentication weaker than it could be is a warning.
-func readSASL(cfg *config.Config, o table.Options) (*saslSettings, error) {
+func readSASL(cfg *config.Config, dns resolver.Resolver, o table.Options) (*saslSettings, error) {
 	s := &saslSettings{service: cfg.String("smtpd_sasl_service"), limit: cfg.Int("smtpd_sasl_response_limit"),
 		broken: cfg.Bool("broken_sasl_auth_clients")}
 	if !cfg.Bool("smtpd_sasl_auth_enable") {
 		return s, nil
 	}
 	var err error
-	if s.backend, err = openBackend(cfg, s.service, o); err != nil {
+	if s.backend, err = openBackend(cfg, dns, s.service, o); err != nil {
 		return nil, err
 	}
 	if s.options, s.must, err = securityOptions(cfg.List("smtpd_sasl_security_options")); err != nil {
@@ -75,7 +80,7 @@ func readSASL(cfg *config.Config, o table.Options) (*saslSettings, error) {
 }
 
 // openBackend opens what knows the users: smtpd_sasl_type.
-func openBackend(cfg *config.Config, service string, o table.Options) (sasl.Backend, error) {
+func openBackend(cfg *config.Config, dns resolver.Resolver, service string, o table.Options) (sasl.Backend, error) {
 	path := cfg.String("smtpd_sasl_path")
 	switch kind := cfg.String("smtpd_sasl_type"); kind {
 	case "dovecot":
@@ -87,7 +92,7 @@ func openBackend(cfg *config.Config, service string, o table.Options) (sasl.Back
 		}
 		return sasl.NewDovecot(path), nil
 	case "accounts":
-		tokens, err := readTokens(cfg)
+		tokens, err := readTokens(cfg, dns)
 		if err != nil {
 			return nil, err
 		}
@@ -95,7 +100,7 @@ func openBackend(cfg *config.Config, service string, o table.Options) (sasl.Back
 			Realm: cfg.String("smtpd_sasl_local_domain"), Tokens: tokens, Now: time.Now,
 			Failures: cfg.Int("account_failure_limit"), FailureTime: cfg.Duration("account_failure_time")}), nil
 	case "table":
-		tokens, err := readTokens(cfg)
+		tokens, err := readTokens(cfg, dns)
 		if err != nil {
 			return nil, err
 		}
@@ -125,20 +130,62 @@ func openBackend(cfg *config.Config, service string, o table.Options) (sasl.Back
 	}
 }
 
-// readTokens reads which OAuth tokens are accepted (OAUTHBEARER, XOAUTH2); nil is
-// none.
-func readTokens(cfg *config.Config) (sasl.TokenVerifier, error) {
+// readTokens reads which OAuth tokens are accepted (OAUTHBEARER, XOAUTH2): those that a key of
+// ours verifies, or those that an authorization server vouches for. nil is none. dns finds that
+// server.
+func readTokens(cfg *config.Config, dns resolver.Resolver) (sasl.TokenVerifier, error) {
 	keys := cfg.List("smtpd_sasl_token_keys")
-	if len(keys) == 0 {
+	introspection, userinfo := cfg.String("smtpd_sasl_token_introspection_url"), cfg.String("smtpd_sasl_token_userinfo_url")
+	switch {
+	case len(keys) == 0 && introspection == "" && userinfo == "":
 		return nil, nil
+	case len(keys) > 0 && introspection+userinfo != "", introspection != "" && userinfo != "":
+		return nil, errors.New("smtpd_sasl_token_keys, smtpd_sasl_token_introspection_url and smtpd_sasl_token_userinfo_url: only one of them may be set")
 	}
-	t, err := sasl.NewTokens(sasl.TokenOptions{Keys: keys, Issuer: cfg.String("smtpd_sasl_token_issuer"),
-		Audience: cfg.String("smtpd_sasl_token_audience"), Claim: cfg.String("smtpd_sasl_token_claim")})
+	expect := sasl.TokenOptions{Keys: keys, Issuer: cfg.String("smtpd_sasl_token_issuer"),
+		Audience: cfg.String("smtpd_sasl_token_audience"), Claim: cfg.String("smtpd_sasl_token_claim")}
+	if len(keys) > 0 {
+		t, err := sasl.NewTokens(expect)
+		if err != nil {
+			return nil, fmt.Errorf("smtpd_sasl_token_keys, _issuer, _audience, _claim: %w", err)
+		}
+		return t, nil
+	}
+	roots, err := readRoots(cfg.String("smtpd_sasl_token_CAfile"))
 	if err != nil {
-		return nil, fmt.Errorf("smtpd_sasl_token_keys, _issuer, _audience, _claim: %w", err)
+		return nil, fmt.Errorf("smtpd_sasl_token_CAfile: %w", err)
 	}
-	return t, nil
+	// The administrator names the server: it may be in a network of our own.
+	anywhere := func(context.Context, netip.Addr) (bool, error) { return true, nil }
+	e, err := sasl.NewTokenEndpoint(sasl.EndpointOptions{URL: introspection + userinfo, Userinfo: userinfo != "", TokenOptions: expect,
+		Scope: cfg.String("smtpd_sasl_token_scope"), Credentials: cfg.String("smtpd_sasl_token_credentials_file"),
+		Timeout: cfg.Duration("smtpd_sasl_token_timeout"), CacheTime: cfg.Duration("smtpd_sasl_token_cache_time"),
+		Client: webclient.New(webclient.Options{Resolver: dns, Allowed: anywhere, Roots: roots})})
+	if err != nil {
+		return nil, fmt.Errorf("OAuth tokens (smtpd_sasl_token_...): %w", err)
+	}
+	return e, nil
 }
+
+// readRoots reads the authorities in a file, or those of the system. It is done before the service
+// gives up its view of the file system.
+func readRoots(file string) (*x509.CertPool, error) {
+	if file == "" {
+		return x509.SystemCertPool()
+	}
+	text, err := smallfile.Read(file, maxRoots)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s: there is no certificate in it", file)
+	}
+	return pool, nil
+}
+
+// maxRoots bounds the file with authorities, in octets.
+const maxRoots = 4 << 20
 
 // securityOptions translates the words of Postfix's options: noplaintext and the
 // like are properties that a mechanism must not have, forward_secrecy and

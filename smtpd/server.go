@@ -187,7 +187,7 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.readExtensions(d.Config, d.Screen, d.Tables); err != nil {
+	if err := s.readExtensions(d.Config, d.DNS, d.Screen, d.Tables); err != nil {
 		return nil, err
 	}
 	s.router, s.foresee, s.spender = d.Router, d.Foresee, d.Spender
@@ -279,7 +279,7 @@ func (s *Server) ServeConn(_ context.Context, nc net.Conn) {
 // readExtensions reads what TLS, SASL, proxies and the content filter are told to
 // do. Unlike settings these are the same under stress: they hold keys, tables and
 // connections, which are opened once.
-func (s *Server) readExtensions(cfg *config.Config, screen bool, o table.Options) (err error) {
+func (s *Server) readExtensions(cfg *config.Config, dns resolver.Resolver, screen bool, o table.Options) (err error) {
 	if s.tlsSet, err = readTLS(cfg, s.log.Warning, o); err != nil {
 		return err
 	}
@@ -289,7 +289,7 @@ func (s *Server) readExtensions(cfg *config.Config, screen bool, o table.Options
 	if s.proxies, err = readProxies(cfg, screen, o); err != nil {
 		return err
 	}
-	s.sasl, err = readSASL(cfg, o)
+	s.sasl, err = readSASL(cfg, dns, o)
 	return err
 }
 

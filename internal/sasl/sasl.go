@@ -1,7 +1,7 @@
 // Package sasl authenticates clients of SMTP: the mechanisms PLAIN, LOGIN and
 // SCRAM-SHA-256 over a table of users, PLAIN and LOGIN over a table of accounts
-// with application passwords, OAUTHBEARER and XOAUTH2 with tokens
-// that an authorization server has signed, and any mechanism that a Dovecot
+// with application passwords, OAUTHBEARER and XOAUTH2 with tokens that an
+// authorization server has signed or vouches for, and any mechanism that a Dovecot
 // server knows, by relaying its steps.
 //
 // A Backend says which mechanisms there are and starts exchanges. An exchange
@@ -19,15 +19,16 @@
 // processors for other things. The table holds no passwords but what is needed to verify them
 // (RFC 5803, RFC 9106): who steals it must try passwords one by one. Failed logins of accounts are
 // counted by account and client, and after too many no more passwords are looked at. A token counts when
-// a configured key has signed it for this service; tokens are taken under TLS
-// only (RFC 7628 section 4).
+// a configured key has signed it for this service, or when the configured endpoint says
+// so, over TLS with a certificate that is verified; tokens are taken under TLS only
+// (RFC 7628 section 4).
 //
 // # Standards
 //
 //	RFC 4422 (SASL), RFC 4013 (SASLprep), RFC 4616 (PLAIN), RFC 5802 and RFC 7677 (SCRAM-SHA-256),
 //	RFC 9266 (tls-exporter), RFC 5929 (tls-server-end-point), RFC 5803 (how
 //	SCRAM secrets are written down), RFC 9106 (argon2id), RFC 7628 (OAUTHBEARER), RFC 7519 and RFC
-//	8725 (JWT), draft-murchison-sasl-login (LOGIN), the Dovecot authentication
+//	8725 (JWT), RFC 7662 (introspection), RFC 6750 (bearer tokens), draft-murchison-sasl-login (LOGIN), the Dovecot authentication
 //	protocol 1.1
 package sasl
 

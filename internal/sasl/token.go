@@ -237,11 +237,8 @@ func (t *Tokens) verify(token string, now time.Time) (user string, err error) {
 	case t.claim == "email" && c.EmailVerified != nil && !*c.EmailVerified:
 		return "", errors.New("token: its address is not verified")
 	}
-	if json.Unmarshal(all[t.claim], &user) != nil || user == "" {
-		return "", fmt.Errorf("token: no claim %s", t.claim)
-	}
-	if strings.ContainsFunc(user, func(r rune) bool { return r < ' ' || r == 127 }) {
-		return "", fmt.Errorf("token: claim %s has control characters", t.claim)
+	if user, err = userOf(all, t.claim); err != nil {
+		return "", fmt.Errorf("token: %w", err)
 	}
 	return user, nil
 }

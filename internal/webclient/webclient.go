@@ -18,6 +18,7 @@ package webclient
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -44,6 +45,8 @@ type Options struct {
 	// Allowed says of an address that is not public that sites may have it all the same. Nil: none may. It
 	// may be called concurrently.
 	Allowed func(ctx context.Context, addr netip.Addr) (bool, error)
+	// Roots are the authorities whose certificates count; nil: those of the system.
+	Roots *x509.CertPool
 }
 
 // New makes a client. It may be used concurrently, and needs no closing.
@@ -51,7 +54,7 @@ func New(o Options) *http.Client {
 	return &http.Client{
 		// What comes compressed could be any number of octets for nothing.
 		Transport: &http.Transport{DialContext: o.dial, DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
-			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}},
+			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: o.Roots}},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
