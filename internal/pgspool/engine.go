@@ -187,14 +187,11 @@ func (e *engine) Lease(n int) (first uint64, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.left < uint64(n) {
-		pool, err := e.store.readers()
-		if err != nil {
-			return 0, err
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), silentTime)
-		defer cancel()
 		var next int64
-		if err := pool.QueryRow(ctx, "SELECT nextval('message_number')").Scan(&next); err != nil {
+		err := e.store.ask(func(ctx context.Context, conn *pgx.Conn) error {
+			return conn.QueryRow(ctx, "SELECT nextval('message_number')").Scan(&next)
+		})
+		if err != nil {
 			return 0, fmt.Errorf("%w: message numbers: %w", queue.ErrSilent, clean(err))
 		}
 		x.next, x.left = uint64(next), numberStep

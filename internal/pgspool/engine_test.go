@@ -5,16 +5,15 @@ import (
 
 	"posthaste/internal/storage"
 	"posthaste/internal/storage/storagetest"
-	"posthaste/internal/testservers"
 )
 
 // The engine keeps what every engine promises. Package cleanup has the same test of the log.
 func TestEngine(t *testing.T) {
 	t.Parallel()
-	server := testservers.PostgreSQL(t, "GRANT CREATE ON DATABASE mail TO mail;")
+	server := newServer(t)
 	t.Run("suite", func(t *testing.T) {
 		storagetest.Run(t, func(t *testing.T) *storagetest.Queue {
-			st := databaseOn(t, server, 1).store("a")
+			st := newDatabase(t, server, 1).store("a")
 			return &storagetest.Queue{
 				Open: func() storage.Engine {
 					t.Helper()

@@ -3,44 +3,37 @@ package pgspool
 import (
 	"context"
 	"fmt"
-	"net/url"
-	"os"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"posthaste/internal/mail"
 	"posthaste/internal/storage"
 	"posthaste/internal/testservers"
 )
 
-// server is one that all tests of the package share: each has a schema of its own.
-var server struct {
-	once sync.Once
-	s    *testservers.Server
-	n    atomic.Int64
-}
+// schemas counts the schemas of the tests: each test has its own.
+var schemas atomic.Int64
 
 // A database is a schema with a queue in it.
 type database struct {
 	t   testing.TB
-	url string // of the account that owns it
+	url string
+}
+
+// newServer starts a server on which there can be queues.
+func newServer(t testing.TB, settings ...string) *testservers.Server {
+	t.Helper()
+	return testservers.PostgreSQL(t, "GRANT CREATE ON DATABASE mail TO mail;", append([]string{"max_connections=100"}, settings...)...)
 }
 
 // newDatabase makes a queue with so many shards.
-func newDatabase(t testing.TB, shards int) *database {
+func newDatabase(t testing.TB, s *testservers.Server, shards int) *database {
 	t.Helper()
-	s := testservers.PostgreSQL(t, "GRANT CREATE ON DATABASE mail TO mail;")
-	return databaseOn(t, s, shards)
-}
-
-func databaseOn(t testing.TB, s *testservers.Server, shards int) *database {
-	t.Helper()
-	d := &database{t: t, url: fmt.Sprintf("postgres://mail@%s/mail?search_path=q%d", s.Addr, server.n.Add(1))}
-	st := d.store("init")
-	if err := st.Init(t.Context(), shards, func(string) {}); err != nil {
+	d := &database{t: t, url: fmt.Sprintf("postgres://mail@%s/mail?search_path=q%d", s.Addr, schemas.Add(1))}
+	if err := d.store("init").Init(t.Context(), shards, func(string) {}); err != nil {
 		t.Fatal(err)
 	}
 	return d
@@ -60,14 +53,10 @@ func (d *database) store(node string) *Store {
 	return s
 }
 
-// open opens the queue for a node. It is closed with the test, if it has not been.
-func (s *Store) testOpen(t testing.TB, change ...func(*storage.Options)) (*engine, error) {
+// testOpen opens the queue for a node. It is closed with the test, if it has not been.
+func (s *Store) testOpen(t testing.TB) (*engine, error) {
 	t.Helper()
-	o := storage.Options{TempDir: t.TempDir(), InlineLimit: 128 << 10, PostDelay: 50 * time.Millisecond, Warn: t.Logf}
-	for _, f := range change {
-		f(&o)
-	}
-	en, err := s.Open(context.Background(), o)
+	en, err := s.Open(context.Background(), storage.Options{TempDir: t.TempDir(), InlineLimit: 128 << 10, PostDelay: 50 * time.Millisecond, Warn: t.Logf})
 	if err != nil {
 		return nil, err
 	}
@@ -76,6 +65,17 @@ func (s *Store) testOpen(t testing.TB, change ...func(*storage.Options)) (*engin
 	return e, nil
 }
 
+// mustOpen is testOpen for a queue that is free.
+func (s *Store) mustOpen(t testing.TB) *engine {
+	t.Helper()
+	e, err := s.testOpen(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// conn is a connection to look at the tables.
 func (d *database) conn() *pgx.Conn {
 	d.t.Helper()
 	c, err := d.store("look").connect(context.Background())
@@ -86,5 +86,47 @@ func (d *database) conn() *pgx.Conn {
 	return c
 }
 
-var _ = url.Parse
-var _ = os.Getenv
+// expire has all leases run out, as they do when their owners have been silent for long enough.
+func (d *database) expire() {
+	d.t.Helper()
+	if _, err := d.conn().Exec(d.t.Context(), "UPDATE lease SET until = '-infinity'"); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// message makes one with two recipients.
+func message(t testing.TB, en storage.Engine, content string) storage.Addition {
+	t.Helper()
+	n, err := en.Lease(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return messageOf(mail.MakeQueueID(time.Unix(1800000000, 0), n), content)
+}
+
+// messageOf is message with an ID.
+func messageOf(id mail.QueueID, content string) storage.Addition {
+	env := mail.Envelope{ID: id, Sender: "s@from.test", Size: int64(len(content))}
+	return storage.Addition{ID: id, Envelope: env.Append(nil), Recipients: mail.AppendRecipients(nil, []mail.Recipient{{Address: "a@to.test"}, {Address: "b@to.test"}}),
+		NRcpt: 2, Content: []byte(content)}
+}
+
+// put adds a message, and returns what Commit does.
+func put(t testing.TB, en storage.Engine, content string) (mail.QueueID, error) {
+	t.Helper()
+	b := en.NewBatch()
+	m := message(t, en, content)
+	b.Add(m)
+	return m.ID, en.Commit(b)
+}
+
+// leave asks for leave to deliver to the first recipient.
+func leave(en storage.Engine, id mail.QueueID) error {
+	b := en.NewBatch()
+	b.Apart()
+	b.Handed(id, []int{0}, "mx.to.test")
+	if err := en.Commit(b); err != nil {
+		return err
+	}
+	return b.Refused(0)
+}

@@ -127,25 +127,18 @@ func (r *reader) row(p rowAt, pos uint32, number uint64, body bool) (*fullRow, e
 
 // query has f ask for something in a segment.
 func (r *reader) query(p rowAt, f func(context.Context, *pgx.Conn) error) error {
-	pool, err := r.store.readers()
-	if err != nil {
+	err := r.store.ask(func(ctx context.Context, conn *pgx.Conn) error {
+		err := f(ctx, conn)
+		if sqlState(err) == undefinedTable {
+			return r.missing(ctx, conn, p)
+		}
 		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), readTime)
-	defer cancel()
-	conn, err := pool.Acquire(ctx)
-	if err != nil {
-		return fmt.Errorf("%w: %w", queue.ErrUnread, clean(err))
-	}
-	defer conn.Release()
-	err = f(ctx, conn.Conn())
+	})
 	switch state := sqlState(err); {
-	case err == nil:
-		return nil
+	case err == nil, errors.Is(err, queue.ErrStale), errors.Is(err, queue.ErrCorrupt):
+		return err
 	case errors.Is(err, pgx.ErrNoRows):
 		return fmt.Errorf("%w: no such row", queue.ErrStale)
-	case state == undefinedTable:
-		return r.missing(ctx, conn.Conn(), p)
 	case state == dataCorrupted, state == indexCorrupted:
 		return fmt.Errorf("%w: %w", queue.ErrCorrupt, clean(err))
 	}
@@ -159,7 +152,7 @@ func (r *reader) missing(ctx context.Context, conn *pgx.Conn, p rowAt) error {
 	err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM segment WHERE shard = $1 AND segno = $2)", int(p.shard), int64(p.seg)).Scan(&listed)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: %w", queue.ErrUnread, clean(err))
+		return err
 	case listed:
 		return fmt.Errorf("%w: table %s is missing", queue.ErrCorrupt, segmentTable(p.shard, p.seg))
 	}

@@ -171,6 +171,30 @@ func (s *Store) readers() (*pgxpool.Pool, error) {
 	return s.pool, nil
 }
 
+// ask has f ask for something over a connection of the pool, once more when that turns out to be lost: the
+// others in the pool are most often from before the server was started again, too.
+func (s *Store) ask(f func(context.Context, *pgx.Conn) error) error {
+	pool, err := s.readers()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), readTime)
+	defer cancel()
+	for again := false; ; again = true {
+		conn, err := pool.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		err = f(ctx, conn.Conn())
+		lost := conn.Conn().IsClosed()
+		conn.Release()
+		if err == nil || !lost || again {
+			return err
+		}
+		pool.Reset()
+	}
+}
+
 // Close implements storage.Store. Readers that it has given cannot read any more.
 func (s *Store) Close() {
 	s.mu.Lock()

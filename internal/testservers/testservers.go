@@ -160,6 +160,19 @@ func (s *Server) Stop() {
 	s.cmd = nil
 }
 
+// Kill ends all of the server's processes at once, as a power cut does, save that what it has written to the
+// operating system stays. It may be started again.
+func (s *Server) Kill() {
+	s.t.Helper()
+	syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
+	select {
+	case <-s.done:
+	case <-time.After(patience):
+		s.t.Fatalf("%s cannot be killed", s.args[0])
+	}
+	s.cmd = nil
+}
+
 // Pause has the server not answer, and keep its connections. When it returns
 // all of the server's threads stand still.
 func (s *Server) Pause() {
@@ -200,8 +213,8 @@ func (s *Server) Load(text string) {
 }
 
 // PostgreSQL starts a PostgreSQL server with a database "mail", a user
-// "mail" with the password "secret", and what text says in SQL.
-func PostgreSQL(t testing.TB, text string) *Server {
+// "mail" with the password "secret", and what text says in SQL. More settings may follow, name=value.
+func PostgreSQL(t testing.TB, text string, settings ...string) *Server {
 	t.Helper()
 	server, initdb, psql := program(t, "postgres"), program(t, "initdb"), program(t, "psql")
 	s := newServer(t, "postgres")
@@ -211,6 +224,9 @@ func PostgreSQL(t testing.TB, text string) *Server {
 	s.Socket = s.dir
 	s.args = []string{server, "-D", data, "-p", s.port(), "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=" + s.dir,
 		"-c", "fsync=off", "-c", "shared_buffers=8MB", "-c", "max_connections=30"}
+	for _, setting := range settings {
+		s.args = append(s.args, "-c", setting)
+	}
 	client := func(db string) *exec.Cmd {
 		return exec.Command(psql, "-h", s.dir, "-p", s.port(), "-U", "admin", "-d", db, "-v", "ON_ERROR_STOP=1", "-q")
 	}

@@ -1,0 +1,226 @@
+package pgspool
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/queue"
+	"posthaste/internal/storage"
+)
+
+// tidy has the cleaner do all that there is to do.
+func tidy(t *testing.T, e *engine) {
+	t.Helper()
+	for i := 0; ; i++ {
+		did, err := e.clean(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !did {
+			return
+		}
+		if i > 10000 {
+			t.Fatal("the cleaner does not come to an end")
+		}
+	}
+}
+
+// space is the octets of all segments, and of what is alive in them.
+func (e *engine) space() (bytes, alive int64, segments int) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	for _, sh := range e.shards {
+		for _, s := range sh.segs {
+			bytes, alive, segments = bytes+s.bytes, alive+s.live, segments+1
+		}
+	}
+	return bytes, alive, segments
+}
+
+// A month of mail, in small: most of it is gone at once, some is deferred many times and stays for long. What
+// is in the tables stays in proportion to what is alive, no row is ever changed or deleted, nothing that is alive is
+// lost, and nothing that has gone comes back.
+func TestMonth(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	st := d.store("a")
+	st.segmentSize = 48 << 10
+	e := st.mustOpen(t)
+	seed := crashSeed(t)
+	r := rand.New(rand.NewPCG(seed, 0))
+	alive := map[mail.QueueID]string{}
+	attempts := map[mail.QueueID]int{}
+	var order []mail.QueueID
+	most := 0
+	for day := range 60 {
+		b := e.NewBatch()
+		for range 40 {
+			m := message(t, e, fmt.Sprintf("%016x%0*d", r.Uint64(), r.IntN(4000), 0))
+			b.Add(m)
+			alive[m.ID] = string(m.Content)
+			order = append(order, m.ID)
+		}
+		if err := e.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+		b.Reset()
+		var stay []mail.QueueID
+		for _, id := range order {
+			switch p := r.IntN(100); {
+			case attempts[id] == 0 && p < 90 || p < 5:
+				b.Remove(id)
+				delete(alive, id)
+			case p < 30:
+				attempts[id]++
+				b.Update(id, queue.Change{Set: queue.SetQueue | queue.SetAttempts, Queue: queue.Deferred, Attempts: attempts[id], Outcomes: []mail.Outcome{{Rcpt: 0, Reason: "try again later"}}})
+				stay = append(stay, id)
+			default:
+				attempts[id]++
+				b.Handed(id, []int{r.IntN(2)}, "mx")
+				stay = append(stay, id)
+			}
+		}
+		order = stay
+		if err := e.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+		tidy(t, e)
+		bytes, live, segments := e.space()
+		if limit := 2*live + (slack+2)*st.segmentSize; bytes > limit {
+			t.Fatalf("day %d: %d octets in the tables, %d alive: over %d", day, bytes, live, limit)
+		}
+		most = max(most, segments)
+		if day%15 == 14 {
+			e.Close()
+			before := live
+			e = st.mustOpen(t)
+			if _, after, _ := e.space(); after < before*9/10 || after > before*11/10 {
+				t.Errorf("day %d: %d octets are alive after a start, %d before", day, after, before)
+			}
+		}
+		compare(t, e, alive)
+	}
+	e.mu.RLock()
+	last := e.home.nextSeg
+	e.mu.RUnlock()
+	if int(last) < 2*most {
+		t.Errorf("%d segments were used in all, %d at once: nothing was cleaned", last, most)
+	}
+	var changed int64
+	err := d.conn().QueryRow(t.Context(), "SELECT coalesce(sum(n_tup_upd + n_tup_del), 0)::bigint FROM pg_stat_user_tables WHERE relname LIKE 'seg\\_%' AND schemaname = current_schema()").Scan(&changed)
+	if err != nil || changed != 0 {
+		t.Errorf("%d rows were changed or deleted, %v", changed, err)
+	}
+}
+
+// compare fails the test when the queue is not what alive says.
+func compare(t *testing.T, e *engine, alive map[mail.QueueID]string) {
+	t.Helper()
+	rd := e.store.Reader()
+	n := 0
+	for en := range e.Entries {
+		n++
+		want, ok := alive[en.ID]
+		if !ok {
+			t.Fatalf("%s has come back", en.ID)
+		}
+		read(t, rd, en, want)
+	}
+	if n != len(alive) {
+		t.Fatalf("%d messages, want %d", n, len(alive))
+	}
+}
+
+// read compares the content of a message.
+func read(t *testing.T, rd storage.Reader, en queue.Entry, want string) {
+	t.Helper()
+	stored, err := rd.Read(en.Ref, en.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := stored.Content()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if got, err := io.ReadAll(c); err != nil || string(got) != want {
+		t.Fatalf("%s: %d octets, want %d: %v", en.ID, len(got), len(want), err)
+	}
+	if rcpts, err := stored.Recipients(0, -1); err != nil || len(rcpts) != 2 {
+		t.Fatalf("%s: %d recipients, %v", en.ID, len(rcpts), err)
+	}
+}
+
+// Long content is copied when its segment is emptied; who reads it meanwhile reads on.
+func TestLongContentMoves(t *testing.T) {
+	t.Parallel()
+	st := newDatabase(t, newServer(t), 1).store("a")
+	st.segmentSize = 64 << 10
+	e := st.mustOpen(t)
+	b := e.NewBatch()
+	text := strings.Repeat("0123456789abcdef", 60000)
+	f, err := e.NewFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(f, text)
+	m := message(t, e, "")
+	m.Content, m.File = nil, f
+	b.Add(m)
+	if err := e.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	_, number, _ := m.ID.Parse() // it is one that we made
+	rd := st.Reader()
+	en, _ := e.Locate(m.ID)
+	before, err := rd.Content(en.Ref, m.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.CopyN(io.Discard, before, 1000); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 { // the segment is the head no more
+		if _, err := put(t, e, strings.Repeat("x", 70000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e.mu.RLock()
+	old := e.idx.big[number]
+	e.mu.RUnlock()
+	if err := e.order(&copying{shard: e.home, victim: old.seg, numbers: []uint64{number}}); err != nil {
+		t.Fatal(err)
+	}
+	e.mu.RLock()
+	now := e.idx.big[number]
+	e.mu.RUnlock()
+	if now.seg == old.seg {
+		t.Fatal("it has not moved")
+	}
+	tidy(t, e)
+	rest, err := io.ReadAll(before)
+	if err != nil || string(rest) != text[1000:] {
+		t.Errorf("the reader of before got %d octets, %v", len(rest), err)
+	}
+	before.Close()
+	en, _ = e.Locate(m.ID)
+	read(t, rd, en, text)
+	e.mu.Lock()
+	e.home.segs[old.seg].read -= int64(readGrace) // it is later
+	e.mu.Unlock()
+	tidy(t, e)
+	e.mu.RLock()
+	_, there := e.home.segs[old.seg]
+	e.mu.RUnlock()
+	if there {
+		t.Error("the emptied segment is kept for ever")
+	}
+	e.Close()
+	e = st.mustOpen(t)
+	en, _ = e.Locate(m.ID)
+	read(t, rd, en, text)
+}

@@ -1,0 +1,257 @@
+package pgspool
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/queue"
+	"posthaste/internal/storage"
+	"posthaste/internal/testwait"
+)
+
+// One node owns the queue. Another gets it when the lease has run out, and then the former owner can
+// record nothing any more, and gets no leave to deliver.
+func TestTakeover(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	a := d.store("a").mustOpen(t)
+	first, err := put(t, a, "one")
+	second, err2 := put(t, a, "two")
+	if err = errors.Join(err, err2, leave(a, first)); err != nil {
+		t.Fatal(err)
+	}
+	late, third := a.NewBatch(), message(t, a, "three")
+	if _, err := d.store("b").testOpen(t); !errors.Is(err, queue.ErrNotOurs) || !strings.Contains(err.Error(), "a has it") {
+		t.Fatalf("while a lives: %v", err)
+	}
+	a.stop() // it does not renew its lease any more, as when it hangs
+	d.expire()
+	b := d.store("b").mustOpen(t)
+	r := b.Recovery()
+	if len(r.InDoubt) != 1 || r.InDoubt[0].ID != first || !slices.Equal(r.InDoubt[0].Rcpts, []int{0}) || !r.Exact || !strings.Contains(r.Summary, "took over the queue from a: 2 messages") {
+		t.Errorf("%+v", r)
+	}
+	if err := leave(a, second); !errors.Is(err, queue.ErrNotOurs) {
+		t.Errorf("leave to deliver: %v", err)
+	}
+	late.Reset()
+	late.Add(third)
+	if err := a.Commit(late); !errors.Is(err, queue.ErrNotOurs) {
+		t.Errorf("a message: %v", err)
+	}
+	select {
+	case <-a.Broken():
+	default:
+		t.Error("it does not say that it has ended")
+	}
+	n := 0
+	for range b.Entries {
+		n++
+	}
+	if n != 2 {
+		t.Errorf("%d messages", n)
+	}
+	var got []Doubt
+	if err := d.store("look").EachDoubt(t.Context(), func(x *Doubt) error { got = append(got, *x); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 1 || got[0].ID != string(first) || got[0].Recipient != 0 || got[0].Node != "b" || got[0].LostBy != "a" || got[0].Nexthop != "mx.to.test" {
+		t.Errorf("%+v", got)
+	}
+	// The successor of a process on the same node has it at once.
+	b.Close()
+	if b, err = d.store("b").testOpen(t); err != nil {
+		t.Fatal(err)
+	}
+	b.Close()
+}
+
+// A node that hears that its lease was not renewed stops by itself, and says so.
+func TestLeaseLost(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	a := d.store("a").mustOpen(t)
+	d.expire()
+	if _, err := put(t, d.store("b").mustOpen(t), "x"); err != nil {
+		t.Fatal(err)
+	}
+	<-a.Broken()
+	if err := a.Err(); !errors.Is(err, queue.ErrNotOurs) {
+		t.Error(err)
+	}
+}
+
+// Without a good lease nobody gets leave to deliver, although the database still lets it be recorded; and
+// with the next renewal, all who wait.
+func TestNoLeaveWithoutLease(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	for _, planted := range []bool{false, true} {
+		st := d.store("a")
+		st.plant.noLease = planted
+		a := st.mustOpen(t)
+		a.stop()
+		id, err := put(t, a, "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.lease.mu.Lock()
+		a.lease.renewed = time.Now().Add(-leaseTime) // which is when it runs out
+		a.lease.mu.Unlock()
+		got := make(chan error, 1)
+		b := a.NewBatch()
+		b.Apart()
+		b.Handed(id, []int{0}, "x")
+		a.Post(b, func(err error) { got <- err })
+		a.Hurry()
+		testwait.Until(t, "it is recorded", func() bool { return len(a.InHand(id, []int{0})) == 1 })
+		if err := a.Silent(); !errors.Is(err, queue.ErrSilent) {
+			t.Errorf("new mail: %v", err)
+		}
+		given := false
+		if planted {
+			testwait.Until(t, "the fault shows", func() bool { given = len(got) == 1; return given })
+		} else if given = len(got) == 1; given {
+			t.Error("leave was given without a lease")
+		}
+		if !given {
+			for _, r := range a.lease.extend(time.Now()) {
+				r.finish(nil)
+			}
+			if err := <-got; err != nil {
+				t.Error(err)
+			}
+		}
+		a.Close()
+	}
+}
+
+// fenced has a node go on that has lost its shard, and returns a message that it was told is queued, and
+// that the new owner does not know: it would never be delivered.
+func fenced(t *testing.T, d *database, p plant) (lost bool) {
+	old := d.store("old")
+	old.plant = p
+	a := old.mustOpen(t)
+	a.stop()
+	d.expire()
+	b := d.store("new").mustOpen(t)
+	id, err := put(t, a, "x")
+	if err != nil {
+		return false
+	}
+	_, found := b.Locate(id)
+	b.Close()
+	b = d.store("new").mustOpen(t)
+	defer b.Close()
+	_, later := b.Locate(id)
+	return !found || !later
+}
+
+// What fences a former owner off is the look at the epoch, and nothing else: without it, mail is lost.
+func TestEpoch(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	if fenced(t, newDatabase(t, s, 1), plant{}) {
+		t.Error("a node that had lost its shard was told that a message is queued")
+	}
+	if !fenced(t, newDatabase(t, s, 1), plant{noEpoch: true}) {
+		t.Error("the test does not notice that the epoch is not looked at")
+	}
+}
+
+// A transaction of a node that hangs, which has locked the shard's row, does not keep the others from taking it
+// over.
+func TestTakeoverFromHung(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	a := d.store("a").mustOpen(t)
+	a.stop()
+	sh := a.owned()
+	hung, err := d.store("a").connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hung.Close(context.Background())
+	if rows, err := run(t.Context(), hung, a.store.beginSQL(sh)); rows != 1 || err != nil {
+		t.Fatal(rows, err)
+	}
+	if _, err := d.store("b").testOpen(t); err == nil {
+		t.Fatal("it was taken over while the lease is good")
+	}
+	// The row of the lease is not locked, only the shard's.
+	d.expire()
+	d.store("b").mustOpen(t)
+	if _, err := run(t.Context(), hung, "COMMIT"); err == nil {
+		t.Error("the former owner's transaction went on")
+	}
+}
+
+// Two installations of one name do not take the queue from each other for ever: the second is refused.
+func TestSameName(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	d.store("a").mustOpen(t)
+	other := d.store("a")
+	other.instance = "elsewhere:/q"
+	if _, err := other.testOpen(t); err == nil || errors.Is(err, queue.ErrNotOurs) || errors.Is(err, queue.ErrBroken) || !strings.Contains(err.Error(), "another installation has this name") {
+		t.Error(err)
+	}
+}
+
+// A database without a queue, or of another version, is for a person to mend; one that does not answer
+// is not.
+func TestOpenErrors(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	d := newDatabase(t, s, 1)
+	passes := func(err error) bool { return errors.Is(err, queue.ErrBroken) || errors.Is(err, queue.ErrNotOurs) }
+	empty := &database{t: t, url: strings.Replace(d.url, "search_path=", "search_path=none", 1)}
+	if _, err := empty.store("a").testOpen(t); !errors.Is(err, errNoSchema) || passes(err) {
+		t.Errorf("no tables: %v", err)
+	}
+	if err := d.store("a").Init(t.Context(), 1, func(string) {}); err == nil || !strings.Contains(err.Error(), "has a queue already") {
+		t.Errorf("a second init: %v", err)
+	}
+	wrong := d.store("a")
+	wrong.config.Password = "wrong"
+	if _, err := wrong.testOpen(t); !passes(err) || strings.Contains(err.Error(), "secret") {
+		t.Errorf("a wrong password: %v", err)
+	}
+	if _, err := d.conn().Exec(t.Context(), "UPDATE version SET number = 99"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.store("a").testOpen(t); err == nil || passes(err) || !strings.Contains(err.Error(), "version 99") {
+		t.Errorf("another version: %v", err)
+	}
+	s.Stop()
+	if _, err := d.store("a").testOpen(t); !passes(err) || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("no server: %v", err)
+	}
+}
+
+// The URL is checked without saying what is in it.
+func TestURL(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"":                                    "want postgres://",
+		"mysql://u@h/d":                       "want postgres://",
+		"postgres://u@h:x/d":                  "want postgres://",
+		"postgres://u:topsecret@h/d":          "password does not belong",
+		"postgres://u@h/d?password=topsecret": "password does not belong",
+		"postgres://u@h/d?sslmode=never":      "want postgres://",
+	} {
+		if _, err := parseURL(url); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "topsecret") {
+			t.Errorf("%s: %v", url, err)
+		}
+	}
+	c, err := parseURL("postgres://u@h1,h2:6432/d?sslmode=disable")
+	if err != nil || c.RuntimeParams["search_path"] != "posthaste" || len(c.Fallbacks) != 1 || c.Fallbacks[0].Port != 6432 || c.ValidateConnect == nil {
+		t.Errorf("%+v %v", c, err)
+	}
+}
+
+var _ storage.Store = (*Store)(nil)
