@@ -12,6 +12,8 @@ import (
 // books of its mail systems are audited: of all that they have accepted, by their logs, each recipient must have an
 // outcome or be in the queue.
 var exempt = map[string]string{
+	"TestCluster":            killed,
+	"TestClusterNodeHangs":   "what one node has accepted the other has delivered, and logged",
 	"TestDoubtful":           killed,
 	"TestKill":               killed,
 	"TestKillAll":            killed,

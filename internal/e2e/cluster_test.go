@@ -1,0 +1,242 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"posthaste/internal/testservers"
+	"posthaste/internal/testwait"
+)
+
+var buildPG = sync.OnceValue(func() error { return buildAside("posthaste-pg") })
+
+// A cluster is a database, and the settings of nodes that share it.
+type cluster struct {
+	t      *testing.T
+	server *testservers.Server
+	next   *sink
+	main   string // what all nodes have
+}
+
+// newCluster makes a database with a queue of so many shards.
+func newCluster(t *testing.T, next *sink, shards int) *cluster {
+	t.Helper()
+	if err := buildPG(); err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{t: t, next: next, server: testservers.PostgreSQL(t, "GRANT CREATE ON DATABASE mail TO mail;", "max_connections=100")}
+	c.main = fmt.Sprintf(`spool_type = postgresql
+spool_postgresql_url = postgres://mail@%s/mail?sslmode=disable
+spool_postgresql_password_file = {dir}/password
+daemon_directory = {bin}
+`, c.server.Addr) + next.relayhost() + quick
+	first := c.node("init")
+	out, status := first.tool(nil, "cluster", "init", "-n", fmt.Sprint(shards))
+	if status != 0 || !strings.Contains(out, "CREATE TABLE shard") {
+		t.Fatalf("cluster init: status %d\n%s", status, out)
+	}
+	if out, status := first.tool(nil, "cluster", "init"); status != 69 || !strings.Contains(out, "has a queue already") {
+		t.Errorf("a second init: status %d, %s", status, out)
+	}
+	return c
+}
+
+// node makes a node, which is not started.
+func (c *cluster) node(name string) *system {
+	s := newSystem(c.t, options{main: c.main + "cluster_node_name = " + name + "\n", unstarted: true})
+	s.write("password", "secret\n")
+	return s
+}
+
+// doubtful is the queue IDs that "posthaste cluster doubtful" lists.
+func doubtfulIn(t *testing.T, s *system) map[string]bool {
+	t.Helper()
+	out, status := s.tool(nil, "cluster", "doubtful", "-j")
+	if status != 0 {
+		t.Fatalf("cluster doubtful: status %d\n%s", status, out)
+	}
+	list := map[string]bool{}
+	for line := range strings.Lines(out) {
+		var d struct{ ID string }
+		if err := json.Unmarshal([]byte(line), &d); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		list[d.ID] = true
+	}
+	return list
+}
+
+// repeatedWithin fails the test when a message arrived more than once that is not in list.
+func repeatedWithin(t *testing.T, next *sink, list map[string]bool) {
+	t.Helper()
+	ids := map[string][]string{}
+	for _, m := range next.received() {
+		subject := regexp.MustCompile(`(?m)^Subject: load-\d+-\d+$`).FindString(m.data)
+		id := regexp.MustCompile(`\bid ([0-9A-Za-z]+)`).FindStringSubmatch(m.data)
+		if subject != "" && id != nil {
+			ids[subject] = append(ids[subject], id[1])
+		}
+	}
+	twice := 0
+	for subject, l := range ids {
+		if len(l) > 1 {
+			twice++
+			if !list[l[0]] {
+				t.Errorf("%s arrived %d times, and is not doubtful: %v", subject, len(l), l)
+			}
+		}
+	}
+	t.Logf("%d messages, %d of them twice, %d doubtful", len(ids), twice, len(list))
+}
+
+// Two nodes share a queue. One serves; the other refuses mail, at once, until the first is killed under load: then
+// it takes the queue over. Nothing that was acknowledged is lost, and nothing arrives twice but what is listed as
+// doubtful. The first, started again, stands by.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, nil)
+	c := newCluster(t, next, 1)
+	a, b := c.node("a"), c.node("b")
+	a.start()
+	a.mustSend("a@from.test", []string{"b@to.test"}, "Subject: first\n\nx\n")
+	testwait.Until(t, "mail goes through", func() bool { return len(next.received()) == 1 })
+	b.start()
+	b.waitLog("standing by, mail is refused: .*: a has it")
+	if err := b.send("a@from.test", []string{"b@to.test"}, "x"); replyCode(err) != 451 {
+		t.Errorf("the standby answers %v", err)
+	}
+	load := startLoad(a, 6)
+	load.waitAccepted(100)
+	killed := time.Now()
+	a.killAll()
+	load.end()
+	before := len(next.received())
+	b.waitLog("took over the queue from a")
+	b.eventually("deliveries go on", func() bool {
+		return len(next.received()) > before || strings.Contains(b.log(), "took over the queue from a: 0 messages")
+	})
+	t.Logf("first delivery %v after the death of the other node", time.Since(killed).Round(time.Millisecond))
+	b.allArrived(next, load)
+	repeatedWithin(t, next, doubtfulIn(t, b))
+	b.mustSend("a@from.test", []string{"b@to.test"}, "Subject: later\n\nx\n")
+
+	a.start()
+	a.waitLog("standing by, mail is refused: .*: b has it")
+	out, status := a.tool(nil, "cluster", "status")
+	if status != 0 || !strings.Contains(out, "shard 1: b, for ") || !strings.Contains(out, "node a: seen ") || !strings.Contains(out, "no standby is synchronous") {
+		t.Errorf("status %d: %s", status, out)
+	}
+}
+
+// A node that is stopped for longer than its lease lasts, and goes on, gets no leave to deliver what the other
+// has, and takes no mail.
+func TestClusterNodeHangs(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, nil)
+	c := newCluster(t, next, 1)
+	a, b := c.node("a"), c.node("b")
+	a.start()
+	b.start()
+	load := startLoad(a, 6)
+	load.waitAccepted(60)
+	hung := a.processes()
+	for _, pid := range hung {
+		syscall.Kill(pid, syscall.SIGSTOP)
+	}
+	b.waitLog("took over the queue from a")
+	for _, pid := range hung {
+		syscall.Kill(pid, syscall.SIGCONT)
+	}
+	a.waitLog("standing by, mail is refused: .*: b has it")
+	load.end()
+	b.allArrived(next, load)
+	if err := a.send("a@from.test", []string{"b@to.test"}, "x"); replyCode(err) != 451 {
+		t.Errorf("the node that lost the queue answers %v", err)
+	}
+	repeatedWithin(t, next, doubtfulIn(t, b))
+}
+
+// The commands on the queue work on the node that owns it, and say why they do not where that is so.
+func TestClusterTools(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, func(line string) string {
+		if strings.HasPrefix(line, "RCPT") {
+			return "450 4.2.0 later"
+		}
+		return ""
+	})
+	c := newCluster(t, next, 1)
+	a := c.node("a")
+	a.start()
+	long := strings.Repeat("a line of some length, of which there are many\n", 10000)
+	a.mustSend("a@from.test", []string{"b@to.test"}, "Subject: short\n\nthe body of a message\n")
+	a.mustSend("a@from.test", []string{"b@to.test"}, "Subject: long\n\n"+long)
+	lines := a.waitLogN(`to=<b@to\.test>.*status=deferred`, 2)
+	ids := map[string]bool{}
+	for _, l := range lines {
+		ids[queueID.FindStringSubmatch(l)[1]] = true
+	}
+	listed, status := a.tool(nil, "mailq")
+	if status != 0 || !strings.Contains(listed, "in 2 Requests") {
+		t.Errorf("mailq: status %d\n%s", status, listed)
+	}
+	found := 0
+	for id := range ids {
+		out, status := a.tool(nil, "postcat", "-q", id)
+		if status != 0 || !strings.Contains(out, "sender: a@from.test") {
+			t.Errorf("postcat: status %d\n%s", status, out)
+		}
+		if strings.Contains(out, "the body of a message") || strings.Count(out, "a line of some length") == 10000 {
+			found++
+		}
+	}
+	if found != 2 {
+		t.Error("postcat has not shown both messages")
+	}
+	if out, status := a.tool(nil, "qshape", "deferred"); status != 0 || !strings.Contains(out, "to.test") {
+		t.Errorf("qshape: status %d\n%s", status, out)
+	}
+	if out, status := a.tool(nil, "spool", "check"); status != 69 || !strings.Contains(out, "is for spool_type = log") {
+		t.Errorf("spool check: status %d\n%s", status, out)
+	}
+	for id := range ids {
+		if out, status := a.tool(nil, "postsuper", "-d", id); status != 0 {
+			t.Errorf("postsuper: status %d\n%s", status, out)
+		}
+	}
+	a.eventually("the queue is empty", func() bool {
+		out, _ := a.tool(nil, "mailq")
+		return strings.Contains(out, "Mail queue is empty")
+	})
+	a.mustSend("a@from.test", []string{"b@to.test"}, "Subject: stays\n\nx\n")
+	a.stop()
+	if out, status := a.tool(nil, "mailq"); status != 69 || !strings.Contains(out, "is for spool_type = log") {
+		t.Errorf("mailq of a mail system that is down: status %d\n%s", status, out)
+	}
+}
+
+// While the database is away mail is refused at once and nothing is lost; when it is back everything goes on by
+// itself.
+func TestClusterDatabaseAway(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, nil)
+	c := newCluster(t, next, 1)
+	a := c.node("a")
+	a.start()
+	load := startLoad(a, 6)
+	load.waitAccepted(60)
+	c.server.Kill()
+	a.eventually("mail is refused", func() bool { return replyCode(a.send("a@from.test", []string{"b@to.test"}, "x")) == 451 })
+	c.server.Start()
+	accepted := load.count.Load()
+	a.eventually("mail is taken again", func() bool { return load.count.Load() > accepted+20 })
+	load.end()
+	a.allArrived(next, load)
+	repeatedWithin(t, next, doubtfulIn(t, a))
+}
