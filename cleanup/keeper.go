@@ -57,7 +57,7 @@ type keeper struct {
 	open   func() (engine, error)
 	tell   func(ctx context.Context, report string) // has postmaster told what damage a start has found, while the spool is served
 	server func(engine) *server
-	begin  func(engine) // told of each spool before it is served, with its report; nil: nobody is
+	found  func(engine, recovery) // told of each spool before it is served, with its report, and of mail that comes into it from another node; nil: nobody is
 	// leaving is closed when the process is to retire, and retire has it do so. The
 	// moment is chosen so that no message is on its way that takes its time: from then
 	// until the successor serves, nobody else can bring mail. stopping is closed when the
@@ -66,6 +66,7 @@ type keeper struct {
 	retire   func()
 	stopping <-chan struct{}
 	drain    time.Duration          // instead of retireDrain; 0: that
+	serving  atomic.Pointer[server] // of the engine; nil while there is none
 	engine   atomic.Pointer[engine] // nil while there is none
 }
 
@@ -84,8 +85,8 @@ func (k *keeper) run(ctx context.Context) error {
 		// back off from starting the service.
 		k.used()
 		k.announce(en.Recovery())
-		if k.begin != nil {
-			k.begin(en)
+		if k.found != nil {
+			k.found(en, en.Recovery())
 		}
 		k.engine.Store(&en)
 		err = k.serve(ctx, en)
@@ -102,7 +103,11 @@ func (k *keeper) run(ctx context.Context) error {
 			return nil // the successor will open it; the log has why this one could not be written
 		}
 		if broken != nil {
-			k.log.Error("the queue cannot be written any more, and is opened again: %v", broken)
+			if errors.Is(broken, queue.ErrNotOurs) {
+				k.log.Warning("the queue is given up: %v", broken) // another node has it, or is to have it
+			} else {
+				k.log.Error("the queue cannot be written any more, and is opened again: %v", broken)
+			}
 			en, err = k.open()
 		}
 	}
@@ -125,6 +130,18 @@ func (k *keeper) announce(r recovery) {
 	}
 	if r.MoreUnanswered > 0 {
 		k.log.Warning("%d more messages are in the queue whose clients may have been told 451, or nothing", r.MoreUnanswered)
+	}
+}
+
+// adopted takes in that mail of another node has come into the queue while it was open. The queue manager is told
+// the queue once more: it knows how to deal with that, since cleanup may die at any time.
+func (k *keeper) adopted(r recovery) {
+	k.announce(r)
+	if en := k.engine.Load(); en != nil && k.found != nil {
+		k.found(*en, r)
+	}
+	if s := k.serving.Load(); s != nil {
+		s.tellAgain()
 	}
 }
 
@@ -157,6 +174,8 @@ func (k *keeper) serve(ctx context.Context, en engine) error {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	s := k.server(en)
+	k.serving.Store(s)
+	defer k.serving.Store(nil)
 	var watching sync.WaitGroup
 	watching.Go(func() { k.watch(serving, stop, en, s) })
 	// Scrubbing goes on only while the spool is served: a broken one is left

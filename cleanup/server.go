@@ -263,6 +263,17 @@ func (s *server) attach(c *ipc.Conn, r *ipc.Request) {
 	})
 }
 
+// tellAgain has the queue manager attach once more, which tells it the whole queue. What it has under way goes
+// on meanwhile.
+func (s *server) tellAgain() {
+	s.mu.Lock()
+	c := s.qmgr
+	s.mu.Unlock()
+	if c != nil {
+		c.Close()
+	}
+}
+
 // closed takes in that a connection is gone. Messages of which it has not brought the end
 // are given up: they were never acknowledged.
 func (s *server) closed(c *ipc.Conn) {

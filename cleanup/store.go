@@ -26,7 +26,9 @@ type store struct {
 	// Where the list of doubtful messages is kept.
 	files vfs.FS
 	dir   string
-	exact bool // deliveries are recorded before they are made
+	// adopted is told of mail of another node that has come into the open queue; it is set before open is called.
+	adopted func(recovery)
+	exact   bool // deliveries are recorded before they are made
 }
 
 // newStore prepares what spool_type names. It is called before the process is confined: it reads
@@ -47,7 +49,8 @@ func (st *store) useProgram(env *service.Env) error {
 		return err
 	}
 	cfg := env.Config
-	o := storage.Options{TempDir: st.dir, InlineLimit: int(cfg.Bytes("spool_inline_limit")), PostDelay: cfg.Duration("spool_commit_delay"), Warn: env.Log.Warning}
+	o := storage.Options{TempDir: st.dir, InlineLimit: int(cfg.Bytes("spool_inline_limit")), PostDelay: cfg.Duration("spool_commit_delay"), Warn: env.Log.Warning,
+		Adopted: func(r recovery) { st.adopted(r) }}
 	st.await = env.Await
 	// Each attempt tries to become the owner; until then all mail is refused.
 	st.open = func(ctx context.Context) (engine, error) { return made.Open(ctx, o) }

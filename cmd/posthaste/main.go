@@ -248,7 +248,7 @@ const ownCommands = `  explain ID|DESTINATION ... say why a message is still in 
   domain add|rotate|check|records ...
                              manage a mail domain: its settings, keys and DNS records
   token add|list|remove      make and remove tokens for programs that use HTTP
-  cluster init|status|doubtful
+  cluster init|status|doubtful|drain|undrain
                              make the database for a queue that several nodes share; show the nodes
   dmarc report [FILE ...]    read DMARC and TLS reports: who sends in your domains' names
   setup site|relay|null-client|backup-mx|sender

@@ -4,6 +4,8 @@
 //	posthaste cluster init [-n SHARDS]
 //	posthaste cluster status [-j]
 //	posthaste cluster doubtful [-j]
+//	posthaste cluster drain [NODE]
+//	posthaste cluster undrain [NODE]
 //
 // init makes the tables, and prints each statement before it is carried out. The account in
 // spool_postgresql_url must be allowed to make a schema, or to make tables in one that is there. It is done once, and
@@ -14,6 +16,10 @@
 //
 // doubtful lists deliveries that may have been made twice: those that were under way when a node lost its part of
 // the queue.
+//
+// drain has a node, this one if none is named, give up its parts of the queue to the others, and waits until it
+// has. It takes no mail from then on, and can be stopped, for an upgrade say. Deliveries under way may take
+// 30 seconds; those that take longer are doubtful. undrain ends that: the node takes its share again.
 //
 // # Parameters
 //
@@ -43,14 +49,15 @@ import (
 	"posthaste/internal/pgspool"
 )
 
-const usage = "usage: %s [-c config_dir] init [-n shards] | status [-j] | doubtful [-j]"
+const usage = "usage: %s [-c config_dir] init [-n shards] | status [-j] | doubtful [-j] | drain [node] | undrain [node]"
 
-// patience bounds the command.
-const patience = 30 * time.Second
+// patience bounds the command. A node that is drained has 30 seconds for its deliveries.
+const patience = 60 * time.Second
 
 type command struct {
 	cli.Tool
 	store *pgspool.Store
+	node  string // cluster_node_name
 	out   *cli.ErrWriter
 }
 
@@ -78,8 +85,11 @@ func (c *command) run(args []string) error {
 		dir = o.Value
 	}
 	verb := rest[0]
-	letters := map[string]string{"init": "n:", "status": "j", "doubtful": "j"}[verb]
-	if opts, rest, err = cli.Getopt(rest[1:], letters); err != nil || len(rest) > 0 || letters == "" {
+	letters, known := map[string]string{"init": "n:", "status": "j", "doubtful": "j", "drain": "", "undrain": ""}[verb]
+	if opts, rest, err = cli.Getopt(rest[1:], letters); err != nil || !known {
+		return wrong
+	}
+	if drains := verb == "drain" || verb == "undrain"; len(rest) > 1 || len(rest) == 1 && !drains {
 		return wrong
 	}
 	shards, asJSON := 1, false
@@ -101,6 +111,9 @@ func (c *command) run(args []string) error {
 		return cli.Errorf(cli.ExitConfig, "%w", err)
 	}
 	defer c.store.Close()
+	if c.node = cfg.String("cluster_node_name"); len(rest) == 1 {
+		c.node = rest[0]
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	switch verb {
@@ -110,6 +123,10 @@ func (c *command) run(args []string) error {
 		err = c.status(ctx, asJSON)
 	case "doubtful":
 		err = c.doubtful(ctx, asJSON)
+	case "drain":
+		err = c.drain(ctx)
+	case "undrain":
+		err = c.store.Drain(ctx, c.node, false)
 	}
 	if err != nil {
 		return cli.Errorf(cli.ExitUnavailable, "%w", err)
@@ -131,7 +148,11 @@ func (c *command) status(ctx context.Context, asJSON bool) error {
 		c.Warn("no standby is synchronous: what is queued is on the disk of one server")
 	}
 	for _, n := range st.Nodes {
-		fmt.Fprintf(c.out, "node %s: seen %v ago\n", clean(n.Name), n.Seen.Round(100*time.Millisecond))
+		drained := ""
+		if n.Drained {
+			drained = ", drained"
+		}
+		fmt.Fprintf(c.out, "node %s: seen %v ago%s\n", clean(n.Name), n.Seen.Round(100*time.Millisecond), drained)
 	}
 	for _, s := range st.Shards {
 		switch {
@@ -148,6 +169,36 @@ func (c *command) status(ctx context.Context, asJSON bool) error {
 	}
 	return nil
 }
+
+// drain has the node give up what it has, and waits until it has.
+func (c *command) drain(ctx context.Context) error {
+	if err := c.store.Drain(ctx, c.node, true); err != nil {
+		return err
+	}
+	for {
+		st, err := c.store.Status(ctx)
+		if err != nil {
+			return err
+		}
+		left := 0
+		for _, s := range st.Shards {
+			if s.Node == c.node && s.Lease > 0 {
+				left++
+			}
+		}
+		if left == 0 {
+			return nil
+		}
+		select {
+		case <-time.After(drainPoll):
+		case <-ctx.Done():
+			return fmt.Errorf("node %s still has %d shards; it goes on giving them up", clean(c.node), left)
+		}
+	}
+}
+
+// drainPoll is how often it is looked whether a node has given up what it had.
+const drainPoll = 200 * time.Millisecond
 
 // doubtful lists deliveries that may have been made twice.
 func (c *command) doubtful(ctx context.Context, asJSON bool) error {

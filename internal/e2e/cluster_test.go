@@ -240,3 +240,56 @@ func TestClusterDatabaseAway(t *testing.T) {
 	a.allArrived(next, load)
 	repeatedWithin(t, next, doubtfulIn(t, a))
 }
+
+// Two nodes that have a part of the queue each take mail at the same time. When one is killed under load, the other
+// adopts its part and goes on with its own all the while. The one that died gets a share again when it is back, and
+// can be drained.
+func TestClusterAdopts(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, nil)
+	c := newCluster(t, next, 2)
+	a, b := c.node("a"), c.node("b")
+	a.start()
+	a.mustSend("a@from.test", []string{"b@to.test"}, "Subject: first\n\nx\n")
+	b.start()
+	shared := func() bool {
+		out, _ := a.tool(nil, "cluster", "status")
+		return regexp.MustCompile(`shard \d: a, for`).MatchString(out) && regexp.MustCompile(`shard \d: b, for`).MatchString(out)
+	}
+	a.eventually("both have a shard", shared)
+	loads := []*load{startLoad(a, 3), startLoad(b, 3)}
+	for _, l := range loads {
+		l.waitAccepted(60)
+	}
+	killed := time.Now()
+	a.killAll()
+	loads[0].end()
+	b.waitLog("took over the queue from a")
+	t.Logf("taken over %v after the death of the other node", time.Since(killed).Round(time.Millisecond))
+	accepted := loads[1].count.Load()
+	b.eventually("it takes mail", func() bool { return loads[1].count.Load() > accepted+20 })
+	loads[1].end()
+	if n := loads[1].refused.Load(); n > 0 {
+		t.Errorf("%d messages were refused by the node that lived", n)
+	}
+	for _, l := range loads {
+		b.allArrived(next, l)
+	}
+	repeatedWithin(t, next, doubtfulIn(t, b))
+
+	a.start()
+	a.eventually("both have a shard again", shared)
+	a.eventually("it takes mail", func() bool { return a.send("a@from.test", []string{"b@to.test"}, "x") == nil })
+	if out, status := b.tool(nil, "cluster", "drain"); status != 0 {
+		t.Errorf("drain: status %d\n%s", status, out)
+	}
+	b.waitLog("standing by, mail is refused: .*drained")
+	a.mustSend("a@from.test", []string{"b@to.test"}, "Subject: drained\n\nx\n")
+	if out, status := a.tool(nil, "cluster", "status"); status != 0 || strings.Count(out, ": a, for") != 2 && !strings.Contains(out, "nobody's") {
+		t.Errorf("status %d\n%s", status, out)
+	}
+	if out, status := a.tool(nil, "cluster", "undrain", "b"); status != 0 {
+		t.Errorf("undrain: status %d\n%s", status, out)
+	}
+	a.eventually("both have a shard once more", shared)
+}

@@ -241,8 +241,8 @@ func subcommands() []subcommand {
 			options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "JSON"}, {'r', "", none, "withdraw the application password"},
 				{'s', "scheme", "argon2id|bcrypt|sha512-crypt", "scheme of the hash"}}},
 		tokenCommand(),
-		{name: "cluster", words: []string{"init", "status", "doubtful"}, options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "JSON"}, {'n', "number", none, "parts of the queue"}},
-			values: map[string]kind{"init": none, "status": none, "doubtful": none}},
+		{name: "cluster", words: []string{"init", "status", "doubtful", "drain", "undrain"}, options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "JSON"}, {'n', "number", none, "parts of the queue"}},
+			values: map[string]kind{"init": none, "status": none, "doubtful": none, "drain": none, "undrain": none}},
 		{name: "passwd", options: []option{{'c', "", none, "check a table"}}},
 		{name: "simulate", rest: file}, // -csv and -svg are words, not letters
 		{name: "spool", words: []string{"dump", "check", "doubtful", "stats", "export", "import", "salvage"},

@@ -100,6 +100,9 @@ func (q *queued) take() (list []*request) {
 func (e *engine) process(list []*request) (wait time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), transactionTime)
 	defer cancel()
+	if e.drained.Load() {
+		list = e.withhold(list)
+	}
 	e.working.Store(max(1, int64(time.Since(e.born))))
 	defer e.working.Store(0)
 	err := e.write(ctx, list)
@@ -115,6 +118,20 @@ func (e *engine) process(list []*request) (wait time.Duration) {
 	return 0
 }
 
+// withhold keeps those who ask for leave to deliver from being answered before the engine ends.
+func (e *engine) withhold(list []*request) (rest []*request) {
+	e.lease.mu.Lock()
+	defer e.lease.mu.Unlock()
+	for _, r := range list {
+		if r.b != nil && r.b.hands() {
+			e.lease.waiting = append(e.lease.waiting, r)
+		} else {
+			rest = append(rest, r)
+		}
+	}
+	return rest
+}
+
 // write stages list and writes it.
 func (e *engine) write(ctx context.Context, list []*request) error {
 	g := &e.g
@@ -123,9 +140,13 @@ func (e *engine) write(ctx context.Context, list []*request) error {
 		return err
 	}
 	for _, r := range list {
-		if r.err = nil; r.upkeep != nil {
+		r.err = nil
+		switch {
+		case r.upkeep != nil:
 			r.err = g.upkeep(ctx, r.upkeep)
-		} else {
+		case r.adopt != nil:
+			e.takeIn(r.adopt) // nothing is written: it has been read
+		default:
 			r.err = g.put(ctx, r.b)
 		}
 		// The database's errors are for all, those of the batch for its caller.

@@ -42,6 +42,12 @@
 // only while the lease, counted from before the renewal by the node's monotonic clock, has a second left.
 // The clocks of nodes are compared with nothing.
 //
+// Each node that is alive may have as many shards as there are, divided by the nodes, those that stand by
+// among them, and rounded up. It looks once a second, and takes what is free up to that. Its queue is open
+// meanwhile: the shards are read beside it, and then taken in. A node with more than its share for five
+// seconds hands some over, and one that is drained hands over all: it gives no leave to deliver any more, waits up
+// to 30 seconds for the deliveries under way, gives the shards up, and is opened again with what it keeps.
+//
 // # Writing
 //
 // One goroutine writes. All that waits when a transaction ends goes into the next, so that under load many messages
@@ -69,6 +75,8 @@
 //
 // "another node has taken it over": this node's lease had run out, because the node, or the way to the
 // database, had stopped for longer than 3 seconds.
+//
+// "N of M shards have been handed over to other nodes": the node had more than its share, or is drained.
 //
 // "the end of a transaction is not known": the connection was lost. The queue is opened again as soon as the database
 // answers.

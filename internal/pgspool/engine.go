@@ -43,10 +43,15 @@ type engine struct {
 	// It guards the fields from here to err.
 	mu     sync.RWMutex
 	idx    index
-	shards map[uint32]*shard // that this node owns
+	shards map[uint32]*shard // that this node owns, by number
+	coming map[uint32]*shard // that it has taken, and has not read yet
 	home   *shard            // new mail goes there
 	stats  stats
 	err    error // why nothing is written any more; nil: it is
+
+	// drained is set when the node is to give up what it has: agents get no leave any more, and when nothing is in
+	// hand the engine ends.
+	drained atomic.Bool
 
 	making sync.Mutex // held while a segment is made; taken before mu
 
@@ -62,6 +67,8 @@ type engine struct {
 	stop    context.CancelFunc // ends the renewer
 	working atomic.Int64       // when the transaction under way began, in ns since born; 0: there is none
 	born    time.Time
+
+	bal balance // the renewer's own
 
 	// The committer's own.
 	conn  *pgx.Conn
@@ -89,6 +96,7 @@ type request struct {
 	done   func(error) // Post
 	ch     chan error  // Commit
 	upkeep *copying    // of the cleaner; b is nil
+	adopt  *adoption   // b is nil
 	err    error
 }
 
@@ -168,6 +176,9 @@ const silentTime = 10 * time.Second
 func (e *engine) Silent() error {
 	if at := e.working.Load(); at != 0 && time.Since(e.born)-time.Duration(at) >= silentTime {
 		return fmt.Errorf("%w: the database, for %v and more", queue.ErrSilent, silentTime)
+	}
+	if e.drained.Load() {
+		return fmt.Errorf("%w: it is being handed over to other nodes", queue.ErrSilent)
 	}
 	if e.lease.overdue() {
 		return fmt.Errorf("%w: the database, which has not renewed the lease for %v", queue.ErrSilent, leaseTime)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -33,6 +35,7 @@ const (
 type lease struct {
 	mu      sync.Mutex
 	renewed time.Time  // when the last successful renewal began
+	ending  bool       // nobody gets leave any more
 	waiting []*request // leave to deliver, recorded, that waits for the lease to be good again
 }
 
@@ -70,7 +73,7 @@ func (l *lease) extend(began time.Time) (list []*request) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.renewed = began
-	if l.good() {
+	if l.good() && !l.ending {
 		list, l.waiting = l.waiting, nil
 	}
 	return list
@@ -102,7 +105,10 @@ func (e *engine) renew(ctx context.Context) {
 			conn, err = e.store.connect(attempt)
 		}
 		if err == nil {
-			err = e.store.renewLeases(attempt, conn, e.owned())
+			err = e.store.renewLeases(attempt, conn, e.held())
+		}
+		if err == nil {
+			e.balance(ctx, attempt, conn)
 		}
 		cancel()
 		switch {
@@ -124,10 +130,14 @@ func (e *engine) renew(ctx context.Context) {
 func (e *engine) owned() (list []*shard) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	for _, sh := range e.shards {
-		list = append(list, sh)
-	}
-	return list
+	return slices.Collect(maps.Values(e.shards))
+}
+
+// held is those, and the ones that are being read.
+func (e *engine) held() (list []*shard) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return slices.AppendSeq(slices.Collect(maps.Values(e.shards)), maps.Values(e.coming))
 }
 
 // renewLeases extends the leases of shards that are this node's. A takeover locks a shard's row before it looks
@@ -176,58 +186,42 @@ func (s *Store) register(ctx context.Context, conn *pgx.Conn) error {
 }
 
 // take makes a shard this node's, with the next epoch, if it is free: it is nobody's or this node's, or its
-// lease has run out. Otherwise it returns nil, and owner says whose it is.
-func (s *Store) take(ctx context.Context, conn *pgx.Conn, id int) (got *taken, owner string, err error) {
+// lease has run out. Otherwise it returns nil.
+func (s *Store) take(ctx context.Context, conn *pgx.Conn, id int) (got *taken, err error) {
 	tx, err := conn.Begin(ctx)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	defer tx.Rollback(ctx) // nothing after Commit
 	if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", takeTime.Milliseconds())); err != nil {
-		return nil, "", err
+		return nil, err
 	}
+	var owner string
 	var epoch int64
 	var free bool
 	// The row is locked before the lease is looked at, in a statement of its own, which sees what was
 	// committed meanwhile.
 	if err := tx.QueryRow(ctx, "SELECT coalesce(node, ''), epoch FROM shard WHERE id = $1 FOR UPDATE", id).Scan(&owner, &epoch); err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	if err := tx.QueryRow(ctx, "SELECT until < clock_timestamp() FROM lease WHERE shard = $1", id).Scan(&free); err != nil {
-		return nil, owner, err
+		return nil, err
 	}
 	if owner != "" && owner != s.node && !free {
-		return nil, owner, nil
+		return nil, nil
 	}
 	if _, err := tx.Exec(ctx, "UPDATE shard SET node = $2, epoch = epoch + 1 WHERE id = $1", id, s.node); err != nil {
-		return nil, owner, err
+		return nil, err
 	}
 	if _, err := tx.Exec(ctx, "UPDATE lease SET until = clock_timestamp() + make_interval(secs => $2) WHERE shard = $1", id, leaseTime.Seconds()); err != nil {
-		return nil, owner, err
+		return nil, err
 	}
 	if err := tx.Commit(ctx); err != nil {
-		return nil, owner, err
+		return nil, err
 	}
 	got = &taken{shard: shard{id: uint32(id), epoch: epoch + 1, segs: map[uint32]*segment{}}}
 	if owner != s.node {
 		got.from = owner
 	}
-	return got, owner, nil
-}
-
-// takeFree takes what is free. When a transaction of the former owner is in the way, the database ends
-// it, if the lease has run out: its process hangs, or its machine is cut off, and the row would stay locked until
-// the network notices.
-func (s *Store) takeFree(ctx context.Context, conn *pgx.Conn, id int) (*taken, string, error) {
-	got, owner, err := s.take(ctx, conn, id)
-	if sqlState(err) != lockTimeout {
-		return got, owner, err
-	}
-	_, err = conn.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
-		WHERE datname = current_database() AND usename = current_user AND application_name =
-			(SELECT left('posthaste ' || node, 63) FROM shard JOIN lease ON shard = id WHERE id = $1 AND until < clock_timestamp())`, id)
-	if err != nil {
-		return nil, owner, err
-	}
-	return s.take(ctx, conn, id)
+	return got, nil
 }

@@ -44,29 +44,36 @@ func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*e
 	if err := s.register(ctx, conn); err != nil {
 		return nil, err
 	}
+	sh, err := s.share(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	if sh.drained {
+		return nil, fmt.Errorf("%w: this node is drained (posthaste cluster undrain)", queue.ErrNotOurs)
+	}
 	began := time.Now()
-	shards, owners, err := s.takeAll(ctx, conn)
+	shards, err := s.takeFree(ctx, conn, sh.most, nil)
 	if err != nil {
 		return nil, err
 	}
 	if len(shards) == 0 {
-		return nil, fmt.Errorf("%w: %s has it", queue.ErrNotOurs, strings.Join(owners, ", "))
+		return nil, fmt.Errorf("%w: %s", queue.ErrNotOurs, s.whoHasIt(ctx, conn))
 	}
-	e := &engine{store: s, opt: o, lease: &lease{renewed: began}, idx: newIndex(), shards: map[uint32]*shard{}, wake: make(chan struct{}, 1),
+	e := &engine{store: s, opt: o, lease: &lease{renewed: began}, shards: map[uint32]*shard{}, coming: map[uint32]*shard{}, wake: make(chan struct{}, 1),
 		broken: make(chan struct{}), born: time.Now(), conn: conn}
 	for _, t := range shards {
-		e.shards[t.id] = &t.shard
+		e.coming[t.id] = &t.shard
 	}
-	e.home = &shards[0].shard
 	renewing, stop := context.WithCancel(context.Background())
 	e.stop = stop
 	// Reading may take longer than the lease.
 	e.ended.Go(func() { e.renew(renewing) })
-	if err := e.recover(ctx, shards); err != nil {
+	if e.idx, e.found, err = s.recover(ctx, conn, shards, o.Warn); err != nil {
 		stop()
 		e.ended.Wait()
 		return nil, err
 	}
+	e.own(shards)
 	e.ended.Go(func() {
 		e.commit()
 		stop()
@@ -74,79 +81,78 @@ func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*e
 	return e, nil
 }
 
-// takeAll takes the shards that are free, and returns the owners of the others.
-func (s *Store) takeAll(ctx context.Context, conn *pgx.Conn) (list []*taken, owners []string, err error) {
-	rows, err := conn.Query(ctx, "SELECT id FROM shard ORDER BY id")
-	if err != nil {
-		return nil, nil, err
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[int])
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, id := range ids {
-		got, owner, err := s.takeFree(ctx, conn, id)
-		switch {
-		case err != nil:
-			return nil, nil, err
-		case got != nil:
-			list = append(list, got)
-		case !slices.Contains(owners, owner):
-			owners = append(owners, owner)
+// own makes shards the engine's that have been read.
+func (e *engine) own(shards []*taken) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, t := range shards {
+		delete(e.coming, t.id)
+		e.shards[t.id] = &t.shard
+		if e.home == nil {
+			e.home = &t.shard
 		}
 	}
-	return list, owners, nil
 }
 
-// recover reads the shards' records, and finds out what was in hand of agents when they were lost.
-func (e *engine) recover(ctx context.Context, shards []*taken) error {
-	began := time.Now()
-	rp := &replay{e: e}
-	for _, t := range shards {
-		if err := rp.shard(ctx, &t.shard); err != nil {
-			return err
-		}
+// whoHasIt names the owners, for people.
+func (s *Store) whoHasIt(ctx context.Context, conn *pgx.Conn) string {
+	rows, _ := conn.Query(ctx, "SELECT DISTINCT node FROM shard WHERE node IS NOT NULL ORDER BY node") // its error is that of reading the rows
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return clean(err).Error()
 	}
-	rp.settle()
-	e.found.Exact = true
-	e.inDoubt()
+	return strings.Join(names, ", ") + " has it"
+}
+
+// recover reads the shards' records, and finds out what was in hand of agents when they were lost. The shards
+// are this node's, and conn is not used by anybody else meanwhile.
+func (s *Store) recover(ctx context.Context, conn *pgx.Conn, shards []*taken, warn func(string, ...any)) (index, storage.Recovery, error) {
+	began := time.Now()
+	rp := &replay{conn: conn, warn: warn, idx: newIndex(), shards: map[uint32]*shard{}}
 	var froms []string
 	for _, t := range shards {
+		rp.shards[t.id] = &t.shard
+		if err := rp.shard(ctx, &t.shard); err != nil {
+			return rp.idx, storage.Recovery{}, err
+		}
 		if t.from != "" && !slices.Contains(froms, t.from) {
 			froms = append(froms, t.from)
 		}
 	}
-	if err := e.noteDoubt(ctx, shards); err != nil {
-		return err
+	rp.settle()
+	found := storage.Recovery{Exact: true}
+	inDoubt(&rp.idx, &found)
+	if err := s.noteDoubt(ctx, conn, &rp.idx, shards); err != nil {
+		return rp.idx, found, err
 	}
 	from := ""
 	if len(froms) > 0 {
 		from = " from " + strings.Join(froms, ", ")
 	}
 	if rp.segments > 0 || from != "" {
-		e.found.Summary = fmt.Sprintf("took over the queue%s: %d messages, %d records read in %s", from, e.idx.n, rp.records, time.Since(began).Round(time.Millisecond))
+		found.Summary = fmt.Sprintf("took over the queue%s: %d messages, %d records read in %s", from, rp.idx.n, rp.records, time.Since(began).Round(time.Millisecond))
 	}
 	if len(rp.damage) > 0 {
-		e.found.Report = "Records of the queue in the database are damaged:\n\n" + strings.Join(rp.damage, "\n") + "\n"
+		found.Report = "Records of the queue in the database are damaged:\n\n" + strings.Join(rp.damage, "\n") + "\n"
 	}
-	return nil
+	return rp.idx, found, nil
 }
 
 // maxInDoubt bounds the messages that a Recovery names.
 const maxInDoubt = 1000
 
 // inDoubt lists what was in hand of agents.
-func (e *engine) inDoubt() {
+func inDoubt(idx *index, found *storage.Recovery) {
 	for from, more := uint64(0), true; more; {
-		from, more = e.idx.page(from, func(l *live) {
-			for i := range e.idx.handed[l.number] {
-				h := &e.idx.handed[l.number][i]
+		from, more = idx.page(from, func(l *live) {
+			for i := range idx.handed[l.number] {
+				h := &idx.handed[l.number][i]
 				h.reported = true
-				if len(e.found.InDoubt) == maxInDoubt {
-					e.found.MoreInDoubt++
+				if len(found.InDoubt) == maxInDoubt {
+					found.MoreInDoubt++
 					continue
 				}
-				e.found.InDoubt = append(e.found.InDoubt, h.doubt(l))
+				found.InDoubt = append(found.InDoubt, h.doubt(l))
 			}
 		})
 	}
@@ -154,34 +160,38 @@ func (e *engine) inDoubt() {
 
 // noteDoubt writes all of it to the table that every node can list, in the transaction that checks that the
 // shards are still this node's.
-func (e *engine) noteDoubt(ctx context.Context, shards []*taken) error {
+func (s *Store) noteDoubt(ctx context.Context, conn *pgx.Conn, idx *index, shards []*taken) error {
 	list := make([]*shard, 0, len(shards))
-	from := map[uint32]string{}
+	of := map[uint32]*taken{}
 	for _, t := range shards {
 		list = append(list, &t.shard)
-		from[t.id] = t.from
+		of[t.id] = t
 	}
-	return e.transact(ctx, e.conn, list, func() error {
+	return s.transact(ctx, conn, list, func() error {
 		var b pgx.Batch
-		for number, handed := range e.idx.handed {
-			l := e.idx.find(number)
+		for number, handed := range idx.handed {
+			l := idx.find(number)
+			t := of[l.shard]
 			for _, h := range handed {
 				for _, i := range h.rcpts {
 					b.Queue(`INSERT INTO doubtful VALUES ($1, $2, $3, $4, clock_timestamp(), $5, $6, $7, nullif($8, '')) ON CONFLICT DO NOTHING`,
-						string(l.id()), int(i), h.nexthop, fromMicros(h.at), int(l.shard), e.shards[l.shard].epoch, e.store.node, from[l.shard])
+						string(l.id()), int(i), h.nexthop, fromMicros(h.at), int(t.id), t.epoch, s.node, t.from)
 				}
 			}
 		}
 		if b.Len() == 0 {
 			return nil
 		}
-		return e.conn.SendBatch(ctx, &b).Close()
+		return conn.SendBatch(ctx, &b).Close()
 	})
 }
 
 // A replay reads the records of shards into the index.
 type replay struct {
-	e                 *engine
+	conn              *pgx.Conn
+	warn              func(format string, args ...any)
+	idx               index
+	shards            map[uint32]*shard
 	segments, records int
 	damage            []string // for people
 }
@@ -191,7 +201,7 @@ const maxDamage = 100
 
 func (rp *replay) damaged(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	rp.e.opt.Warn("spool: %s", text)
+	rp.warn("spool: %s", text)
 	if len(rp.damage) < maxDamage {
 		rp.damage = append(rp.damage, text)
 	}
@@ -199,7 +209,7 @@ func (rp *replay) damaged(format string, args ...any) {
 
 // shard reads one shard's segments, oldest first. They hold all that is alive, and no content is read.
 func (rp *replay) shard(ctx context.Context, sh *shard) error {
-	rows, err := rp.e.conn.Query(ctx, "SELECT segno FROM segment WHERE shard = $1 ORDER BY segno", int(sh.id))
+	rows, err := rp.conn.Query(ctx, "SELECT segno FROM segment WHERE shard = $1 ORDER BY segno", int(sh.id))
 	if err != nil {
 		return err
 	}
@@ -221,7 +231,7 @@ func (rp *replay) shard(ctx context.Context, sh *shard) error {
 
 func (rp *replay) segment(ctx context.Context, sh *shard, s *segment) error {
 	t := segmentTable(sh.id, s.segno)
-	conn := rp.e.conn
+	conn := rp.conn
 	if err := conn.QueryRow(ctx, "SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM "+t+" WHERE kind = $1", rowPART).Scan(&s.bytes); err != nil {
 		return rp.gone(sh, s, err)
 	}
@@ -255,7 +265,7 @@ func (rp *replay) gone(sh *shard, s *segment, err error) error {
 
 // apply makes the index say what a record says.
 func (rp *replay) apply(sh *shard, s *segment, r *row, n uint32) {
-	x := &rp.e.idx
+	x := &rp.idx
 	head, err := openHead(r.head, r.kind, r.number)
 	if r.kind == rowGONE {
 		x.remove(r.number) // whatever becomes of the rest of the record
@@ -286,17 +296,17 @@ func (rp *replay) state(sh *shard, s *segment, r *row, head []byte, n uint32) er
 	if st.big.parts > 0 {
 		big = &st.big
 	} else if r.kind == rowSTATE {
-		big = rp.e.idx.bigOf(r.number)
+		big = rp.idx.bigOf(r.number)
 	}
-	rp.e.idx.remove(r.number)
-	rp.e.idx.put(l)
-	rp.e.idx.setBeside(r.number, more, big, pending(st.handed, l, more))
+	rp.idx.remove(r.number)
+	rp.idx.put(l)
+	rp.idx.setBeside(r.number, more, big, pending(st.handed, l, more))
 	return nil
 }
 
 // change applies DONE and HANDED.
 func (rp *replay) change(l *live, kind uint8, head []byte, segno uint32) error {
-	x := &rp.e.idx
+	x := &rp.idx
 	more, handed := x.more[l.number], x.handed[l.number]
 	l.last = segno
 	switch kind {
@@ -327,8 +337,8 @@ func (rp *replay) change(l *live, kind uint8, head []byte, segno uint32) error {
 
 // settle counts what is alive, when all has been read.
 func (rp *replay) settle() {
-	x := &rp.e.idx
+	x := &rp.idx
 	for from, more := uint64(0), true; more; {
-		from, more = x.page(from, func(l *live) { rp.e.shards[l.shard].count(l, x.bigOf(l.number), 1) })
+		from, more = x.page(from, func(l *live) { rp.shards[l.shard].count(l, x.bigOf(l.number), 1) })
 	}
 }

@@ -51,6 +51,9 @@ type Options struct {
 	InlineLimit int           // as Engine.InlineLimit returns it, in octets (spool_inline_limit)
 	PostDelay   time.Duration // how long a posted batch may wait for others (spool_commit_delay)
 	Warn        func(format string, args ...any)
+	// Adopted is told that messages of another node have come into the queue while it was open, and what was
+	// found out about them; nil: nobody is. The engine has them already.
+	Adopted func(r Recovery)
 }
 
 // Elsewhere says whether the queue is kept by another engine than the log on the local disk.

@@ -1,0 +1,252 @@
+package pgspool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"posthaste/internal/queue"
+	"posthaste/internal/storage"
+)
+
+// A share is what a node may have of the queue now.
+type share struct {
+	most    int  // shards
+	drained bool // it is to have none
+}
+
+// share asks how many shards each node may have: all of them, divided by the nodes that are alive, those that
+// stand by among them, rounded up.
+func (s *Store) share(ctx context.Context, conn *pgx.Conn) (sh share, err error) {
+	var shards, nodes int
+	err = conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM shard), count(*) FILTER (WHERE NOT drained AND (name = $1 OR seen > clock_timestamp() - make_interval(secs => $2))),
+		coalesce(bool_or(drained) FILTER (WHERE name = $1), false) FROM node`, s.node, leaseTime.Seconds()).Scan(&shards, &nodes, &sh.drained)
+	sh.most = (shards + max(nodes, 1) - 1) / max(nodes, 1)
+	if sh.drained {
+		sh.most = 0
+	}
+	return sh, err
+}
+
+// takeFree takes shards that are free, until the node has most of them, its own first: those in have it
+// has already.
+func (s *Store) takeFree(ctx context.Context, conn *pgx.Conn, most int, have []*shard) (list []*taken, err error) {
+	rows, _ := conn.Query(ctx, `SELECT id FROM shard JOIN lease ON shard = id WHERE node IS NULL OR node = $1 OR until < clock_timestamp()
+		ORDER BY node IS NOT NULL AND node = $1 DESC, id`, s.node) // its error is that of reading the rows
+	ids, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		if len(have)+len(list) >= most {
+			break
+		}
+		if slices.ContainsFunc(have, func(sh *shard) bool { return int(sh.id) == id }) {
+			continue
+		}
+		got, err := s.takeOne(ctx, conn, id)
+		if err != nil {
+			return list, err
+		}
+		if got != nil {
+			list = append(list, got)
+		}
+	}
+	return list, nil
+}
+
+// takeOne is take. When a transaction of the former owner is in the way, the database ends it, if the
+// lease has run out: its process hangs, or its machine is cut off, and the row would stay locked until the network
+// notices.
+func (s *Store) takeOne(ctx context.Context, conn *pgx.Conn, id int) (*taken, error) {
+	got, err := s.take(ctx, conn, id)
+	if sqlState(err) != lockTimeout {
+		return got, err
+	}
+	_, err = conn.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+		WHERE datname = current_database() AND usename = current_user AND application_name =
+			(SELECT left('posthaste ' || node, 63) FROM shard JOIN lease ON shard = id WHERE id = $1 AND until < clock_timestamp())`, id)
+	if err != nil {
+		return nil, err
+	}
+	return s.take(ctx, conn, id)
+}
+
+const (
+	// steadyTime is how long a node must have more than its share before it gives some up: a node that
+	// has just been seen may be gone again, and to hand over takes a moment in which this node takes no mail.
+	steadyTime = 5 * time.Second
+	// drainTime is how long deliveries under way may take when shards are handed over. What then has no
+	// outcome is doubtful.
+	drainTime = 30 * time.Second
+)
+
+// A balance is what the renewer remembers of how the nodes stand. It belongs to that goroutine.
+type balance struct {
+	over     time.Time // since when the node has more than its share; zero: it has not
+	handOver time.Time // when it began to give up shards; zero: it does not
+	keep     int       // how many it keeps then
+}
+
+// balance compares what the node has with its share, after each renewal: it takes what is free, and gives up
+// what is too much. The renewer calls it. life ends with the engine.
+func (e *engine) balance(life, ctx context.Context, conn *pgx.Conn) {
+	sh, err := e.store.share(ctx, conn)
+	if err != nil {
+		return // the next renewal tells
+	}
+	b, held := &e.bal, e.held()
+	switch {
+	case !b.handOver.IsZero():
+		e.goOnHandingOver(ctx, conn)
+	case sh.drained:
+		e.beginHandOver(0)
+	case len(held) > sh.most && b.over.IsZero():
+		b.over = time.Now()
+	case len(held) > sh.most && time.Since(b.over) >= steadyTime:
+		e.beginHandOver(sh.most)
+	case len(held) < sh.most:
+		e.takeMore(life, ctx, conn, sh.most, held)
+	}
+	if len(held) <= sh.most {
+		b.over = time.Time{}
+	}
+}
+
+// beginHandOver has agents get no leave any more, and new mail be refused.
+func (e *engine) beginHandOver(keep int) {
+	e.bal.handOver, e.bal.keep = time.Now(), keep
+	e.lease.mu.Lock()
+	e.lease.ending = true
+	e.lease.mu.Unlock()
+	e.drained.Store(true)
+}
+
+// goOnHandingOver waits until no agent has anything in hand, gives up the shards, and ends the engine. cleanup
+// opens it again with what the node keeps.
+func (e *engine) goOnHandingOver(ctx context.Context, conn *pgx.Conn) {
+	e.mu.RLock()
+	busy := len(e.idx.handed)
+	e.mu.RUnlock()
+	if busy > 0 && time.Since(e.bal.handOver) < drainTime {
+		return
+	}
+	held := e.held()
+	slices.SortFunc(held, func(a, b *shard) int { return int(a.id) - int(b.id) })
+	surplus := held[min(e.bal.keep, len(held)):]
+	if err := e.store.release(ctx, conn, surplus); err != nil {
+		return // it is tried again after the next renewal
+	}
+	err := e.fail(fmt.Errorf("%w: %d of %d shards have been handed over to other nodes", queue.ErrNotOurs, len(surplus), len(held)))
+	for _, r := range e.lease.takeDeferred() {
+		r.finish(err)
+	}
+}
+
+// release makes shards nobody's. Nothing can be written to them by this node from then on.
+func (s *Store) release(ctx context.Context, conn *pgx.Conn, shards []*shard) error {
+	if len(shards) == 0 {
+		return nil
+	}
+	return s.transact(ctx, conn, shards, func() error {
+		for _, sh := range shards {
+			_, err := run(ctx, conn, fmt.Sprintf("UPDATE shard SET node = NULL WHERE id = %d; UPDATE lease SET until = '-infinity' WHERE shard = %d", sh.id, sh.id))
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// An adoption is shards that have been read, on their way into the engine.
+type adoption struct {
+	shards []*taken
+	idx    index
+	found  storage.Recovery
+}
+
+// takeMore takes what is free, and has it read in a goroutine of its own: the leases must be renewed
+// meanwhile. life ends with the engine, and ctx bounds the taking.
+func (e *engine) takeMore(life, ctx context.Context, conn *pgx.Conn, most int, held []*shard) {
+	list, err := e.store.takeFree(ctx, conn, most, held)
+	if err != nil && sqlState(err) != lockTimeout {
+		e.opt.Warn("spool: what other nodes have left cannot be taken over: %v", clean(err))
+	}
+	if len(list) == 0 {
+		return
+	}
+	e.mu.Lock()
+	for _, t := range list {
+		e.coming[t.id] = &t.shard
+	}
+	e.mu.Unlock()
+	e.ended.Go(func() {
+		if err := e.adopt(life, list); err != nil && e.Err() == nil {
+			e.opt.Warn("spool: what other nodes have left cannot be read: %v", err)
+			e.mu.Lock()
+			for _, t := range list {
+				delete(e.coming, t.id) // it is taken again, by whoever is the first
+			}
+			e.mu.Unlock()
+		}
+	})
+}
+
+// adopt reads shards, and has the committer take them in.
+func (e *engine) adopt(ctx context.Context, list []*taken) error {
+	conn, err := e.store.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	a := &adoption{shards: list}
+	if a.idx, a.found, err = e.store.recover(ctx, conn, list, e.opt.Warn); err != nil {
+		return err
+	}
+	r := &request{adopt: a, ch: make(chan error, 1)}
+	if err := e.enqueue(r, true); err != nil {
+		return err
+	}
+	if err := <-r.ch; err != nil {
+		return err
+	}
+	if e.opt.Adopted != nil {
+		e.opt.Adopted(a.found)
+	}
+	return nil
+}
+
+// takeIn makes the messages of an adoption the engine's. The committer calls it.
+func (e *engine) takeIn(a *adoption) {
+	e.own(a.shards)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, c := range a.idx.chunks {
+		for i := range c.list {
+			e.idx.put(&c.list[i])
+		}
+	}
+	maps.Copy(e.idx.more, a.idx.more)
+	maps.Copy(e.idx.big, a.idx.big)
+	maps.Copy(e.idx.handed, a.idx.handed)
+}
+
+// Drain has a node give up its shards, and take none, or ends that. The error says that there is no such node.
+func (s *Store) Drain(ctx context.Context, node string, on bool) error {
+	conn, err := s.look(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	tag, err := conn.Exec(ctx, "UPDATE node SET drained = $2 WHERE name = $1", node, on)
+	if err == nil && tag.RowsAffected() == 0 {
+		return errors.New("there is no node of this name")
+	}
+	return clean(err)
+}
