@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain queue suspend resume suspended limit unlimit limited divert undivert diverted tls audit classify trace top collate token cluster watch account passwd dkim dmarc cert domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain sources queue suspend resume suspended limit unlimit limited divert undivert diverted tls audit classify trace top collate token cluster watch account passwd dkim dmarc cert domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -526,6 +526,14 @@ _posthaste() {
             _posthaste_words "$(_posthaste_ids)"
         fi
         ;;
+    posthaste-sources)
+        case $prev in
+        -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-c -j"
+        fi
+        ;;
     posthaste-queue)
         case $prev in
         --sender) :; return ;;
@@ -693,7 +701,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -j -r -s"
         elif ((COMP_CWORD == first)); then
-            _posthaste_words "add app-password disable enable list passwd remove"
+            _posthaste_words "add app-password disable enable list passwd remove unlock usage"
         fi
         ;;
     posthaste-token)
@@ -725,12 +733,16 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -j -n"
         elif ((COMP_CWORD == first)); then
-            _posthaste_words "init status doubtful"
+            _posthaste_words "init status doubtful drain undrain"
         elif [[ ${COMP_WORDS[first]} == init ]]; then
             :
         elif [[ ${COMP_WORDS[first]} == status ]]; then
             :
         elif [[ ${COMP_WORDS[first]} == doubtful ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == drain ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == undrain ]]; then
             :
         fi
         ;;
