@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"posthaste/internal/config"
+	"posthaste/internal/dmarcsend"
 	"posthaste/internal/mailauth"
 	"posthaste/internal/maillog"
 	"posthaste/internal/milter"
@@ -29,6 +30,8 @@ type authenticator struct {
 	exempt  *table.List
 	// dmarc_reject: what a domain's policy says is to be rejected is rejected
 	reject bool
+	// reports counts the findings for aggregate reports; nil: nobody is told.
+	reports *dmarcsend.Log
 }
 
 // newAuthenticator reads what is to be checked; nil when nothing is. An error means that
@@ -104,11 +107,14 @@ func (in *incoming) authenticate(res *Result) {
 	}
 	// SPF goes by the IPv4 address of a client that has connected over IPv6's form of it.
 	addr, _ := netip.ParseAddr(in.msg.env.Client.Addr)
-	r := a.checker.Check(ctx, &mailauth.Message{Client: addr.Unmap(), Helo: in.msg.env.Client.Helo, Sender: in.q.Envelope.Sender,
+	addr = addr.Unmap()
+	r := a.checker.Check(ctx, &mailauth.Message{Client: addr, Helo: in.msg.env.Client.Helo, Sender: in.q.Envelope.Sender,
 		Header: headerBytes(c.Fields), BodySize: c.BodySize, Body: func() io.Reader { return io.NewSectionReader(c.Body, 0, c.BodySize) }})
 	// A reply to the client, not a bounce: the sender's address is what could not be
 	// confirmed.
-	if no := r.Rejected(); no != nil && a.reject {
+	no := r.Rejected()
+	a.count(in, addr, c, r, no != nil && a.reject)
+	if no != nil && a.reject {
 		in.logRefusal("reject", "END-OF-MESSAGE", no.Status.String()+" "+no.Text)
 		res.Refused = &refusal{Code: no.Code, Status: no.Status, Text: no.Text}
 		return

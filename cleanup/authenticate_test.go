@@ -3,6 +3,8 @@ package cleanup
 import (
 	"context"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -171,5 +173,59 @@ func TestAuthenticateOff(t *testing.T) {
 	}
 	if a, err := newAuthenticator(cfg, nil, table.Options{}); a != nil || err != nil {
 		t.Errorf("checks by default: %v, %v", a, err)
+	}
+}
+
+// What was found on mail from strangers, and what was done with it, is counted for reports; mail of
+// domains that want none, and of users and clients that are not checked, is not.
+func TestDMARCReports(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, reject := range []string{"yes", "no"} {
+		s, _ := newTestServer(t, "mail_authentication = check\nauthserv_id = mx.test\ndmarc_report_enable = yes\ndata_directory = "+dir+"/"+reject+"\ndmarc_reject = "+reject+"\nmynetworks = 127.0.0.0/8\n", `
+good.test. 60 IN TXT "v=spf1 ip4:192.0.2.1 -all"
+_dmarc.good.test. 60 IN TXT "v=DMARC1; p=reject; rua=mailto:d@good.test"
+trial.test. 60 IN TXT "v=spf1 -all"
+_dmarc.trial.test. 60 IN TXT "v=DMARC1; p=reject; t=y; rua=mailto:d@trial.test"
+_dmarc.quiet.test. 60 IN TXT "v=DMARC1; p=none"
+`)
+		a := s.opt.Authenticator
+		if err := os.Mkdir(filepath.Join(dir, reject), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := config.LoadString(baseConfig + "dmarc_report_enable = yes\ndata_directory = " + dir + "/" + reject + "\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.openReports(cfg, s.opt.Log, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range []struct{ client, from, subject string }{
+			{"192.0.2.1", "good.test", "x"}, {"192.0.2.9", "good.test", "x"}, {"192.0.2.9", "trial.test", "Report Domain: x Submitter: y Report-ID: <1>"},
+			{"192.0.2.9", "quiet.test", "x"}, {"127.0.0.1", "good.test", "x"},
+		} {
+			stored(t, s, &proto.Submit{Envelope: mail.Envelope{Sender: "joe@" + m.from, Client: mail.Client{Name: "c.test", Addr: m.client, Helo: "c.test"},
+				Recipients: []mail.Recipient{{Address: "ann@here.test"}}}, Content: []byte("From: joe@" + m.from + "\r\nSubject: " + m.subject + "\r\n\r\nx\r\n")})
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		a.reports.Run(ctx) // which writes what was counted
+		files, err := filepath.Glob(filepath.Join(dir, reject, "dmarc", "*.log"))
+		if err != nil || len(files) != 1 {
+			t.Fatal(files, err)
+		}
+		text, err := os.ReadFile(files[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		failed := map[string]string{"yes": `"disposition":"reject"`, "no": `"disposition":"none","reason":"local_policy"`}[reject]
+		for _, part := range []string{`"source":"192.0.2.1","disposition":"pass","spf":true`, failed, `"reason":"policy_test_mode"`, `"quiet":true`} {
+			if !strings.Contains(string(text), part) {
+				t.Errorf("dmarc_reject = %s: there is no %s in\n%s", reject, part, text)
+			}
+		}
+		if n := strings.Count(string(text), "\n"); n != 3 || strings.Count(string(text), `"quiet":true`) != 1 || strings.Contains(string(text), "ann") || strings.Contains(string(text), "joe") {
+			t.Errorf("%d lines:\n%s", n, text)
+		}
 	}
 }

@@ -36,6 +36,14 @@ type scrubbing struct {
 	past    spool.ScrubStats // of those that have ended
 }
 
+// newScrubbing is one of that period; nil, without any, for 0.
+func newScrubbing(period time.Duration, log *maillog.Logger, disk vfs.FS, dir string) *scrubbing {
+	if period <= 0 {
+		return nil
+	}
+	return &scrubbing{period: period, log: log, fs: disk, dir: dir, idle: idleIO}
+}
+
 // run scrubs sp until ctx ends. Its goroutine keeps the thread that idle has given it.
 func (s *scrubbing) run(ctx context.Context, sp *spool.Spool) {
 	s.idle()

@@ -70,7 +70,7 @@ func run(ctx context.Context, env *service.Env) error {
 	}
 	dns := resolver.New(lookups)
 	defer dns.Close()
-	authenticator, err := newAuthenticator(cfg, dns, tables)
+	authenticator, reports, err := newReportingAuthenticator(cfg, log, dns, tables)
 	if err != nil {
 		return err
 	}
@@ -94,6 +94,7 @@ func run(ctx context.Context, env *service.Env) error {
 	// It outlives the spools that are opened one after the other.
 	doubts := newDoubts(st.files, st.dir, log)
 	defer doubts.flush()
+	defer authenticator.sendReports(ctx, env, reports)()
 	k := &keeper{log: log, lend: env.LendIPC, used: env.Used, leaving: env.Leaving(), retire: env.Retire, stopping: service.Stopping(ctx).Done(),
 		open:  func() (engine, error) { return st.open(ctx) },
 		found: func(en engine, r recovery) { doubts.found(en, reader, &r, st.exact) },

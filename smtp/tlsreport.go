@@ -14,10 +14,9 @@ import (
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/dayreport"
 	"posthaste/internal/egress"
-	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
-	"posthaste/internal/proto"
 	"posthaste/internal/submit"
 	"posthaste/internal/tlspolicy"
 	"posthaste/internal/tlspolicy/mtasts"
@@ -42,7 +41,9 @@ func (a *Agent) openReports(cfg *config.Config, s *submit.Client) (stop func(), 
 	l, err := tlsrpt.Open(tlsrpt.Options{Dir: filepath.Join(cfg.String("data_directory"), "tlsrpt"),
 		Organization: cfg.String("smtp_tlsrpt_organization"), Contact: cfg.String("smtp_tlsrpt_contact"), Sender: sender,
 		Hostname: a.set.myhostname, Resolver: a.dns, Allowed: a.webNetwork, Warn: warn, Sent: sent,
-		Mail: func(ctx context.Context, to string, msg []byte) error { return submitReport(ctx, s, sender, to, msg) }})
+		Mail: func(ctx context.Context, to string, msg []byte) error {
+			return dayreport.Submit(ctx, s, sender, to, msg)
+		}})
 	if err != nil {
 		return nil, err
 	}
@@ -56,29 +57,6 @@ func (a *Agent) openReports(cfg *config.Config, s *submit.Client) (stop func(), 
 		l.Run(ctx)
 	}()
 	return func() { cancel(); <-done }, nil
-}
-
-// submitReport queues a report as mail. Flags keep it from being read as mail that
-// came in. It may be about TLS that does not work, and is to arrive all the same.
-func submitReport(ctx context.Context, s *submit.Client, sender, to string, msg []byte) error {
-	now := time.Now()
-	id, err := s.NewID(ctx, now)
-	if err != nil {
-		return err
-	}
-	// TLSOptional is "TLS-Required: no" (RFC 8689 section 5): the report must not
-	// be held up by what it reports.
-	m := s.Open(&mail.Envelope{ID: id, Arrival: now, Sender: sender, RewriteContext: "local", TLSOptional: true,
-		Recipients: []mail.Recipient{{Address: to}}}, submit.Options{Flags: proto.SubmitMap | proto.SubmitNoReceive})
-	if _, err = m.Write(msg); err != nil {
-		m.Abort()
-		return err
-	}
-	reply, err := m.Commit(ctx)
-	if err == nil && reply.Code != 250 {
-		err = fmt.Errorf("cleanup refused it: %s", reply.Reason())
-	}
-	return err
 }
 
 // flaw is what was wrong with a session's TLS, in the terms of TLSRPT.

@@ -12,6 +12,7 @@ import (
 
 	"posthaste/internal/agent"
 	"posthaste/internal/config"
+	"posthaste/internal/dayreport"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/resolver/fakezone"
@@ -56,7 +57,7 @@ func TestReportsAreKept(t *testing.T) {
 		t.Errorf("%s %v", text, err)
 	}
 
-	if err := submitReport(t.Context(), submitter, "post@me.test", "tls@dest.test", []byte("Subject: x\r\n\r\n")); err != nil {
+	if err := dayreport.Submit(t.Context(), submitter, "post@me.test", "tls@dest.test", []byte("Subject: x\r\n\r\n")); err != nil {
 		t.Fatal(err)
 	}
 	got := c.messages()

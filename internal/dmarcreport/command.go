@@ -13,13 +13,18 @@ import (
 	"posthaste/internal/cli"
 )
 
-const usage = "usage: posthaste dmarc report [-j] [file ...]"
+const usage = `usage: posthaste dmarc report [-j] [file ...]
+       posthaste dmarc report --show [-j] [-c config_directory]
+       posthaste dmarc report --send-now [-c config_directory]`
 
 // Command runs posthaste dmarc, and returns its exit status.
 func Command(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	t := &cli.Tool{Name: name, Stdin: stdin, Stdout: stdout, Stderr: stderr}
 	if len(args) == 0 || args[0] != "report" {
 		return t.Fatal(cli.ExitUsage, "%s", usage)
+	}
+	if len(args) > 1 && (args[1] == "--show" || args[1] == "--send-now") {
+		return ours(t, args[1], args[2:])
 	}
 	opts, files, err := cli.Getopt(args[1:], "c:j") // -c, which all commands have, changes nothing
 	if err != nil {

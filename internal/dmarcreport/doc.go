@@ -5,6 +5,9 @@
 // A report may be the message that was received, an attachment of it (gzip or zip), or an
 // unpacked file. Its first octets tell which. A report that is found twice counts once.
 //
+// With --show and --send-now it is about the reports that this system sends (package dmarcsend): it
+// lists what is to be sent, or sends it at once.
+//
 // # Security
 //
 // Reports come from strangers and may be forged. Reading is bounded: a file and its unpacked

@@ -37,6 +37,8 @@ type Checker struct {
 	dns   resolver.Resolver
 	names resolver.Names // the rule that dns converts names by
 	id    string         // authserv-id
+	// details says that findings are to have what reports need.
+	details bool
 }
 
 // New makes a Checker whose findings go by the name authservID. Names is the rule that dns
@@ -44,6 +46,10 @@ type Checker struct {
 func New(dns resolver.Resolver, names resolver.Names, authservID string) *Checker {
 	return &Checker{dns: dns, names: names, id: authservID}
 }
+
+// Detailed has findings contain what aggregate reports need, which takes more questions to the
+// DNS. It is called before the Checker is used.
+func (c *Checker) Detailed() { c.details = true }
 
 // A Message is what is to be checked.
 type Message struct {
@@ -77,6 +83,24 @@ type DMARC struct {
 	Result Result
 	From   string // the author's domain; of several the one that decided; empty without any
 	Policy string // that applies: none, quarantine, reject; empty without a record
+	// Published and Aligned are for reports: Published is nil unless the Checker gives details,
+	// and the record that decided asks for aggregate reports.
+	Published *Record
+	Aligned   Aligned
+}
+
+// Aligned says what passed in the name of the author's domain.
+type Aligned struct{ SPF, DKIM bool }
+
+// A Record is a DMARC record as reports repeat it.
+type Record struct {
+	Domain     string `json:"domain"` // where it was found
+	Policy     string `json:"p"`
+	Subdomains string `json:"sp,omitempty"`
+	Missing    string `json:"np,omitempty"`
+	DKIM       string `json:"adkim,omitempty"` // r or s
+	SPF        string `json:"aspf,omitempty"`
+	Testing    bool   `json:"t,omitempty"`
 }
 
 // Results are all findings on a message.

@@ -17,6 +17,7 @@ type record struct {
 	adkim, aspf string // r or s
 	psd         string // y, n or u
 	test        bool
+	reports     bool // somebody wants aggregate reports (rua)
 }
 
 // parseRecord reads the text of a TXT record. ok is false if it is no DMARC
@@ -32,7 +33,8 @@ func parseRecord(domain, text string) (rec record, ok bool) {
 		tags[strings.ToLower(n)] = strings.ToLower(v)
 	}
 	rec = record{domain: domain, p: policyOf(tags["p"]), sp: policyOf(tags["sp"]), np: policyOf(tags["np"]),
-		adkim: tags["adkim"], aspf: tags["aspf"], psd: tags["psd"], test: tags["t"] == "y"}
+		adkim: tags["adkim"], aspf: tags["aspf"], psd: tags["psd"], test: tags["t"] == "y",
+		reports: tags["rua"] != ""}
 	if rec.p == "" {
 		// Without a valid p= the record is one that asks for reports at most.
 		if tags["rua"] == "" {
@@ -178,10 +180,15 @@ func (c *Checker) dmarc(ctx context.Context, from string, r *Results) DMARC {
 	}
 	d.Policy = c.policy(ctx, from, &rec)
 	d.Result = Fail
-	if c.aligned(ctx, from, org, &rec, r) {
+	aligned := c.aligned(ctx, from, org, &rec, r)
+	if aligned.SPF || aligned.DKIM {
 		d.Result = Pass
 	} else if r.temporary() {
 		d.Result = TempError
+	}
+	if c.details && rec.reports {
+		d.Aligned = aligned
+		d.Published = &Record{Domain: rec.domain, Policy: rec.p, Subdomains: rec.sp, Missing: rec.np, DKIM: rec.adkim, SPF: rec.aspf, Testing: rec.test}
 	}
 	return d
 }
@@ -212,8 +219,9 @@ func (c *Checker) missing(ctx context.Context, domain string) bool {
 	return resolver.KindOf(err) == resolver.NXDomain
 }
 
-// aligned says whether something that passed speaks for the author's domain.
-func (c *Checker) aligned(ctx context.Context, from, org string, rec *record, r *Results) bool {
+// aligned says what of that which passed speaks for the author's domain. Without details one of
+// both is enough, and DNS is asked for no more.
+func (c *Checker) aligned(ctx context.Context, from, org string, rec *record, r *Results) (a Aligned) {
 	same := func(domain, mode string) bool {
 		domain = strings.ToLower(strings.TrimSuffix(domain, "."))
 		if domain == from {
@@ -222,14 +230,17 @@ func (c *Checker) aligned(ctx context.Context, from, org string, rec *record, r 
 		return mode != "s" && domain != "" && c.organization(ctx, domain) == org
 	}
 	if r.SPF.Result == Pass && same(r.SPF.Domain, rec.aspf) {
-		return true
+		if a.SPF = true; !c.details {
+			return a
+		}
 	}
 	for i := range r.DKIM {
 		if r.DKIM[i].Result == Pass && same(r.DKIM[i].Domain, rec.adkim) {
-			return true
+			a.DKIM = true
+			break
 		}
 	}
-	return false
+	return a
 }
 
 // temporary says whether something could not be found out.

@@ -2,6 +2,7 @@ package mailauth
 
 import (
 	"context"
+	"strings"
 
 	"posthaste/internal/resolver"
 )
@@ -48,20 +49,45 @@ func (c *Checker) published(ctx context.Context, domain string) (p Published, n 
 // whether it publishes DOMAIN._report._dmarc.OTHER (RFC 9990 section 4). Domains of the same
 // organization need no such record.
 func (c *Checker) Allows(ctx context.Context, domain, other string) (bool, error) {
+	uri, err := c.ReportsTo(ctx, domain, "mailto:postmaster@"+other)
+	return uri != "", err
+}
+
+// ReportsTo is where aggregate reports on a domain go that its record sends to a mailto: URI: there,
+// if the domain of the address takes them (see Allows), or to an address at the same domain which
+// that domain's record for such reports names in place of it (RFC 9990 section 4). It is empty if
+// reports are not wanted there. The error says that the DNS did not answer.
+func (c *Checker) ReportsTo(ctx context.Context, domain, uri string) (string, error) {
+	other := uriDomain(uri)
+	if !resolver.ValidHostname(other) {
+		return "", nil
+	}
 	if c.organization(ctx, domain) == c.organization(ctx, other) {
-		return true, nil
+		return uri, nil
 	}
 	a, err := c.dns.TXT(ctx, domain+"._report._dmarc."+other)
 	if resolver.NotFound(err) {
-		return false, nil
+		return "", nil
 	}
 	if err != nil {
-		return false, err
+		return "", err
 	}
 	for _, text := range a.Records {
-		if _, ok := ParsePublished(text); ok {
-			return true, nil
+		p, ok := ParsePublished(text)
+		if !ok {
+			continue
 		}
+		for _, instead := range p.Reports {
+			if uriDomain(instead) == other {
+				return instead, nil
+			}
+		}
+		return uri, nil
 	}
-	return false, nil
+	return "", nil
+}
+
+// uriDomain is the domain of a mailto: URI, in lower case.
+func uriDomain(uri string) string {
+	return strings.ToLower(uri[strings.LastIndexByte(uri, '@')+1:])
 }

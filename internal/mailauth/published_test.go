@@ -80,3 +80,29 @@ a.test._report._dmarc.other.test. TXT "yes"
 		}
 	}
 }
+
+// Where reports go: to addresses of the same organization, and elsewhere only where that is
+// wanted, or where another address of the same domain is named for them.
+func TestReportsTo(t *testing.T) {
+	t.Parallel()
+	dns := fakezone.Must(`
+_dmarc.bank.test. 60 IN TXT "v=DMARC1; p=none; rua=mailto:d@bank.test"
+bank.test._report._dmarc.reports.test. 60 IN TXT "v=DMARC1"
+bank.test._report._dmarc.moved.test. 60 IN TXT "v=DMARC1; rua=mailto:z@evil.test,mailto:y@Moved.test"
+bank.test._report._dmarc.evil.test. 60 IN TXT "v=spf1 -all"
+!fail bank.test._report._dmarc.slow.test SERVFAIL
+`).Resolver()
+	defer dns.Close()
+	c := New(dns, resolver.Names{}, "mx.test")
+	for _, tt := range []struct {
+		uri, want string
+		err       bool
+	}{
+		{"mailto:d@bank.test", "mailto:d@bank.test", false}, {"mailto:d@sub.Bank.test", "mailto:d@sub.Bank.test", false}, {"mailto:a@reports.test", "mailto:a@reports.test", false},
+		{"mailto:a@moved.test", "mailto:y@Moved.test", false}, {"mailto:a@evil.test", "", false}, {"mailto:a@none.test", "", false}, {"mailto:a@slow.test", "", true}, {"mailto:a@not a name", "", false},
+	} {
+		if got, err := c.ReportsTo(t.Context(), "bank.test", tt.uri); got != tt.want || (err != nil) != tt.err {
+			t.Errorf("%s: %q %v, expected %q", tt.uri, got, err, tt.want)
+		}
+	}
+}

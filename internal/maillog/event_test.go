@@ -36,6 +36,7 @@ func otherEvents() []Event {
 		return r
 	}
 	return append(serverEvents(), []Event{
+		DMARCReportSent{"2026-11-25.a.test@mx.test", "mailto:dmarc@example.com"},
 		SMTPDConnect{Name: "unknown", Addr: "127.0.0.1"},
 		SMTPDConnect{Name: "mail.example.org", Addr: "2001:db8::1"},
 		SMTPDConnect{Name: "h.test", Addr: "192.0.2.1", Port: "4711"},

@@ -191,6 +191,22 @@ func (e SMTPProbeFailed) AppendFields(b []byte) []byte {
 	return appendString(appendString(appendEvent(b, "dnssec probe failed"), "record", e.Probe), "reason", e.Reason)
 }
 
+// DMARCReportSent says that a DMARC aggregate report has gone to one of those who want it (RFC 9990).
+type DMARCReportSent struct {
+	Report string // its identifier
+	URI    string // mailto:...
+}
+
+// Append implements Event.
+func (e DMARCReportSent) Append(b []byte) []byte {
+	return join(b, "dmarc report: ", e.Report, " sent to ", e.URI)
+}
+
+// AppendFields implements Fielder.
+func (e DMARCReportSent) AppendFields(b []byte) []byte {
+	return appendString(appendString(appendEvent(b, "dmarc report sent"), "report_id", e.Report), "uri", e.URI)
+}
+
 // TLSReportSent says that a TLS report has gone to one of those who want it (RFC 8460 section 3).
 type TLSReportSent struct {
 	Report string // its identifier

@@ -237,9 +237,7 @@ func subcommands() []subcommand {
 			values: map[string]kind{"deploy-server-cert": file, "output-server-tlsa": file, "output-server-csr": site, "enable-server": site,
 				"new-server-cert": site, "new-server-key": site}},
 		{name: "watch", words: []string{"client", "destination"}, values: map[string]kind{"client": none, "destination": none}},
-		{name: "account", words: []string{"add", "app-password", "disable", "enable", "list", "passwd", "remove", "unlock", "usage"},
-			options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "JSON"}, {'r', "", none, "withdraw the application password"},
-				{'s', "scheme", "argon2id|bcrypt|sha512-crypt", "scheme of the hash"}}},
+		accountCommand(),
 		tokenCommand(),
 		{name: "cluster", words: []string{"init", "status", "doubtful", "drain", "undrain"}, options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "JSON"}, {'n', "number", none, "parts of the queue"}},
 			values: map[string]kind{"init": none, "status": none, "doubtful": none, "drain": none, "undrain": none}},
@@ -261,7 +259,8 @@ func domainCommands() []subcommand {
 			values: map[string]kind{"genkey": none, "record": file}},
 		{name: "cert", words: []string{"list", "renew", "rollover"}, options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "JSON"}},
 			values: map[string]kind{"list": none, "renew": none, "rollover": none}},
-		{name: "dmarc", words: []string{"report"}, options: []option{{'j', "", none, "JSON"}}, values: map[string]kind{"report": file}},
+		{name: "dmarc", words: []string{"report"}, options: []option{{'j', "", none, "JSON"}}, values: map[string]kind{"report": file},
+			long: []longOption{{"send-now", "", none, "send the reports that are not due yet"}, {"show", "", none, "list what is to be reported"}}},
 		{name: "setup", words: []string{"backup-mx", "null-client", "relay", "sender", "site"},
 			options: []option{{'c', "dir", directory, "configuration"}, {'d', "domain", none, "a domain"}, {'n', "name", none, "name of this host"},
 				{'r', "host", none, "relay host"}, {'t', "file", file, "key and certificate"}, {'w', "networks", none, "of clients"}},
@@ -276,6 +275,13 @@ func domainCommands() []subcommand {
 				{"ed25519", "", none, "a second key"}, {"login", "user", none, "may send as the domain"}, {"new", "", none, "make the next key"}},
 			values: map[string]kind{"add": none, "check": none, "records": none, "rotate": none}},
 	}
+}
+
+// accountCommand is posthaste account.
+func accountCommand() subcommand {
+	return subcommand{name: "account", words: []string{"add", "app-password", "disable", "enable", "list", "passwd", "remove", "unlock", "usage"},
+		options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "JSON"}, {'r', "", none, "withdraw the application password"},
+			{'s', "scheme", "argon2id|bcrypt|sha512-crypt", "scheme of the hash"}}}
 }
 
 // tokenCommand is posthaste token.

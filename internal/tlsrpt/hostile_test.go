@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"posthaste/internal/dayreport"
 	"posthaste/internal/lockstep/hostile"
 	"posthaste/internal/webclient"
 )
@@ -51,7 +52,7 @@ func TestHangingDestinations(t *testing.T) {
 func TestSomeAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const hanging = 3*atOnce - 1
+		const hanging = 3*dayreport.AtOnce - 1
 		zone := "_smtp._tls.zz.test. TXT \"v=TLSRPTv1;rua=mailto:ok@zz.test\"\n"
 		for i := range hanging {
 			zone += fmt.Sprintf("_smtp._tls.d%02d.test. TXT \"v=TLSRPTv1;rua=mailto:hang@x.test\"\n", i)
@@ -77,10 +78,10 @@ func TestSomeAtOnce(t *testing.T) {
 		}
 		s.Record(noon, Policy{Type: PolicyNone, Domain: "zz.test"}, nil)
 		s.Step(t.Context(), morning)
-		if took := time.Since(start); most.Load() != atOnce || arrived != 2*sendTime || took != 3*sendTime {
+		if took := time.Since(start); most.Load() != dayreport.AtOnce || arrived != 2*sendTime || took != 3*sendTime {
 			t.Errorf("%d at once; the last was sent after %v, all that hang took %v", most.Load(), arrived, took)
 		}
-		left, err := s.dir.Glob(reportDir + "/*.json")
+		left, err := s.journal.Dir.Glob("report/*.json")
 		if err != nil || len(left) != hanging {
 			t.Errorf("%d reports wait, %v", len(left), err)
 		}

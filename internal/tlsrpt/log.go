@@ -1,22 +1,18 @@
 package tlsrpt
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"net/http"
 	"net/netip"
-	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"posthaste/internal/dayreport"
 	"posthaste/internal/resolver"
 	"posthaste/internal/statedir"
 	"posthaste/internal/webclient"
@@ -82,8 +78,8 @@ type Options struct {
 // A Log counts sessions and sends reports. Record may be called concurrently;
 // a nil Log counts nothing.
 type Log struct {
-	opt Options
-	dir *statedir.Dir // Dir, which may be out of sight by now
+	opt     Options
+	journal *dayreport.Journal // in Dir, which may be out of sight by now
 
 	mu      sync.Mutex
 	days    map[string]map[string]*tally // by day, by policy
@@ -105,8 +101,6 @@ const (
 	maxReason   = 200 // octets
 )
 
-const dayForm = "2006-01-02"
-
 // Open makes a log that keeps its files in o.Dir, which it makes if need be.
 // It may be called with other rights, and another root directory, than what follows.
 func Open(o Options) (*Log, error) {
@@ -117,7 +111,9 @@ func Open(o Options) (*Log, error) {
 	if o.Client == nil {
 		o.Client = webclient.New(webclient.Options{Resolver: o.Resolver, Allowed: o.Allowed})
 	}
-	return &Log{opt: o, dir: dir, days: make(map[string]map[string]*tally)}, nil
+	l := &Log{opt: o, days: make(map[string]map[string]*tally)}
+	l.journal = &dayreport.Journal{Dir: dir, Hostname: o.Hostname, Suffix: ".json", Warn: l.warn}
+	return l, nil
 }
 
 func (l *Log) warn(format string, args ...any) { l.opt.Warn("tlsrpt: " + fmt.Sprintf(format, args...)) }
@@ -128,7 +124,7 @@ func (l *Log) Record(now time.Time, p Policy, f *Failure) {
 		return
 	}
 	p.Domain = strings.ToLower(p.Domain)
-	day := now.UTC().Format(dayForm)
+	day := now.UTC().Format(dayreport.DayForm)
 	key := p.Type + " " + p.Domain + " " + strings.Join(p.Strings, "\n")
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -190,8 +186,7 @@ func (l *Log) flush() {
 	}
 }
 
-// appendDay writes lines in one system call, so that those of several
-// processes do not mix.
+// appendDay writes a day's counts to its file.
 func (l *Log) appendDay(day string, of map[string]*tally) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -207,38 +202,17 @@ func (l *Log) appendDay(day string, of map[string]*tally) error {
 			return err // cannot be: these are strings and numbers
 		}
 	}
-	f, err := l.dir.OpenFile(dayFile(day), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b.Bytes())
-	return errors.Join(err, f.Close())
+	return l.journal.Append(day, b.Bytes())
 }
 
-func dayFile(day string) string { return day + ".log" }
-
-// readDay adds up the lines of a day. A line that was cut off by a crash is
-// passed over.
+// readDay adds up the lines of a day.
 func (l *Log) readDay(day string) (map[string][]*tally, error) {
-	f, err := l.dir.Open(dayFile(day))
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
 	byKey := make(map[string]*tally)
 	domains := make(map[string][]*tally)
-	in := bufio.NewReader(f)
-	for {
-		text, err := in.ReadBytes('\n')
-		if err == io.EOF {
-			return domains, nil // what has no end was not written whole
-		}
-		if err != nil {
-			return nil, err
-		}
+	err := l.journal.Lines(day, func(text []byte) {
 		var one line
 		if json.Unmarshal(text, &one) != nil || !resolver.ValidHostname(one.Policy.Domain) {
-			continue
+			return
 		}
 		p := &one.Policy
 		key := p.Type + " " + p.Domain + " " + strings.Join(p.Strings, "\n")
@@ -252,26 +226,6 @@ func (l *Log) readDay(day string) (map[string][]*tally, error) {
 		if one.Failure != nil {
 			t.fail(*one.Failure, one.Bad)
 		}
-	}
-}
-
-// finished lists the days that have a file, are over, and whose report is due.
-func (l *Log) finished(now time.Time) ([]time.Time, error) {
-	entries, err := l.dir.ReadDir(".")
-	if err != nil {
-		return nil, err
-	}
-	var days []time.Time
-	for _, e := range entries {
-		name, ok := strings.CutSuffix(e.Name(), ".log")
-		if !ok || e.Type() != fs.FileMode(0) {
-			continue
-		}
-		day, err := time.Parse(dayForm, name)
-		if err == nil && !now.Before(day.AddDate(0, 0, 1).Add(delay(l.opt.Hostname, name))) {
-			days = append(days, day)
-		}
-	}
-	slices.SortFunc(days, time.Time.Compare)
-	return days, nil
+	})
+	return domains, err
 }

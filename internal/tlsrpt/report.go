@@ -3,18 +3,16 @@ package tlsrpt
 import (
 	"bytes"
 	"cmp"
-	"compress/gzip"
 	"crypto/rand"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"posthaste/internal/dayreport"
 	"posthaste/internal/rfc5322"
 )
 
@@ -46,21 +44,12 @@ type failureCount struct {
 	Count int64 `json:"failed-session-count"`
 }
 
-// delay is how long after a day's end its report is due: from ten minutes to
-// four hours, so that not everybody reports to everybody at midnight (RFC
-// 8460 section 4.1), and so that all counts have been written.
-func delay(hostname, day string) time.Duration {
-	h := fnv.New32a()
-	h.Write([]byte(hostname + day))
-	return 10*time.Minute + time.Duration(h.Sum32()%230)*time.Minute
-}
-
 // compose makes the report about a domain's day. The same counts make the same
 // report.
 func (l *Log) compose(domain string, day time.Time, counts []*tally) *report {
 	r := &report{Organization: l.opt.Organization, Contact: l.opt.Contact,
 		Range: dateRange{day, day.AddDate(0, 0, 1).Add(-time.Second)},
-		ID:    day.Format(dayForm) + "." + domain + "@" + l.opt.Hostname}
+		ID:    day.Format(dayreport.DayForm) + "." + domain + "@" + l.opt.Hostname}
 	slices.SortFunc(counts, func(a, b *tally) int {
 		return cmp.Or(strings.Compare(a.policy.Type, b.policy.Type), slices.Compare(a.policy.Strings, b.policy.Strings))
 	})
@@ -89,13 +78,7 @@ func (r *report) compressed() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var b bytes.Buffer
-	z := gzip.NewWriter(&b)
-	_, err = z.Write(text)
-	if err == nil {
-		err = z.Close()
-	}
-	return b.Bytes(), err
+	return dayreport.Gzip(text)
 }
 
 // message is the report as mail, RFC 8460 section 5.3.
@@ -128,18 +111,13 @@ func (l *Log) message(r *report, to string, now time.Time) ([]byte, error) {
 	line("Content-Type: text/plain; charset=us-ascii")
 	line("")
 	line("This is an aggregate TLS report from %s about mail", submitter)
-	line("sent to %s on %s (UTC). See RFC 8460.", domain, r.Range.Start.Format(dayForm))
+	line("sent to %s on %s (UTC). See RFC 8460.", domain, r.Range.Start.Format(dayreport.DayForm))
 	line("--%s", boundary)
 	line("Content-Type: application/tlsrpt+gzip")
 	line("Content-Transfer-Encoding: base64")
 	line("Content-Disposition: attachment;\r\n\tfilename=\"%s\"", file)
 	line("")
-	text := base64.StdEncoding.EncodeToString(data)
-	for len(text) > 76 {
-		line("%s", text[:76])
-		text = text[76:]
-	}
-	line("%s", text)
+	b.Write(dayreport.AppendBase64(nil, data))
 	line("--%s--", boundary)
 	return b.Bytes(), nil
 }

@@ -6,91 +6,44 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
-	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"posthaste/internal/dayreport"
 	"posthaste/internal/resolver"
-	"posthaste/internal/rfc5322"
 )
 
-const (
-	flushEvery = time.Minute
-	sendEvery  = 30 * time.Minute
-	patience   = 24 * time.Hour // after a report was due
-	sendTime   = time.Minute    // for all destinations of a report
-	atOnce     = 10             // reports that are sent at a time
-)
+// sendTime bounds the sending of one report, to all its destinations.
+const sendTime = time.Minute
 
 // Run writes counts and sends reports until ctx ends. The Log is not to be used
 // after that.
-func (l *Log) Run(ctx context.Context) {
-	defer l.dir.Close() // nothing can be lost: files are closed where they are written
-	flush := time.NewTicker(flushEvery)
-	defer flush.Stop()
-	send := time.NewTicker(sendEvery)
-	defer send.Stop()
-	var wg sync.WaitGroup
-	sending := make(chan struct{}, 1)
-	for {
-		select {
-		case <-ctx.Done():
-			wg.Wait()
-			l.flush()
-			return
-		case <-flush.C:
-			l.flush()
-		case <-send.C:
-			select {
-			case sending <- struct{}{}:
-				wg.Go(func() { // counts are written meanwhile
-					l.Step(ctx, time.Now())
-					<-sending
-				})
-			default: // it takes longer than that
-			}
-		}
-	}
-}
+func (l *Log) Run(ctx context.Context) { l.journal.Run(ctx, l.flush, l.Step) }
 
 // Step makes the reports that are due at now and sends those that wait, unless
 // another process is at it. It is not to be called concurrently with itself.
 func (l *Log) Step(ctx context.Context, now time.Time) {
 	l.flush()
-	lock, err := l.dir.OpenFile("lock", os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		l.warn("%v", err)
-		return
-	}
-	defer lock.Close()
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			l.warn("lock %s: %v", lock.Name(), err)
+	l.journal.Locked(func() {
+		days, err := l.journal.Finished(now)
+		if err != nil {
+			l.warn("%v", err)
 		}
-		return
-	}
-	days, err := l.finished(now)
-	if err != nil {
-		l.warn("%v", err)
-	}
-	for _, day := range days {
-		if err := l.conclude(day); err != nil {
-			l.warn("reports of %s: %v", day.Format(dayForm), err)
+		for _, day := range days {
+			if err := l.conclude(day); err != nil {
+				l.warn("reports of %s: %v", day.Format(dayreport.DayForm), err)
+			}
 		}
-	}
-	l.sendAll(ctx, now)
+		l.journal.Each(ctx, func(path string) { l.sendOne(ctx, path, now) })
+	})
 }
 
 // conclude turns a day's counts into reports. When it is cut short it is done
 // again, with the same result.
 func (l *Log) conclude(day time.Time) error {
-	name := day.Format(dayForm)
+	name := day.Format(dayreport.DayForm)
 	domains, err := l.readDay(name)
 	if err != nil {
 		return err
@@ -100,14 +53,7 @@ func (l *Log) conclude(day time.Time) error {
 			return err
 		}
 	}
-	return l.dir.Remove(dayFile(name))
-}
-
-// reportDir is where reports wait.
-const reportDir = "report"
-
-func (r *report) file() string {
-	return reportDir + "/" + r.Range.Start.Format(dayForm) + "." + r.domain() + ".json"
+	return l.journal.Drop(name)
 }
 
 // save writes a report durably.
@@ -116,42 +62,13 @@ func (l *Log) save(r *report) error {
 	if err != nil {
 		return err
 	}
-	if err := l.dir.Mkdir(reportDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return l.dir.ReplaceDurably(r.file(), append(text, '\n'))
-}
-
-// sendAll sends each report that waits, atOnce of them at a time: a site that hangs is not to have the
-// reports to others wait.
-func (l *Log) sendAll(ctx context.Context, now time.Time) {
-	files, err := l.dir.Glob(reportDir + "/*.json")
-	if err != nil {
-		l.warn("%v", err) // the pattern is malformed
-	}
-	next := make(chan string)
-	var wg sync.WaitGroup
-	for range min(atOnce, len(files)) {
-		wg.Go(func() {
-			for path := range next {
-				l.sendOne(ctx, path, now)
-			}
-		})
-	}
-	for _, path := range files {
-		if ctx.Err() != nil {
-			break
-		}
-		next <- path
-	}
-	close(next)
-	wg.Wait()
+	return l.journal.Save(r.Range.Start.Format(dayreport.DayForm)+"."+r.domain(), append(text, '\n'))
 }
 
 // sendOne sends a report, and removes it when it is sent or given up.
 func (l *Log) sendOne(ctx context.Context, path string, now time.Time) {
 	var r report
-	text, err := l.dir.ReadFile(path)
+	text, err := l.journal.Dir.ReadFile(path)
 	if err == nil {
 		err = json.Unmarshal(text, &r)
 	}
@@ -160,22 +77,15 @@ func (l *Log) sendOne(ctx context.Context, path string, now time.Time) {
 	}
 	if err != nil {
 		l.warn("report %s: %v", path, err)
-		l.remove(path)
+		l.journal.Remove(path)
 		return
 	}
-	due := r.Range.End.Add(delay(l.opt.Hostname, r.Range.Start.Format(dayForm)))
 	switch err := l.send(ctx, &r, now); {
 	case err == nil:
-		l.remove(path)
-	case now.Sub(due) > patience:
+		l.journal.Remove(path)
+	case l.journal.GivenUp(r.Range.Start, now):
 		l.warn("report %s could not be sent: %v", r.ID, err)
-		l.remove(path)
-	}
-}
-
-func (l *Log) remove(path string) {
-	if err := l.dir.Remove(path); err != nil {
-		l.warn("%v", err)
+		l.journal.Remove(path)
 	}
 }
 
@@ -200,7 +110,7 @@ func (l *Log) send(ctx context.Context, r *report, now time.Time) error {
 			continue
 		}
 		sent++
-		l.opt.Sent(r.ID, printable(uri))
+		l.opt.Sent(r.ID, dayreport.Printable(uri))
 	}
 	if sent == 0 {
 		return errors.Join(failed...)
@@ -218,19 +128,15 @@ func (l *Log) sendTo(ctx context.Context, r *report, uri string, now time.Time) 
 	}
 	switch strings.ToLower(u.Scheme) {
 	case "mailto":
-		to, err := url.PathUnescape(u.Opaque)
+		to, err := dayreport.Mailto(u)
 		if err != nil {
 			return err
 		}
-		list := rfc5322.AppendAddresses(nil, to, 0)
-		if len(list) != 1 || strings.ContainsAny(to, "\r\n") {
-			return fmt.Errorf("%q is no address", printable(to))
-		}
-		msg, err := l.message(r, list[0].Addr, now)
+		msg, err := l.message(r, to, now)
 		if err != nil {
 			return err
 		}
-		return l.opt.Mail(ctx, list[0].Addr, msg)
+		return l.opt.Mail(ctx, to, msg)
 	case "https":
 		return l.post(ctx, r, uri)
 	}
@@ -257,14 +163,4 @@ func (l *Log) post(ctx context.Context, r *report, uri string) error {
 		return fmt.Errorf("status %d", resp.StatusCode)
 	}
 	return nil
-}
-
-// printable is a stranger's text for a log line.
-func printable(s string) string {
-	return strings.Map(func(c rune) rune {
-		if c < ' ' || c > '~' {
-			return '?'
-		}
-		return c
-	}, s[:min(len(s), 200)])
 }
