@@ -68,8 +68,8 @@ type Log struct {
 type counted struct {
 	day string
 	key string // Row as text, by which rows of the same count are ordered
-	Row row   `json:"row"`
-	N   int64 `json:"n"`
+	Row row    `json:"row"`
+	N   int64  `json:"n"`
 }
 
 // A row is mail of one kind from one source.
