@@ -293,3 +293,44 @@ func TestClusterAdopts(t *testing.T) {
 	}
 	a.eventually("both have a shard once more", shared)
 }
+
+// docs/cluster.md is carried out as it stands, on four machines.
+func TestClusterDoc(t *testing.T) {
+	t.Parallel()
+	for _, p := range []string{"swaks", "pg_createcluster", "pg_basebackup"} {
+		need(t, p)
+	}
+	if err := buildPG(); err != nil {
+		t.Fatal(err)
+	}
+	d := manual{page: "cluster.md"}
+	titles, blocks := d.sections(t)
+	zone := ""
+	for _, list := range blocks {
+		zone += zoneOf(list)
+	}
+	n := newNetwork(t, zone)
+	newSinkAt(t, "203.0.113.25:25", nil)
+	machines := map[string]*example{}
+	for _, name := range []string{"db1", "db2", "mail1", "mail2"} {
+		machines[name] = &example{t: t, page: d.page, machine: n.newMachine(name + ".example.org"), ids: map[string]string{}}
+	}
+	on := map[string]string{"What mail2 does then": "mail2", "Then db2 is promoted": "db2", "Mail goes on by itself": "mail2", "": "db1"}
+	for _, title := range titles {
+		name, ok := on[title]
+		if !ok {
+			name = title[strings.LastIndex(title, " ")+1:] // "On db1"
+		}
+		x := machines[name]
+		if x == nil {
+			t.Fatalf("the section %q is on no machine", title)
+		}
+		for _, b := range blocks[title] {
+			x.do(b)
+		}
+	}
+	x := machines["mail2"]
+	if out, status := x.machine.run("root", "posthaste stop"); status != 0 {
+		t.Errorf("posthaste stop: %s", out)
+	}
+}
