@@ -13,14 +13,15 @@ import (
 // Packages are those in which faults are planted, with the packages whose tests are to notice: its
 // own where there are no others.
 var Packages = map[string][]string{
-	"internal/spool":  {"./internal/spool"},
-	"qmgr/sched":      {"./qmgr/sched"},
-	"qmgr":            {"./qmgr"},
-	"cleanup":         {"./cleanup"},
-	"smtp":            {"./smtp"},
-	"smtpd":           {"./smtpd", "./internal/script"},
-	"local":           {"./local"},
-	"internal/rights": {"./internal/rights"},
+	"internal/spool":   {"./internal/spool"},
+	"qmgr/sched":       {"./qmgr/sched"},
+	"qmgr":             {"./qmgr"},
+	"cleanup":          {"./cleanup"},
+	"smtp":             {"./smtp"},
+	"smtpd":            {"./smtpd", "./internal/script"},
+	"local":            {"./local"},
+	"internal/rights":  {"./internal/rights"},
+	"internal/pgspool": {"./internal/pgspool"},
 }
 
 //go:embed seeds.txt
