@@ -381,6 +381,10 @@ func (s *Scheduler) route(m *message, r *Rcpt, fresh bool) *peer {
 		return s.routeRetry(m, r, t.excuse, t.status, t.reason)
 	}
 	q := s.queueOf(t, r)
+	if q == nil {
+		s.parkStopped(m, t, r)
+		return nil
+	}
 	if q.state == DestDead && rec.flags&flagRevive != 0 {
 		s.stopTimer(&q.timer)
 		s.makeReady(q)
@@ -403,10 +407,14 @@ func (s *Scheduler) route(m *message, r *Rcpt, fresh bool) *peer {
 }
 
 // queueOf is the destination queue for a recipient, under its terms: that of the destination,
-// or of one of the sources from which its mail may go.
+// or of one of the sources from which its mail may go. nil: all of these are suspended.
 func (s *Scheduler) queueOf(t *transport, r *Rcpt) *queue {
 	if r.Pool != nil {
-		return s.sourceQueue(t, r.Queue, r.Nexthop, s.pick(t, r.Queue, r.Pool))
+		mb := s.pick(t, r.Queue, r.Pool)
+		if s.stoppedBy(mb.Source) != nil {
+			return nil
+		}
+		return s.sourceQueue(t, r.Queue, r.Nexthop, mb)
 	}
 	q := s.queueFor(t, r.Queue, r.Nexthop)
 	if q.terms != r.Terms {

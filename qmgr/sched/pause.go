@@ -32,6 +32,10 @@ type Pause struct {
 	Flush  bool       // a flush overrides it (queue_only_destinations)
 	Status dsn.Status // what is recorded and logged of the recipients that wait
 	Reason string
+	// It is for what goes from this source, wherever to, and no recipient has it as Rcpt.Pause:
+	// the mail goes from other sources of its pool, and waits when there are none. Empty: it
+	// is for those that have it.
+	Source string
 }
 
 // pause is a Pause that is in force.
@@ -51,6 +55,7 @@ func (s *Scheduler) setPauses(list []Pause) {
 		s.pauses[p.ID] = &pause{Pause: p, until: toMicros(p.Until)}
 	}
 	s.endPauses()
+	s.stopSources()
 }
 
 // endPauses forgets the pauses whose time is over, and finds what waits for

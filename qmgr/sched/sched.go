@@ -74,11 +74,12 @@ type Scheduler struct {
 	// Decisions of operators. Their counts are kept as mail comes and goes, since a
 	// listing of a million parked messages must not walk them.
 	pauses    map[PauseID]*pause
-	parkedAt  map[siteKey]int // deferred messages that wait for pauses, by destination
-	parkedFor map[PauseID]int // the same, by pause
-	pauseEnd  int64           // when the first of the pauses ends by itself, by the wall clock
-	ended     []MsgID         // that wait for pauses that have ended, to be made due; nil when there are none
-	limits    SetLimits       // what operators have set of windows; nil: nothing
+	parkedAt  map[siteKey]int    // deferred messages that wait for pauses, by destination
+	parkedFor map[PauseID]int    // the same, by pause
+	stopped   map[string]PauseID // of sources that are suspended; nil: none is
+	pauseEnd  int64              // when the first of the pauses ends by itself, by the wall clock
+	ended     []MsgID            // that wait for pauses that have ended, to be made due; nil when there are none
+	limits    SetLimits          // what operators have set of windows; nil: nothing
 	// Domains of fast_flush_domains, with the messages that may wait for each.
 	flushSites map[string]*flushSite
 	// The part of the deferred queue that is in memory.

@@ -196,7 +196,17 @@ func TestSharedHistories(t *testing.T) {
 					x.Shares[SiteLimit] = Share{"site", randomLimits(r)}
 					w.terms["site"] = x
 				}
+				stops := PauseID(1000)
 				w.each = func(r *rand.Rand) {
+					if len(w.pools) > 0 && r.IntN(30) == 0 {
+						if name := fmt.Sprintf("m%d", 1+r.IntN(3)); w.stopped[name] != 0 || r.IntN(2) == 0 {
+							delete(w.stopped, name)
+						} else {
+							stops++
+							w.stopped[name] = stops
+						}
+						w.setPauses()
+					}
 					if r.IntN(40) > 0 {
 						return
 					}

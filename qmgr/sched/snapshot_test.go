@@ -35,6 +35,9 @@ func (w *world) succeed(cfg Config) {
 	check := w.check
 	w.check = false // until all are known
 	w.setLimits()
+	if len(w.stopped) > 0 {
+		w.setPauses()
+	}
 	for _, id := range ids {
 		if w.far.away[id] = cfg.DeferredLimit > 0; !w.far.away[id] || w.mail[id].queue == QueueIncoming {
 			w.step(w.mail[id].queuedAgain())

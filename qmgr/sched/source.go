@@ -68,10 +68,14 @@ const (
 	gradePaused       // in a pause of destination_rate_delay
 	gradeSpent        // it has sent what it may today
 	gradeDead
+	gradeStopped // an operator has suspended it
 )
 
 // grade looks at a source's queue for a destination, which need not exist.
 func (s *Scheduler) grade(t *transport, dest string, mb *Member) grade {
+	if s.stoppedBy(mb.Source) != nil {
+		return gradeStopped
+	}
 	if s.spentUp(mb.Terms) {
 		return gradeSpent
 	}
@@ -115,7 +119,7 @@ func (s *Scheduler) pick(t *transport, dest string, pool *Pool) *Member {
 	if s.fits(t, dest, mb) == gradeReady {
 		return mb
 	}
-	best := gradeDead
+	best := gradeStopped
 	for i := range pool.Members {
 		best = min(best, s.fits(t, dest, &pool.Members[i]))
 	}
@@ -237,7 +241,9 @@ func (s *Scheduler) secondTry(e *entry, r *Result) *Member {
 // sendFrom has an entry go from another source, or of a busy one the recipients that are
 // named. The entry that it was has to be ended after that.
 func (s *Scheduler) sendFrom(e *entry, mb *Member, only []int) {
-	j, old := e.peer.job, e.peer.queue
+	old := e.peer.queue
+	// A job whose last entry an agent has is off the list, and must be put back.
+	j := s.jobFor(e.msg, old.tport)
 	// What holds where mail goes already has perhaps changed since this entry was told.
 	q := old.tport.queues[SourceQueue(old.dest(), mb.Source)]
 	if q == nil {
@@ -279,6 +285,69 @@ func (s *Scheduler) sourceQueue(t *transport, dest string, hop mail.Nexthop, mb 
 func (q *queue) setSource(source string) {
 	if source != "" && strings.HasSuffix(q.name, fromSource+source) {
 		q.source = source
+	}
+}
+
+// stoppedBy is the pause that keeps all mail from going from a source; nil: there is none.
+func (s *Scheduler) stoppedBy(source string) *pause {
+	if len(s.stopped) == 0 {
+		return nil
+	}
+	return s.paused(s.stopped[source], 0)
+}
+
+// stopSources takes note of which sources are suspended now, and has what waits for them go
+// from others, or park. What is under way is let be.
+func (s *Scheduler) stopSources() {
+	s.stopped = nil
+	for id, p := range s.pauses {
+		if p.Source == "" {
+			continue
+		}
+		if s.stopped == nil {
+			s.stopped = make(map[string]PauseID)
+		}
+		// Of several for one source any would do; the first that was made is always the same.
+		if old := s.stopped[p.Source]; old == 0 || id < old {
+			s.stopped[p.Source] = id
+		}
+	}
+	if s.stopped == nil {
+		return
+	}
+	for _, t := range s.transports {
+		for q := t.firstQueue; q != nil; {
+			next := q.nxt // q is forgotten with its last entry
+			if p := s.stoppedBy(q.source); p != nil && q.source != "" {
+				s.spread(q, gradeDead)
+				for q.peers.n > 0 {
+					s.parkEntry(q.peers.top().head, p)
+				}
+			}
+			q = next
+		}
+	}
+}
+
+// parkEntry has all recipients of a waiting entry wait for the end of a pause of its source.
+func (s *Scheduler) parkEntry(e *entry, p *pause) {
+	q := e.peer.queue
+	s.park(e.msg, p, q.tport, q.dest(), e.rcpts, e.sites)
+	s.endEntry(e)
+}
+
+// parkStopped does the same for a recipient that has no entry yet. All sources of its pool are
+// suspended; it waits for the first of them.
+func (s *Scheduler) parkStopped(m *message, t *transport, r *Rcpt) {
+	var sites []string
+	if r.Site != "" {
+		sites = []string{r.Site}
+	}
+	for i := range r.Pool.Members {
+		if p := s.stoppedBy(r.Pool.Members[i].Source); p != nil {
+			s.park(m, p, t, r.Queue, []int{r.Index}, sites)
+			return
+		}
 	}
 }
 
@@ -343,7 +412,7 @@ func (s *Scheduler) elsewhere(e *entry) bool {
 	}
 	dest := q.dest()
 	for i := range e.pool.Members {
-		if mb := &e.pool.Members[i]; mb.Source != q.source && s.grade(q.tport, dest, mb) != gradeDead {
+		if mb := &e.pool.Members[i]; mb.Source != q.source && s.grade(q.tport, dest, mb) < gradeDead {
 			return true
 		}
 	}

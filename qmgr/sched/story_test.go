@@ -31,6 +31,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the scheduler does into th
 //	done ENTRY|all [bounced|deferred|unreachable|enough|over] [hungry]
 //	terms DESTINATION,... [own|site|provider:NAME concurrency=N connections=RATE ...]... [reuse=N], from now on
 //	source NAME [own|site|provider:NAME concurrency=N ... warmup=N]... [wait] what holds for it
+//	stop|restart SOURCE                   suspend a source, or end that
 //	pool DESTINATION,... NAME=WEIGHT...   the sources of their mail, under the terms as they are
 //	rollup NEXTHOP,... DESTINATION / limits
 //	serve [COUNT]                         end the oldest delivery again and again; print whose turn it was
@@ -274,6 +275,12 @@ func (st *story) command(verb string, args []string) {
 		st.source(args)
 	case "pool":
 		st.pool(args)
+	case "stop":
+		w.stopped[args[0]] = PauseID(1000 + len(w.stopped))
+		w.setPauses()
+	case "restart":
+		delete(w.stopped, args[0])
+		w.setPauses()
 	case "rollup":
 		for _, hop := range strings.Split(args[0], ",") {
 			w.site[hop] = args[1]

@@ -46,6 +46,7 @@ type world struct {
 	limits  map[string]testLimit // by next hop
 	terms   map[string]*Terms    // by destination
 	pools   map[string]*Pool     // by destination
+	stopped map[string]PauseID   // sources that are suspended
 	site    map[string]string    // of a next hop: the destination's name, if it is another
 	each    func(r *rand.Rand)   // in random histories, before each turn
 	check   bool
@@ -71,7 +72,7 @@ type letter struct {
 
 func newWorld(t tester, cfg Config) *world {
 	w := &world{t: t, s: New(cfg), now: epoch, mail: map[MsgID]*letter{}, busy: map[EntryID]Effect{}, pauses: map[PauseID]testPause{}, limits: map[string]testLimit{}, check: true,
-		terms: map[string]*Terms{}, pools: map[string]*Pool{}, site: map[string]string{}}
+		terms: map[string]*Terms{}, pools: map[string]*Pool{}, stopped: map[string]PauseID{}, site: map[string]string{}}
 	w.far.away = map[MsgID]bool{}
 	if cfg.DeferredLimit > 0 {
 		w.step(Event{Kind: EventAttached})
@@ -129,6 +130,9 @@ func (w *world) setPauses() {
 	var list []Pause
 	for _, id := range slices.Sorted(maps.Keys(w.pauses)) {
 		list = append(list, w.pauses[id].Pause)
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.stopped)) {
+		list = append(list, Pause{ID: w.stopped[name], Source: name, Status: dsn.S(4, 3, 2), Reason: "source " + name + " is suspended"})
 	}
 	w.step(Event{Kind: EventPauses, Pauses: list})
 	var ids []MsgID
@@ -266,6 +270,9 @@ func (w *world) fromPool(e Effect, r Rcpt) {
 			w.t.Fatalf("message %d goes to %s from %s", e.ID, e.Transport, e.Source)
 		}
 		return
+	}
+	if w.stopped[e.Source] != 0 {
+		w.t.Fatalf("message %d goes from %s, which is suspended", e.ID, e.Source)
 	}
 	if pool := r.Pool; pool != nil || e.Source != "" {
 		for i := range pool.Members {
