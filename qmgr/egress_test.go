@@ -7,6 +7,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/rate"
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/qmgr/sched"
@@ -63,6 +64,49 @@ func TestSources(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 	retry.noMore()
+}
+
+// A source that is suspended is not drawn; mail waits when all are.
+func TestSuspendedSource(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, poolsOn)
+	st.keep()
+	id := st.fill(faketest.Mail{Queue: queue.Deferred, Attempts: 1, Next: time.Now().Add(time.Hour), Content: "x\r\n",
+		Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Recipients: []mail.Recipient{{Address: "x@a.test"}}}})[0]
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.share(func(r *proto.ResolveReply) {
+		r.Pool, r.Hop = "news", "a.test"
+		r.Members = members(proto.PoolMember{Source: "m1", Weight: 1, Spec: "address=192.0.2.1"}, proto.PoolMember{Source: "m2", Weight: 1, Spec: "address=192.0.2.2"})
+	}, "a.test")
+	st.run()
+	st.waitAttached(1)
+	st.override(proto.OverridePut, "source=m1", "listed", time.Time{})
+	for range 10 {
+		st.arrive("s@from.test", "x@a.test")
+		o := smtp.next()
+		if o.Source != "m2" {
+			t.Fatalf("from %s, which is suspended", o.Source)
+		}
+		o.answer("ok")
+	}
+	st.override(proto.OverridePut, "source=m2", "", time.Time{})
+	st.command(proto.Command{Verb: proto.VerbFlush})
+	st.waitExplain(id, "source m[12] is suspended by ann since")
+	smtp.noMore()
+	var reply proto.SourcesReply
+	if err := st.tool.Call(t.Context(), &proto.Sources{}, &reply); err != nil {
+		t.Fatal(err)
+	}
+	if len(reply.Sources) != 2 || !strings.HasPrefix(reply.Sources[0].Suspended, "source m1 is suspended by ann since ") || !strings.HasSuffix(reply.Sources[0].Suspended, ": listed") {
+		t.Errorf("%+v", reply)
+	}
+	st.override(proto.OverrideRemove, "source=m1", "", time.Time{})
+	o := smtp.next()
+	if o.Source != "m1" {
+		t.Errorf("from %s", o.Source)
+	}
+	o.answer("ok")
+	st.quiet()
 }
 
 // What one source was refused with goes from another at once; the message is removed, and what

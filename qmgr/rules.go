@@ -188,7 +188,7 @@ func (s *Server) setRules(entries []override.Entry) {
 			s.rules.last++
 			r.id = s.rules.last
 		}
-		pauses[i] = sched.Pause{ID: r.id, Until: r.order.Until, Flush: r.queueOnly, Status: statusPaused, Reason: r.reason()}
+		pauses[i] = sched.Pause{ID: r.id, Until: r.order.Until, Flush: r.queueOnly, Status: statusPaused, Reason: r.reason(), Source: r.target.Source()}
 	}
 	s.rules.set, s.rules.pauses = newRuleset(list), pauses
 	s.then(sched.Event{Kind: sched.EventPauses, Pauses: pauses})

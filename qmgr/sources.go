@@ -38,6 +38,11 @@ func (s *Server) describeSources(r *ipc.Request) {
 		}
 		return found[name]
 	}
+	for _, rule := range s.rules.set.all() {
+		if name := rule.target.Source(); name != "" && !rule.over(s.now) {
+			get(name).Suspended = rule.text()
+		}
+	}
 	// Two sources may have the same order of limits by chance; sorted, two answers are alike.
 	s.sched.SourceLimits(func(l sched.SharedLimit) bool {
 		// The rows are cut behind this, so that those that are shown are the largest of many.

@@ -28,12 +28,13 @@ type SourceInfo struct {
 	Spec string // as egress.Parse reads it; "": nothing has been heard of it
 	// The day of its warm-up, from 1, and how many recipients it may have in that day at each
 	// provider; 0: it does not warm up. Wait says that what is over waits.
-	Day    int
-	Warmup int64
-	Wait   bool
-	Pools  []SourcePool
-	Limits []SourceLimit
-	Dests  []SourceDest
+	Day       int
+	Warmup    int64
+	Wait      bool
+	Suspended string // who has suspended it, and why; empty: nobody has
+	Pools     []SourcePool
+	Limits    []SourceLimit
+	Dests     []SourceDest
 }
 
 // A SourcePool is a pool that the source is in.
@@ -68,7 +69,7 @@ func (m *SourcesReply) Append(b []byte) []byte {
 func (s *SourceInfo) append(b []byte) []byte {
 	b = pack.String(pack.String(b, 'n', s.Name), 's', s.Spec)
 	b = pack.Int(pack.Int(b, 'd', s.Day), 'w', int(s.Warmup))
-	b = pack.Bool(b, 'x', s.Wait)
+	b = pack.String(pack.Bool(b, 'x', s.Wait), 'z', s.Suspended)
 	for _, p := range s.Pools {
 		b = pack.Nested(b, 'p', func(b []byte) []byte { return pack.Int(pack.String(b, 'n', p.Name), 'w', p.Weight) })
 	}
@@ -115,6 +116,8 @@ func (s *SourceInfo) decode(r pack.Reader) error {
 			s.Warmup = r.Int()
 		case 'x':
 			s.Wait = r.Bool()
+		case 'z':
+			s.Suspended = r.String()
 		case 'p':
 			var p SourcePool
 			if err := p.decode(r.Nested()); err != nil {

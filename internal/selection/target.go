@@ -13,10 +13,11 @@ import (
 //	domain=DOMAIN    mail to recipients in DOMAIN, whatever its next hop is; .DOMAIN: in its subdomains
 //	nexthop=NEXTHOP  mail whose next hop this is, whatever the recipient's domain is
 //	sender=ADDRESS   mail from this envelope sender: an address, @DOMAIN, @.DOMAIN, <> or /REGEXP/
+//	source=NAME      what goes from this source of egress_source_maps, wherever to
 //
 // Two targets are the same if their texts are. A Target may be used concurrently.
 type Target struct {
-	by     string // destination, domain, nexthop or sender
+	by     string // destination, domain, nexthop, sender or source
 	value  string // in its only form
 	dest   Destination
 	sender matcher // of a sender; nil: dest counts
@@ -32,7 +33,7 @@ type Mail struct {
 
 // ParseTarget reads a target's text. Errors are for the operator.
 func ParseTarget(text string) (Target, error) {
-	for _, by := range [...]string{"domain", "nexthop", "sender"} {
+	for _, by := range [...]string{"domain", "nexthop", "sender", "source"} {
 		if value, ok := strings.CutPrefix(text, by+"="); ok {
 			return NewTarget(by, value)
 		}
@@ -40,12 +41,18 @@ func ParseTarget(text string) (Target, error) {
 	return NewTarget("destination", text)
 }
 
-// NewTarget makes a target of a condition: destination, domain, nexthop, transport or sender. Errors are for the operator.
+// NewTarget makes a target of a condition: destination, domain, nexthop, transport, sender or source. Errors are
+// for the operator.
 func NewTarget(by, value string) (t Target, err error) {
 	t = Target{by: by, value: value}
 	switch by {
 	case "sender":
 		return t, t.setSender()
+	case "source":
+		if value == "" || len(value) > 64 || strings.ContainsFunc(value, func(r rune) bool { return !validSource(r) }) {
+			err = fmt.Errorf("%q is not the name of a source", value)
+		}
+		return t, err
 	case "transport":
 		t.by = "destination"
 		if t.dest, err = ParseDestination(value + ":"); err == nil && (t.dest.transport != value || value == "") {
@@ -60,6 +67,20 @@ func NewTarget(by, value string) (t Target, err error) {
 	}
 	t.value = t.dest.String()
 	return t, err
+}
+
+// validSource says whether the name of a source may have r, as egress.ValidName does.
+func validSource(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' || r == '.'
+}
+
+// Source is the source that the target is; empty: it is something else. Which source mail goes
+// from is drawn when it is to be delivered, so that no mail matches one.
+func (t Target) Source() string {
+	if t.by == "source" {
+		return t.value
+	}
+	return ""
 }
 
 // setSender reads the value as a sender, in lower case unless it is a regular expression.
@@ -122,14 +143,19 @@ func (t Target) Name() string {
 		return "next hop " + t.value
 	case "sender":
 		return "mail from " + t.value
+	case "source":
+		return "source " + t.value
 	}
 	return t.value
 }
 
 // Subject is Name as the subject of a sentence about the mail: "delivery to example.com".
 func (t Target) Subject() string {
-	if t.by == "sender" {
+	switch t.by {
+	case "sender":
 		return t.Name()
+	case "source":
+		return "mail that goes from " + t.Name()
 	}
 	return "delivery to " + t.Name()
 }
@@ -137,6 +163,8 @@ func (t Target) Subject() string {
 // Match says whether mail is meant.
 func (t Target) Match(m *Mail) bool {
 	switch t.by {
+	case "source":
+		return false
 	case "sender":
 		return t.sender(m.Sender)
 	case "domain":
@@ -191,7 +219,7 @@ func (t Target) width() int {
 // Place says whether the target is a next hop of that name, or recipients in that domain, or all of
 // them, by whatever transport: what can be said of a domain alone.
 func (t Target) Place(domain string) bool {
-	return t.sender == nil && (t.value == "*" || t.dest.name != "" && t.dest.matchName(domain))
+	return t.sender == nil && t.by != "source" && (t.value == "*" || t.dest.name != "" && t.dest.matchName(domain))
 }
 
 // From says whether all mail from senders in the domain is meant: what can be said of a sender's domain

@@ -106,6 +106,9 @@ func write(w io.Writer, s *proto.SourceInfo) {
 	if len(pools) > 0 {
 		fmt.Fprintf(w, "  in %s\n", strings.Join(pools, ", "))
 	}
+	if s.Suspended != "" {
+		fmt.Fprintf(w, "  %s\n", s.Suspended)
+	}
 	for _, l := range s.Limits {
 		fmt.Fprintf(w, "  %s %s: %s\n", l.Level, l.Name, l.Text)
 	}
@@ -142,15 +145,16 @@ func writeJSON(w io.Writer, s *proto.SourceInfo) {
 		Reason      string    `json:"reason"`
 	}
 	x := struct {
-		Name   string  `json:"name"`
-		Spec   string  `json:"spec"`
-		Pools  []pool  `json:"pools"`
-		Day    int     `json:"day,omitempty"`
-		PerDay int64   `json:"per_day,omitempty"`
-		Wait   bool    `json:"wait,omitempty"`
-		Limits []limit `json:"limits"`
-		Dead   []dead  `json:"dead"`
-	}{s.Name, s.Spec, []pool{}, s.Day, s.Warmup, s.Wait, []limit{}, []dead{}}
+		Name      string  `json:"name"`
+		Spec      string  `json:"spec"`
+		Pools     []pool  `json:"pools"`
+		Day       int     `json:"day,omitempty"`
+		PerDay    int64   `json:"per_day,omitempty"`
+		Wait      bool    `json:"wait,omitempty"`
+		Suspended string  `json:"suspended,omitempty"`
+		Limits    []limit `json:"limits"`
+		Dead      []dead  `json:"dead"`
+	}{s.Name, s.Spec, []pool{}, s.Day, s.Warmup, s.Wait, s.Suspended, []limit{}, []dead{}}
 	for _, p := range s.Pools {
 		x.Pools = append(x.Pools, pool(p))
 	}
