@@ -37,7 +37,7 @@ TRIMPATH ?= -trimpath
 all: build
 
 build:
-	$(GO) build $(TRIMPATH) -ldflags '$(LDFLAGS) $(STAMP)' -o $(BIN)/ ./cmd/posthaste ./cmd/posthaste-tables ./cmd/posthaste-metrics ./cmd/posthaste-console ./cmd/posthaste-inject ./cmd/posthaste-pg
+	$(GO) build $(TRIMPATH) -ldflags '$(LDFLAGS) $(STAMP)' -o $(BIN)/ ./cmd/posthaste ./cmd/posthaste-tables ./cmd/posthaste-metrics ./cmd/posthaste-console ./cmd/posthaste-inject ./cmd/posthaste-pg ./cmd/posthaste-events
 	CGO_ENABLED=0 $(GO) build $(TRIMPATH) -ldflags '$(LDFLAGS) $(STAMP)' -o $(BIN)/ ./cmd/sendmail
 	CGO_ENABLED=0 $(GO) build $(TRIMPATH) -ldflags '$(LDFLAGS) $(STAMP) $(SCRUB)' -o $(BIN)/ $(SETGID:%=./cmd/%)
 
@@ -183,6 +183,7 @@ install: build
 	install -m 755 $(BIN)/posthaste-console $(DESTDIR)$(DAEMONDIR)/posthaste-console
 	install -m 755 $(BIN)/posthaste-inject $(DESTDIR)$(DAEMONDIR)/posthaste-inject
 	install -m 755 $(BIN)/posthaste-pg $(DESTDIR)$(DAEMONDIR)/posthaste-pg
+	install -m 755 $(BIN)/posthaste-events $(DESTDIR)$(DAEMONDIR)/posthaste-events
 	for t in $(TOOLS); do ln -sf posthaste $(DESTDIR)$(SBINDIR)/$$t; done
 	@if [ -e $(DESTDIR)$(SBINDIR)/$(CONTROL) ] && [ ! -L $(DESTDIR)$(SBINDIR)/$(CONTROL) ]; then \
 	  echo "$(DESTDIR)$(SBINDIR)/$(CONTROL) is Postfix's own and stays; once Postfix is gone: ln -s posthaste $(SBINDIR)/$(CONTROL)"; \

@@ -61,7 +61,7 @@ func (e logEngine) Post(b batch, done func(error)) { e.Spool.Post(&b.(*logBatch)
 func (e logEngine) Recovery() recovery {
 	r := e.Spool.Recovery()
 	rep := recovery{InDoubt: r.InDoubt, MoreInDoubt: r.MoreInDoubt, Exact: r.Exact, Unanswered: r.Unanswered, MoreUnanswered: r.MoreUnanswered,
-		Report: r.Report}
+		Report: r.Report, Unclean: !r.Clean && r.Segments > 0}
 	// A first start, and one after an orderly stop, have nothing to tell.
 	switch {
 	case r.Followed:

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/event"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
@@ -59,6 +60,8 @@ type serverOptions struct {
 	Exact  bool // spool_exact_doubt
 	// Metrics counts what is accepted. It may be nil.
 	Metrics *metrics.Set
+	// Events tells what was received. It may be nil.
+	Events *event.Reporter
 }
 
 // A server serves submitters and the queue manager for the life of one spool. Nobody else
@@ -102,6 +105,9 @@ type server struct {
 	qmgr *ipc.Conn
 	// Messages that come in parts. Empty when nothing large is on its way.
 	streams map[streamKey]*stream
+	// Messages that are in the queue, or are about to be, and of which the journal of events
+	// has not heard: they are not for the queue manager yet. nil while nobody is told of events.
+	untold map[mail.QueueID]struct{}
 }
 
 // newServer makes a server for one engine. ctx ends when work in hand must stop.
@@ -247,6 +253,9 @@ func (s *server) attach(c *ipc.Conn, r *ipc.Request) {
 				batch.Hold++
 				batch.OldestHold = older(batch.OldestHold, e.ID)
 			case queue.Incoming:
+				if s.isUntold(e.ID) {
+					continue // it is announced when that is over
+				}
 				batch.List = append(batch.List, proto.Entry{Entry: e})
 			}
 			if len(batch.List) == entriesBatch {
@@ -662,6 +671,7 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 		settle(b, in.q.Settles)
 	}
 	begun := time.Now()
+	defer in.s.tells(env.ID)()
 	if err := in.s.keep(b); err != nil {
 		// After ErrSilent or ErrBroken the message may exist all the same; the engine
 		// knows, and the log says so.
@@ -676,6 +686,7 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	// incoming ones only.
 	in.token = in.token && (res.Hold || state.Set&queue.SetQueue != 0 && state.Queue != queue.Incoming)
 	in.count(env)
+	in.s.tellReceived(env)
 	if e, ok := b.Entry(i); ok {
 		if changed {
 			m.Envelope, m.Recipients = nil, nil // what is recorded besides must be read

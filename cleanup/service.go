@@ -96,14 +96,17 @@ func run(ctx context.Context, env *service.Env) error {
 	defer doubts.flush()
 	defer authenticator.sendReports(ctx, env, reports)()
 	k := &keeper{log: log, lend: env.LendIPC, used: env.Used, leaving: env.Leaving(), retire: env.Retire, stopping: service.Stopping(ctx).Done(),
-		open:  func() (engine, error) { return st.open(ctx) },
-		found: func(en engine, r recovery) { doubts.found(en, reader, &r, st.exact) },
-		tell:  func(ctx context.Context, report string) { tellDamage(ctx, env, report) },
+		open: func() (engine, error) { return st.open(ctx) },
+		found: func(en engine, r recovery) {
+			doubts.found(en, reader, &r, st.exact)
+			tellAgain(ctx, env, en, &r, reader)
+		},
+		tell: func(ctx context.Context, report string) { tellDamage(ctx, env, report) },
 		server: func(en engine) *server {
 			return newServer(service.Stopping(ctx), serverOptions{Core: core, Engine: en, Log: log,
 				Token: env.Flow.Take, PutToken: func() { env.Flow.Put(1) }, Delay: cfg.Duration("in_flow_delay"), BufferLimit: cfg.Bytes("spool_buffer_limit"),
 				Verify: verify, Milters: milters, Signer: signer, Authenticator: authenticator, Metrics: env.Metrics,
-				Doubts: doubts, Reader: reader, Exact: st.exact})
+				Doubts: doubts, Reader: reader, Exact: st.exact, Events: env.Events})
 		}}
 	st.adopted = k.adopted
 	offer(env, k, doubts)

@@ -285,6 +285,9 @@ func (a *agentConn) send(m *message, d *delivery) {
 	if d.source != "" {
 		req.Source, req.Spec = d.source, s.terms.specOf(d.source)
 	}
+	if s.opt.Events != nil {
+		req.Attempt = s.attempt(d.num)
+	}
 	to := slices.Grow(reuse.Truncated(a.to), len(index))[:len(index)]
 	rewrite := false
 	for i, idx := range index {

@@ -39,6 +39,8 @@ type message struct {
 	active *active
 	// The scheduler has done with the message, and a last notice is being made (finish).
 	finishing bool
+	// cleanup does not have it any more, and nobody here has ordered that.
+	vanished bool
 }
 
 // active is what a message needs while it is in the active queue.

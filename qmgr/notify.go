@@ -62,10 +62,15 @@ func (s *Server) notify(m *message, what sched.Notice, from int) {
 		}
 		n.Outcomes, next = fitting(a.success)
 	}
+	if what == sched.NoticeExpired {
+		s.tellExpired(m, n.Outcomes)
+	}
 	s.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, noticeTimeout)
 		defer cancel()
 		var reply proto.NotifyReply
+		// The bounce service records what it reports.
+		s.opt.Events.Wait(ctx)
 		// A lost connection is not asked about again here: the notice may have
 		// been queued. The scheduler tries again later, and the service then finds
 		// out whether it was.

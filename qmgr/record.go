@@ -359,15 +359,19 @@ func outcomeOctets(o *mail.Outcome) int {
 	return n
 }
 
-// send sends a request over the present connection. answered is called in any case.
+// send sends a request over the present connection, when the events of what it records are on stable
+// storage, if anybody is told of events: requests then go later, in the same order. answered is called in any case.
 func (r *recorder) send(q *request) {
 	s, conn := r.s, r.conn
-	conn.Go(&proto.Record{Ops: q.ops, Urgent: q.urgent}, func(payload []byte, err error) {
-		var reply proto.RecordReply
-		if err == nil {
-			err = reply.Decode(payload)
-		}
-		s.post(func() { r.answered(q, &reply, err) }, sched.Event{})
+	record := &proto.Record{Ops: q.ops, Urgent: q.urgent}
+	s.opt.Events.Then(func() {
+		conn.Go(record, func(payload []byte, err error) {
+			var reply proto.RecordReply
+			if err == nil {
+				err = reply.Decode(payload)
+			}
+			s.post(func() { r.answered(q, &reply, err) }, sched.Event{})
+		})
 	})
 }
 
@@ -432,6 +436,7 @@ func (r *recorder) vanished(id mail.QueueID) {
 	}
 	if _, ok := r.s.sched.Lookup(m.num); ok { // else it is being queued again
 		r.s.opt.Log.Log(maillog.Removed{ID: string(id)})
+		m.vanished = true
 		r.s.then(sched.Event{Kind: sched.EventRemove, Scope: sched.ScopeMessage, ID: m.num})
 	}
 }

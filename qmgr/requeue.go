@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/event"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
@@ -74,6 +75,7 @@ func (s *Server) requeued(num sched.MsgID, newID mail.QueueID, old *proto.Locate
 	case m == nil:
 	case err == nil:
 		s.opt.Log.Info("%s: requeued as %s", m.id, newID)
+		s.opt.Events.Tell(&event.Event{Kind: event.Requeued, Time: s.now, QueueID: string(m.id), NewID: string(newID)})
 		s.log.remove(m)
 		s.forget(m)
 	case !old.Found:

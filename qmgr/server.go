@@ -68,6 +68,7 @@ import (
 	"sync"
 	"time"
 
+	"posthaste/internal/event"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
@@ -112,6 +113,8 @@ type Options struct {
 	Agent   func(mail.Transport) ipc.Address
 	// Overrides keep what is allowed for now; nil: none can be kept.
 	Overrides *override.Store
+	// Events tells what becomes of mail, before the queue records it; nil: nobody is told.
+	Events *event.Reporter
 	// Flow, when set, takes flow control tokens (in_flow_delay): it is told
 	// that a message has left the incoming queue, and how many messages are
 	// still in it.
@@ -649,10 +652,13 @@ func (s *Server) carry(e *sched.Effect, draining bool) {
 	case sched.EffectFinish:
 		s.finish(m)
 	case sched.EffectHold:
+		s.tellOrdered(m, event.Held)
 		s.moveTo(m, queue.Hold, time.Time{})
 	case sched.EffectRelease:
+		s.tellOrdered(m, event.Released)
 		s.moveTo(m, queue.Deferred, e.Next)
 	case sched.EffectRemove:
+		s.tellOrdered(m, event.Deleted)
 		s.log.remove(m)
 		s.forget(m)
 	case sched.EffectRequeue:

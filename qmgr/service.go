@@ -97,6 +97,7 @@ func run(ctx context.Context, env *service.Env) error {
 		Open:      opener.Open,
 		Submit:    submitter,
 		Log:       env.Log,
+		Events:    env.Events,
 		Overrides: overrides,
 		Cleanup:   env.Public(cfg.String("cleanup_service_name")),
 		Bounce:    env.Private(cfg.String("bounce_service_name")),

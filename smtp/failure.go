@@ -149,7 +149,11 @@ func (s *session) refused(k kind, r *reply) *failure {
 // detail is what the log says of every outcome of this session: the server, and how
 // often the session was used.
 func (s *session) detail() agent.Detail {
-	return agent.Detail{Relay: s.relay, ConnUse: s.uses}
+	d := agent.Detail{Relay: s.relay, ConnUse: s.uses}
+	if s.tls != nil {
+		d.TLS = s.tls.name
+	}
+	return d
 }
 
 // isTimeout says whether an error of the network is one of time.

@@ -45,6 +45,7 @@ type tlsState struct {
 	trusted  bool    // a CA of ours vouches for the certificate
 	matched  bool    // and it is for the right name, or is one that is known
 	loglevel int     // how much is logged of it
+	name     string  // protocol and cipher, for events
 }
 
 // tlsProblem is a failure of our own configuration: a table that cannot be asked,
@@ -349,6 +350,7 @@ func (d *delivery) shakeHands(ctx context.Context, s *session, p *policy) error 
 	s.conn = conn
 	s.tls = &tlsState{ConnectionState: conn.ConnectionState(), policy: p}
 	s.tls.loglevel = d.tlsLogLevel(ctx, s)
+	s.tls.name = tls.VersionName(s.tls.Version) + " " + tls.CipherSuiteName(s.tls.CipherSuite)
 	d.verify(s, p)
 	d.logTLS(s)
 	return nil

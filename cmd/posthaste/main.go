@@ -56,7 +56,8 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if name == master.Program {
 		return master.Main(opts, args)
 	}
-	if spec, ok := opts.Services[name]; ok {
+	// Services in programs of their own are not run from here, and "events" is a command as well.
+	if spec, ok := opts.Services[name]; ok && spec.Program == "" {
 		return service.Main(spec, args)
 	}
 	io := streams{stdin, stdout, stderr}
@@ -239,6 +240,7 @@ const ownCommands = `  explain ID|DESTINATION ... say why a message is still in 
   audit [FILE ...]           verify that all accepted mail was delivered, returned or is queued
   trace PATTERN ...          follow messages through forwards, lists, reports and filters, by the log
   collate [FILE ...]         group the log lines by message
+  events COMMAND ...         show how far the receivers of events are, and send events again
   watch client|destination NAME
                              show the SMTP dialogues with one peer as they happen
   classify [REPLY ...]       say what kind of failure a server's reply describes
@@ -259,7 +261,7 @@ const ownCommands = `  explain ID|DESTINATION ... say why a message is still in 
 // helped prints how a command is called, if its arguments ask for that, and says whether they did.
 // Commands that have commands of their own may be asked behind those.
 func helped(command string, args []string, w io.Writer) bool {
-	if len(args) == 2 && slices.Contains([]string{"queue", "spool", "tls", "cert", "dkim", "dmarc", "domain", "token", "cluster"}, command) {
+	if len(args) == 2 && slices.Contains([]string{"queue", "spool", "tls", "cert", "dkim", "dmarc", "domain", "token", "cluster", "events"}, command) {
 		args = args[1:]
 	}
 	text := usage.Of(command)

@@ -46,6 +46,7 @@ func services() map[string]service.Spec {
 		service.MetricsSpec(nil),
 		service.ConsoleSpec(nil),
 		service.InjectSpec(nil),
+		service.EventsSpec(nil),
 		smtp.Spec(),
 		smtp.LMTPSpec(),
 		local.Spec(),

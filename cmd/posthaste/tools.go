@@ -20,6 +20,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/dmarcreport"
 	"posthaste/internal/domain"
+	"posthaste/internal/eventtool"
 	"posthaste/internal/mailauth/dkimkey"
 	"posthaste/internal/postcat"
 	"posthaste/internal/postconf"
@@ -95,6 +96,7 @@ func tools() map[string]tool {
 		"classify": own("classify", bounceclass.Command),
 		"account":  own("account", account.Run),
 		"token":    func(io streams, args []string) int { return token.Run("posthaste token", args, io.out, io.err) },
+		"events":   func(io streams, args []string) int { return eventtool.Run("posthaste events", args, io.out, io.err) },
 		"top":      func(io streams, args []string) int { return top.Run("posthaste top", args, io.out, io.err) },
 		"trace":    func(io streams, args []string) int { return trace.Run(args, io.in, io.out, io.err) },
 		"collate":  func(io streams, args []string) int { return collate.Command(args, io.in, io.out, io.err) },

@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain sources queue suspend resume suspended limit unlimit limited divert undivert diverted tls audit classify trace top collate token cluster watch account passwd dkim dmarc cert domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain sources queue suspend resume suspended limit unlimit limited divert undivert diverted tls audit classify trace top collate token cluster events watch account passwd dkim dmarc cert domain setup simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -286,12 +286,13 @@ _posthaste() {
         --transport) :; return ;;
         --sender) :; return ;;
         --sender-domain) :; return ;;
+        --source) :; return ;;
         --reason) :; return ;;
         --until) :; return ;;
         --for) :; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-j -n --destination --domain --nexthop --transport --sender --sender-domain --reason --until --for"
+            _posthaste_words "-j -n --destination --domain --nexthop --transport --sender --sender-domain --source --reason --until --for"
         else
             :
         fi
@@ -304,9 +305,10 @@ _posthaste() {
         --transport) :; return ;;
         --sender) :; return ;;
         --sender-domain) :; return ;;
+        --source) :; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-j --destination --domain --nexthop --transport --sender --sender-domain"
+            _posthaste_words "-j --destination --domain --nexthop --transport --sender --sender-domain --source"
         else
             :
         fi
@@ -426,7 +428,7 @@ _posthaste() {
         case $prev in
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-j"
+            _posthaste_words "-j --send-now --show"
         elif ((COMP_CWORD == first)); then
             _posthaste_words "report"
         elif [[ ${COMP_WORDS[first]} == report ]]; then
@@ -722,6 +724,27 @@ _posthaste() {
         elif [[ ${COMP_WORDS[first]} == list ]]; then
             :
         elif [[ ${COMP_WORDS[first]} == remove ]]; then
+            :
+        fi
+        ;;
+    posthaste-events)
+        case $prev in
+        -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        -f) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-c -f -j"
+        elif ((COMP_CWORD == first)); then
+            _posthaste_words "status replay retry dead resend"
+        elif [[ ${COMP_WORDS[first]} == status ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == replay ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == retry ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == dead ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == resend ]]; then
             :
         fi
         ;;

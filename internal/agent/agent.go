@@ -174,6 +174,7 @@ func (r *Request) ConnectionOpened() { r.reply.Opened = true }
 type Detail struct {
 	Relay    string // as logged; "none" when empty
 	ConnUse  int    // how often the session has been used; logged from 2 on
+	TLS      string // protocol and cipher of the session, for events; empty: it was in the clear
 	MTA      string // remote host name for Remote-MTA; empty: no remote MTA spoke
 	DiagType string // "smtp" for an SMTP reply, "x-unix" for a command's words; empty: our own words
 	DiagText string

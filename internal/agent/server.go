@@ -9,6 +9,7 @@ import (
 
 	"posthaste/internal/bounceclass"
 	"posthaste/internal/dsn"
+	"posthaste/internal/event"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
@@ -57,6 +58,8 @@ type Options struct {
 	// Classes says what kind of failure an outcome is, for the log; nil: nobody wants to know.
 	Classes    *bounceclass.Rules
 	Resolution maillog.Resolution
+	// Events has what was logged on stable storage before it is reported; nil: nobody is told of events.
+	Events *event.Reporter
 }
 
 // environment is what all requests of an agent share.
@@ -304,6 +307,8 @@ func (s *Server) deliver(ctx context.Context, run *running) *proto.DeliverReply 
 			r.Defer(i, dsn.S(4, 3, 0), "the delivery agent did not account for this recipient", Detail{})
 		}
 	}
+	// What the queue records of this must not be all that is left of it.
+	s.opt.Events.Wait(context.WithoutCancel(ctx))
 	reply.Stopped = ctx.Err() != nil && !slices.ContainsFunc(reply.Outcomes, func(o mail.Outcome) bool { return o.Action != dsn.Deferred })
 	return reply
 }

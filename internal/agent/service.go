@@ -87,7 +87,8 @@ func run(ctx context.Context, env *service.Env, d Deliverer, reader queueread.Re
 		Queue:     env.Public(cfg.String("queue_service_name")),
 		Agent:     func(t mail.Transport) ipc.Address { return env.Private(string(t)) },
 		TimeLimit: cfg.Duration("daemon_timeout"), Overdue: overdue(env.Log.Fatal, env.Retire, env.Exit),
-		Reports: cfg.Bool("confirm_delay_cleared"), SoftBounce: cfg.Bool("soft_bounce"), Filter: filter, Classes: classes, Resolution: maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit"))})
+		Reports: cfg.Bool("confirm_delay_cleared"), SoftBounce: cfg.Bool("soft_bounce"), Filter: filter, Classes: classes, Resolution: maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit")),
+		Events: env.Events})
 	stopping := service.Stopping(ctx)
 	work, stop := context.WithCancel(stopping)
 	defer stop()

@@ -16,6 +16,7 @@ var exempt = map[string]string{
 	"TestClusterAdopts":      killed,
 	"TestClusterNodeHangs":   "what one node has accepted the other has delivered, and logged",
 	"TestDoubtful":           killed,
+	"TestEventsKilled":       killed,
 	"TestKill":               killed,
 	"TestKillAll":            killed,
 	"TestKillDuringDelivery": killed,

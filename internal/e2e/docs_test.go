@@ -427,6 +427,7 @@ var manuals = []manual{
 	}},
 	{page: "internals.md", zone: relayZone, programs: []string{"smtp-sink"}},
 	{page: "injection.md", zone: relayZone, programs: []string{"curl", "smtp-sink"}, whole: true, aside: "posthaste-inject"},
+	{page: "events.md", zone: relayZone, programs: []string{"python3", "smtp-sink"}, whole: true, aside: "posthaste-events"},
 	{page: "domain.md"},
 	{page: "tuning.md"},
 	{page: "sending.md", programs: []string{"smtp-sink"}, whole: true, zone: `

@@ -60,7 +60,7 @@ type goPackage struct {
 
 // Programs with the C library and without, as the Makefile builds them.
 var (
-	withC    = []string{"./cmd/posthaste", "./cmd/posthaste-tables", "./cmd/posthaste-metrics", "./cmd/posthaste-console", "./cmd/posthaste-inject", "./cmd/posthaste-pg"}
+	withC    = []string{"./cmd/posthaste", "./cmd/posthaste-tables", "./cmd/posthaste-metrics", "./cmd/posthaste-console", "./cmd/posthaste-inject", "./cmd/posthaste-pg", "./cmd/posthaste-events"}
 	withoutC = []string{"./cmd/sendmail", "./cmd/postdrop", "./cmd/postqueue"}
 )
 

@@ -30,6 +30,11 @@ type Delivery struct {
 	EnvID     string // ENVID of MAIL FROM, decoded; may be empty
 	// Class is what kind of failure it is, by the rules of bounce_class_files; empty: it is none, or there are no rules.
 	Class string
+	// For events only (package event).
+	Nexthop string
+	Size    int64  // of the message
+	Attempt int    // 1 is the first; 0: not known
+	Session string // protocol and cipher of the session with the relay; empty: without TLS
 }
 
 // Append implements Event.

@@ -238,7 +238,7 @@ func subcommands() []subcommand {
 				"new-server-cert": site, "new-server-key": site}},
 		{name: "watch", words: []string{"client", "destination"}, values: map[string]kind{"client": none, "destination": none}},
 		accountCommand(),
-		tokenCommand(),
+		tokenCommand(), eventsCommand(),
 		{name: "cluster", words: []string{"init", "status", "doubtful", "drain", "undrain"}, options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "JSON"}, {'n', "number", none, "parts of the queue"}},
 			values: map[string]kind{"init": none, "status": none, "doubtful": none, "drain": none, "undrain": none}},
 		{name: "passwd", options: []option{{'c', "", none, "check a table"}}},
@@ -282,6 +282,13 @@ func accountCommand() subcommand {
 	return subcommand{name: "account", words: []string{"add", "app-password", "disable", "enable", "list", "passwd", "remove", "unlock", "usage"},
 		options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "JSON"}, {'r', "", none, "withdraw the application password"},
 			{'s', "scheme", "argon2id|bcrypt|sha512-crypt", "scheme of the hash"}}}
+}
+
+// eventsCommand is posthaste events.
+func eventsCommand() subcommand {
+	return subcommand{name: "events", words: []string{"status", "replay", "retry", "dead", "resend"},
+		options: []option{{'c', "dir", directory, "configuration"}, {'f', "number", none, "the first event"}, {'j', "", none, "JSON"}},
+		values:  map[string]kind{"status": none, "replay": none, "retry": none, "dead": none, "resend": none}}
 }
 
 // tokenCommand is posthaste token.

@@ -44,6 +44,7 @@ func servicePages() []servicePage {
 		{name: "error", dir: "local/errordrop", what: "return or defer mail",
 			about: []string{"error(8) is the program behind the transports error and retry. It delivers nothing: every recipient is returned (error) or deferred (retry). The next hop of the transport is the reason."},
 			see:   []string{"discard.8", "trivial-rewrite.8"}},
+		{name: "events", dir: "internal/events", what: "tell other programs what becomes of mail", see: []string{"cleanup.8", "posthaste.1", "qmgr.8"}},
 		{name: "inject", dir: "internal/inject", what: "take mail by HTTP", see: []string{"cleanup.8", "pickup.8", "posthaste.1", "smtpd.8"}},
 		{name: "local", dir: "local", what: "deliver to local users", subsystems: []string{"local"},
 			see: []string{"newaliases.1", "postalias.1", "pipe.8", "virtual.8"}},

@@ -77,6 +77,12 @@ const (
 	ScrubFindings
 	ScrubLast
 	SpoolDoubtful
+	EventsLost
+	EventsRefused
+	EventsSent
+	EventsDead
+	EventsLag
+	EventsJournal
 	FlowTokens
 	LogLines
 	ProcessLimits
@@ -161,6 +167,12 @@ var families = [numFamilies]Family{
 	ScrubFindings:     {"posthaste_spool_scrub_findings", Counter, false, nil, "Messages that were found to be damaged, or could not be read, by that."},
 	ScrubLast:         {"posthaste_spool_scrub_last_pass_timestamp_seconds", Gauge, false, nil, "When all queued mail had last been read and verified."},
 	SpoolDoubtful:     {"posthaste_spool_doubtful", Gauge, false, nil, "Entries of the list of what may have arrived twice that no operator has said to have seen (posthaste spool doubtful)."},
+	EventsLost:        {"posthaste_events_lost", Counter, true, nil, "Events that are in no journal, since that did not answer or had no room, by the service that told of them."},
+	EventsRefused:     {"posthaste_events_refused", Counter, false, nil, "Events that the journal has refused: the disk is full."},
+	EventsSent:        {"posthaste_events_sent", Counter, false, []string{"sink"}, "Events that a sink has taken."},
+	EventsDead:        {"posthaste_events_dead", Counter, false, []string{"sink"}, "Events that a sink has refused for good: they are in its file of dead letters."},
+	EventsLag:         {"posthaste_events_lag", Gauge, false, []string{"sink"}, "Events that a sink has not got yet."},
+	EventsJournal:     {"posthaste_events_journal_bytes", Gauge, false, nil, "Octets of the journal of events."},
 	FlowTokens:        {"posthaste_flow_tokens", Gauge, false, nil, "Tokens in the pipe of in_flow_delay; at 0 reception is slowed down."},
 
 	LogLines:      {"posthaste_log_lines", Counter, true, []string{"level"}, "Log lines by severity."},

@@ -158,6 +158,8 @@ func (s *Store) renewLeases(ctx context.Context, conn *pgx.Conn, shards []*shard
 type taken struct {
 	shard
 	from string // whose it was; "": nobody's, or this node's
+	// It was somebody's, who has not given it back: this process's predecessor, or another node.
+	unclean bool
 }
 
 // register makes this node known. The error, of another installation that has the same name and is alive, is
@@ -219,7 +221,7 @@ func (s *Store) take(ctx context.Context, conn *pgx.Conn, id int) (got *taken, e
 	if err := tx.Commit(ctx); err != nil {
 		return nil, err
 	}
-	got = &taken{shard: shard{id: uint32(id), epoch: epoch + 1, segs: map[uint32]*segment{}}}
+	got = &taken{shard: shard{id: uint32(id), epoch: epoch + 1, segs: map[uint32]*segment{}}, unclean: owner != ""}
 	if owner != s.node {
 		got.from = owner
 	}

@@ -120,7 +120,7 @@ func (s *Store) recover(ctx context.Context, conn *pgx.Conn, shards []*taken, wa
 		}
 	}
 	rp.settle()
-	found := storage.Recovery{Exact: true}
+	found := storage.Recovery{Exact: true, Unclean: slices.ContainsFunc(shards, func(t *taken) bool { return t.unclean })}
 	inDoubt(&rp.idx, &found)
 	if err := s.noteDoubt(ctx, conn, &rp.idx, shards); err != nil {
 		return rp.idx, found, err

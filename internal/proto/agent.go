@@ -38,6 +38,8 @@ type Deliver struct {
 	// Source names what connections come from, and Spec says what belongs to it, as
 	// egress.Parse reads it; empty: as the agent's own settings say.
 	Source, Spec string
+	// Attempt is the number of the attempt, from 1 on, for events; 0: nobody is told of them.
+	Attempt int
 }
 
 // maxKeep bounds Deliver.Keep, so that it cannot overflow.
@@ -64,7 +66,8 @@ func (m *Deliver) Append(b []byte) []byte {
 	b = pack.Bool(b, 'p', m.Passed)
 	b = pack.Bool(b, 'x', m.Exact)
 	b = pack.Uint(b, 'm', uint64(m.Most))
-	return pack.String(pack.String(b, 'f', m.Source), 'g', m.Spec)
+	b = pack.String(pack.String(b, 'f', m.Source), 'g', m.Spec)
+	return pack.Uint(b, 'n', uint64(m.Attempt))
 }
 
 func (m *Deliver) Decode(b []byte) error {
@@ -116,6 +119,8 @@ func (m *Deliver) Decode(b []byte) error {
 			m.Source = r.String()
 		case 'g':
 			m.Spec = r.String()
+		case 'n':
+			m.Attempt = int(min(r.Uint(), maxMost))
 		}
 	}
 	return r.Err()

@@ -97,6 +97,7 @@ func (p *process) setUp() error {
 	if cfg.String("metrics_listen") != "" {
 		env.reporter = newReporter(env)
 	}
+	env.tellEvents(p.spec)
 	env.Privileged = os.Geteuid() == 0 && !p.cl.Unprivileged
 	if err := p.inheritSockets(); err != nil {
 		return err
@@ -328,6 +329,7 @@ func (p *process) run() int {
 	close(governed)
 	watchers.Wait()
 	profiler.close()
+	env.Events.Close()
 	env.reporter.close()
 	if err != nil {
 		env.Log.Fatal("%v", err)

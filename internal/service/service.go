@@ -84,6 +84,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/confine"
+	"posthaste/internal/event"
 	"posthaste/internal/ipc"
 	"posthaste/internal/maillog"
 	"posthaste/internal/metrics"
@@ -102,6 +103,7 @@ const (
 	Queue                 // qmgr: needs what agents report
 	Helper                // bounce, verify, trivial-rewrite: serve all of those
 	Store                 // cleanup: everybody's results end there
+	Journal               // events: hears what all of them have to tell
 	LogWriter             // postlog: has the last word
 )
 
@@ -202,6 +204,9 @@ type Env struct {
 	// Metrics is what the process counts. It is nil, and counts nothing, unless
 	// metrics_listen is set.
 	Metrics *metrics.Set
+	// Events hands over what becomes of mail. It is nil, and does nothing, unless
+	// event_sinks is set.
+	Events *event.Reporter
 	// Privileged says that the process runs as root and may change to other
 	// users: master.cf says so, and master was started by root.
 	Privileged bool
@@ -290,6 +295,7 @@ func (env *Env) Confine() error {
 		return err
 	}
 	env.reporter.start()
+	env.Events.Start()
 	return nil
 }
 

@@ -50,6 +50,7 @@ func Simulate(spec Spec, s Setting) *Simulated {
 		env.Metrics = s.Metrics
 		env.Log.Observe(s.Metrics.Event)
 	}
+	env.tellEvents(spec)
 	env.activity = &activity{onUse: func() { p.status.write(StatusUsed) }}
 	for _, l := range s.Listeners {
 		env.Listeners = append(env.Listeners, &listener{l, env.activity})
@@ -63,6 +64,8 @@ func Simulate(spec Spec, s Setting) *Simulated {
 	sim.stop = stop
 	sim.run = func() error {
 		defer free()
+		env.Events.Start()
+		defer env.Events.Close()
 		if !spec.Exclusive {
 			env.activity.start(env.Config.Duration("max_idle"), p.retire)
 		}

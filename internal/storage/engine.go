@@ -145,4 +145,6 @@ type Recovery struct {
 	MoreUnanswered int
 	// Report is a message to the postmaster about new damage; empty if there is none.
 	Report string
+	// Unclean says that the queue was not closed: whoever had it was killed, or power failed.
+	Unclean bool
 }

@@ -1,0 +1,127 @@
+// What other programs are told of messages that have come in (package event).
+
+package cleanup
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"posthaste/internal/event"
+	"posthaste/internal/mail"
+	"posthaste/internal/queue"
+	"posthaste/internal/queueread"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/service"
+)
+
+const (
+	// maxAgain is how many messages are told of again after a crash: many times as many as
+	// can have been on their way.
+	maxAgain = 20000
+	// againBatch is how many are told of before the journal has confirmed them.
+	againBatch = 1000
+)
+
+// tells says that a message is about to be in the queue, and has to be told of before a queue manager hears of
+// it: it is the first event of the message, and one that attaches meanwhile would deliver it a second time when it
+// is announced. The function that it returns says that this is over; the second call does nothing.
+func (s *server) tells(id mail.QueueID) (over func()) {
+	if s.opt.Events == nil {
+		return func() {}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.untold == nil {
+		s.untold = make(map[mail.QueueID]struct{})
+	}
+	s.untold[id] = struct{}{}
+	return func() { s.told(id) }
+}
+
+// told ends what tells has begun.
+func (s *server) told(id mail.QueueID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.untold, id)
+}
+
+// isUntold says whether a message is between tells and told.
+func (s *server) isUntold(id mail.QueueID) bool {
+	if s.opt.Events == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.untold[id]
+	return ok
+}
+
+// tellReceived tells of a message that is on stable storage, and returns when the journal has the event. The
+// message is announced, and its client gets its 250, afterwards.
+func (s *server) tellReceived(env *mail.Envelope) {
+	if s.opt.Events == nil {
+		return
+	}
+	s.opt.Events.Tell(receivedEvent(env))
+	s.opt.Events.Wait(s.ctx)
+	s.told(env.ID)
+}
+
+// receivedEvent is the event of a message. All of it is in the envelope as it is stored, so that it is the
+// same whenever it is made.
+func receivedEvent(env *mail.Envelope) *event.Event {
+	e := &event.Event{Kind: event.Received, Time: env.Arrival, QueueID: string(env.ID), MessageID: env.MessageID, EnvID: env.EnvID,
+		Sender: rfc5322.Quote(env.Sender), FromMessage: true, Size: env.Size, Count: len(env.Recipients),
+		ClientName: env.Client.Name, ClientAddr: env.Client.Addr, Helo: env.Client.Helo, Protocol: env.Client.Proto, SASLUser: env.SASL.Username}
+	for i := range env.Recipients[:min(len(env.Recipients), event.MaxRecipients)] {
+		e.Recipients = append(e.Recipients, rfc5322.Quote(env.Recipients[i].Address))
+	}
+	return e
+}
+
+// tellAgain tells of messages that came in when the service was killed, or power failed: they are in the queue,
+// and whether the journal has their events is not known. Nothing has been tried of them, as the queue manager
+// is told of a message after its event, and they are among the last that were written. r is what was found: the
+// queue is not served yet, or another node's mail has come into it.
+func tellAgain(ctx context.Context, env *service.Env, en engine, r *recovery, rd queueread.Reader) {
+	events := env.Events
+	if events == nil || !r.Unclean {
+		return
+	}
+	var list []queue.Entry
+	for e := range en.Entries {
+		if e.Attempts == 0 {
+			list = append(list, e)
+		}
+	}
+	// In the order of the log, which is that of the segments' use.
+	slices.SortFunc(list, func(a, b queue.Entry) int {
+		return cmp.Or(cmp.Compare(a.Ref.Segno, b.Ref.Segno), cmp.Compare(a.Ref.Offset, b.Ref.Offset))
+	})
+	list = list[max(len(list)-maxAgain, 0):]
+	for i := range list {
+		// What cannot be read is named when the message is to be delivered.
+		if envelope, err := readEnvelope(rd, &list[i]); err == nil {
+			events.Tell(receivedEvent(envelope))
+		}
+		if i%againBatch == againBatch-1 {
+			events.Wait(service.Stopping(ctx))
+		}
+	}
+	events.Wait(service.Stopping(ctx))
+}
+
+// readEnvelope reads a message's envelope with its recipients.
+func readEnvelope(rd queueread.Reader, e *queue.Entry) (*mail.Envelope, error) {
+	st, err := rd.Read(e.Ref, e.ID)
+	if err != nil {
+		return nil, err
+	}
+	env, err := st.Envelope()
+	if err != nil {
+		return nil, err
+	}
+	env.Recipients, err = st.Recipients(0, -1)
+	return &env, err
+}

@@ -1,0 +1,281 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// An eventLine is what a test looks at of an event.
+type eventLine struct {
+	ID        string `json:"id"`
+	Kind      string `json:"kind"`
+	QueueID   string `json:"queue_id"`
+	Recipient string `json:"recipient"`
+	NextHop   string `json:"next_hop"`
+	DSN       string `json:"dsn"`
+	Reply     string `json:"reply"`
+	Transport string `json:"transport"`
+	Attempt   int    `json:"attempt"`
+	Size      int    `json:"size"`
+	NewID     string `json:"new_queue_id"`
+}
+
+// newEvents starts a mail system that writes its events to a file.
+func newEvents(t *testing.T, main string, o options) *system {
+	t.Helper()
+	if err := buildAside("posthaste-events"); err != nil {
+		t.Fatal(err)
+	}
+	o.main = main + "event_sinks = file:{dir}/data/events.json" + o.main + "\n"
+	o.master += "events unix - - n 60 1 events\n"
+	return newSystem(t, o)
+}
+
+// events are those in the file, as often as they are there.
+func (s *system) events() (list []eventLine) {
+	s.t.Helper()
+	text, err := os.ReadFile(s.path("data", "events.json"))
+	if err != nil && !os.IsNotExist(err) {
+		s.t.Fatal(err)
+	}
+	for line := range bytes.Lines(text) {
+		var e eventLine
+		if err := json.Unmarshal(line, &e); err != nil {
+			if bytes.HasSuffix(line, []byte("\n")) {
+				s.t.Fatalf("%s: %v", line, err)
+			}
+			continue // it is being written
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+// waitEvent waits for an event of a kind with a recipient, or of a queue ID.
+func (s *system) waitEvent(kind, about string) (found eventLine) {
+	s.t.Helper()
+	s.eventually(kind+" "+about, func() bool {
+		for _, e := range s.events() {
+			if e.Kind == kind && (e.Recipient == about || e.QueueID == about) {
+				found = e
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// What becomes of mail is told to a file, and to a webhook that takes only some kinds; a webhook that refuses gets
+// dead letters again when that is wanted.
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var posted []string
+	refuse := true
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if refuse {
+			http.Error(w, "not now", http.StatusBadRequest)
+			return
+		}
+		var list []eventLine
+		if err := json.Unmarshal(body, &list); err != nil || r.Header.Get("webhook-signature") == "" {
+			t.Errorf("%s: %v, %v", body, err, r.Header)
+		}
+		for _, e := range list {
+			posted = append(posted, e.Kind+" "+e.Recipient)
+		}
+	}))
+	defer hook.Close()
+	next := newSink(t, func(cmd string) string {
+		switch {
+		case strings.HasPrefix(cmd, "RCPT TO:<never@"):
+			return "550 5.1.1 no such user"
+		case strings.HasPrefix(cmd, "RCPT TO:<later@"):
+			return "450 4.2.1 not now"
+		}
+		return ""
+	})
+	s := newEvents(t, next.relayhost()+"bounce_class_files = builtin\nsmtpd_recipient_restrictions = check_recipient_access inline:{ {refused@to.test = REJECT no} }, permit_mynetworks, reject\n",
+		options{unstarted: true, main: fmt.Sprintf(", { webhook:%s/x, name=crm, events=bounced, secret_file={dir}/secret }\n", hook.URL)})
+	s.write("secret", "0123456789abcdef0123456789abcdef")
+	s.start()
+	send := func(to string) error {
+		return s.send("ann@from.test", []string{to + "@to.test"}, "Subject: x\r\n\r\nx\r\n")
+	}
+	for _, to := range []string{"joe", "never", "later"} {
+		if err := send(to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := send("refused"); err == nil {
+		t.Fatal("it is not refused")
+	}
+	s.waitEvent("rejected", "refused@to.test")
+	if e := s.waitEvent("delivered", "joe@to.test"); e.DSN != "2.0.0" || e.Transport != "smtp" || e.Attempt != 1 || e.Size == 0 || e.NextHop == "" {
+		t.Errorf("delivered: %+v", e)
+	}
+	bounced := s.waitEvent("bounced", "never@to.test")
+	if bounced.DSN != "5.1.1" || !strings.Contains(bounced.Reply, "no such user") {
+		t.Errorf("bounced: %+v", bounced)
+	}
+	if e := s.waitEvent("returned", bounced.QueueID); e.NewID == "" {
+		t.Errorf("returned: %+v", e)
+	} else if e = s.waitEvent("received", e.NewID); e.NewID != "" {
+		t.Errorf("received: %+v", e)
+	}
+	deferred := s.waitEvent("deferred", "later@to.test")
+	for _, step := range [][2]string{{"-h", "held"}, {"-H", "released"}, {"-e", ""}} {
+		if out, status := s.tool(nil, "postsuper", step[0], deferred.QueueID); status != 0 {
+			t.Fatalf("postsuper %s: %s", step[0], out)
+		}
+		if step[1] != "" {
+			s.waitEvent(step[1], deferred.QueueID)
+		}
+	}
+	if out, status := s.tool(nil, "flush"); status != 0 {
+		t.Fatal(out)
+	}
+	if e := s.waitEvent("expired", "later@to.test"); e.QueueID != deferred.QueueID || e.Attempt == 0 {
+		t.Errorf("expired: %+v", e)
+	}
+	if err := send("later"); err != nil {
+		t.Fatal(err)
+	}
+	again := ""
+	s.eventually("another message is deferred", func() bool {
+		for _, e := range s.events() {
+			if e.Kind == "deferred" && e.QueueID != deferred.QueueID && e.Recipient == "later@to.test" {
+				again = e.QueueID
+			}
+		}
+		return again != ""
+	})
+	if out, status := s.tool(nil, "postsuper", "-d", again); status != 0 {
+		t.Fatal(out)
+	}
+	s.waitEvent("deleted", again)
+
+	s.eventually("the webhook has refused the event", func() bool {
+		out, status := s.tool(nil, "events", "dead", "crm")
+		return status == 0 && strings.Contains(out, `"reason":"the server said 400 Bad Request: not now"`) && strings.Contains(out, bounced.QueueID)
+	})
+	mu.Lock()
+	refuse = false
+	mu.Unlock()
+	if out, status := s.tool(nil, "events", "resend", "crm"); status != 0 || out != "crm: 1 dead letters sent\n" {
+		t.Errorf("resend: %d %s", status, out)
+	}
+	mu.Lock()
+	if !slices.Equal(posted, []string{"bounced never@to.test"}) {
+		t.Errorf("the webhook got %q", posted)
+	}
+	mu.Unlock()
+	if out, status := s.tool(nil, "events", "replay", "crm"); status != 0 {
+		t.Errorf("replay: %d %s", status, out)
+	}
+	s.eventually("the event comes once more", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(posted) == 2
+	})
+	if _, status := s.tool(nil, "events", "retry", "nobody"); status != 66 {
+		t.Errorf("a sink that is none: status %d", status)
+	}
+	s.eventually("both sinks have all", func() bool {
+		out, status := s.tool(nil, "events", "status", "-j")
+		var st struct {
+			Sinks []struct{ Lag, Dead, Lost int }
+		}
+		if err := json.Unmarshal([]byte(out), &st); status != 0 || err != nil || len(st.Sinks) != 2 {
+			t.Fatalf("status: %d %s", status, out)
+		}
+		for _, sink := range st.Sinks {
+			if sink.Lag != 0 || sink.Dead != 0 || sink.Lost != 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// Whatever process is killed, every message that has left the queue has its events, and they begin with that of its
+// coming. None is left out when the mail system is reloaded, stopped and started.
+func TestEventsKilled(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, nil)
+	s := newEvents(t, next.relayhost()+"minimal_backoff_time = 1s\nmaximal_backoff_time = 2s\nqueue_run_delay = 1s\ntransport_retry_time = 1s\nservice_throttle_time = 1s\n", options{})
+	load := startLoad(s, 6)
+	for _, victim := range []string{"events", "cleanup", "qmgr", "smtp", "events", "smtpd", "cleanup"} {
+		load.waitAccepted(60)
+		s.kill(victim)
+	}
+	load.waitAccepted(60)
+	if out, status := s.tool(nil, "reload"); status != 0 {
+		t.Fatalf("reload: %s", out)
+	}
+	load.waitAccepted(60)
+	load.end()
+	s.allArrived(next, load)
+	s.accounted()
+
+	load = startLoad(s, 6)
+	load.waitAccepted(60)
+	syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
+	for _, pid := range s.processes() {
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
+	load.end()
+	<-s.done
+	s.eventually("all processes are gone", func() bool { return len(s.processes()) == 0 })
+	s.start()
+	s.allArrived(next, load)
+	s.accounted()
+	if strings.Contains(s.log(), "events are lost") {
+		t.Error("events are lost")
+	}
+}
+
+// accounted compares the events with the log: each message that was removed was received first, and delivered.
+func (s *system) accounted() {
+	s.t.Helper()
+	removed := regexp.MustCompile(`(?m)qmgr\[\d+\]: (\w+): removed$`)
+	var wrong []string
+	defer func() {
+		if len(wrong) > 0 {
+			s.t.Logf("%d messages without all of their events: %.20q", len(wrong), wrong)
+		}
+	}()
+	s.eventually("the events of all messages that have left the queue", func() bool {
+		kinds := map[string][]string{}
+		for _, e := range s.events() {
+			kinds[e.QueueID] = append(kinds[e.QueueID], e.Kind)
+		}
+		wrong = wrong[:0]
+		n := 0
+		for _, g := range removed.FindAllStringSubmatch(s.log(), -1) {
+			n++
+			if k := kinds[g[1]]; len(k) == 0 || k[0] != "received" || !slices.Contains(k, "delivered") {
+				wrong = append(wrong, fmt.Sprint(g[1], k))
+			}
+		}
+		return len(wrong) == 0 && n > 0
+	})
+}

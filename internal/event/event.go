@@ -1,0 +1,233 @@
+// Package event is what the mail system tells other programs of the mail that passes through it: one
+// [Event] for each thing that becomes of a message. It has the schema of events ([Event.JSON]), makes
+// events of what services log ([Of]), and hands them over to the events service, which keeps them in its
+// journal ([Reporter]). docs/events.md describes the schema for those who receive events.
+//
+// # What is promised
+//
+// A service tells the reporter of an event with Tell, which does not wait. Before it reports an outcome that
+// is going to be recorded in the queue, it calls Wait, which returns when all that it has told is on stable
+// storage in the journal. So no event of a message that has left the queue is missing, whichever process is
+// killed in between, as long as the journal can be written. An event may be there twice, with the same
+// identifier where the process lived on.
+//
+// Mail does not depend on it. When the journal does not answer for event_timeout, nobody waits any more until
+// it answers again. Meanwhile events are kept in memory; what is over the bound is lost, and counted.
+//
+// # Parameters
+//
+// event_service_name, event_sinks, event_timeout, myhostname.
+//
+// # Diagnostics
+//
+// "the events service does not answer ...": mail goes on, and events wait in the memory of the process.
+// "N events are lost: ...": they are in no journal, and nobody will receive them.
+package event
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// A Kind is what has become of a message.
+type Kind string
+
+// The kinds of events. Words are never given another meaning.
+const (
+	Received  Kind = "received"  // it is in the queue, and its client is told 250
+	Rejected  Kind = "rejected"  // its client was told that it is not taken
+	Discarded Kind = "discarded" // its client was told 250, and it is thrown away, as a table or filter wants
+	Delivered Kind = "delivered" // a recipient has it, or the next system has
+	Deferred  Kind = "deferred"  // an attempt has failed, and there will be another
+	Bounced   Kind = "bounced"   // a recipient will not get it
+	Expired   Kind = "expired"   // the same, because it has waited too long
+	Returned  Kind = "returned"  // a notice about it was queued: to its sender, or to postmaster
+	Held      Kind = "held"      // an operator has put it on hold
+	Released  Kind = "released"  // an operator has let it go on
+	Requeued  Kind = "requeued"  // an operator has queued it again, under another queue ID
+	Deleted   Kind = "deleted"   // an operator has deleted it
+	Suspended Kind = "suspended" // an operator, or a rule, has suspended some deliveries
+	Resumed   Kind = "resumed"   // that is over
+)
+
+// Kinds are all of them, in the order of a message's life.
+func Kinds() []Kind {
+	return []Kind{Received, Rejected, Discarded, Delivered, Deferred, Bounced, Expired, Returned, Held, Released, Requeued, Deleted,
+		Suspended, Resumed}
+}
+
+// Schema is the version of the form that JSON gives. It changes when a receiver that knows the present one
+// could misunderstand another. New fields and kinds do not change it.
+const Schema = 1
+
+// MaxRecipients is how many recipients a received event names.
+const MaxRecipients = 100
+
+// maxText bounds a text in an event, in octets; what is over it is cut.
+const maxText = 1024
+
+// An Event is one of them. Empty fields are not in the JSON form, apart from the sender of a message.
+type Event struct {
+	Kind Kind
+	Time time.Time // when it happened
+
+	QueueID   string
+	MessageID string // with its angle brackets
+	EnvID     string // ENVID of MAIL FROM (RFC 3461), decoded
+	// Sender is the envelope sender in the form of SMTP, without angle brackets. FromMessage says that it is
+	// known: empty, it is then the null sender.
+	Sender      string
+	FromMessage bool
+	Size        int64 // octets of the content
+
+	// Of one recipient. Original is the address as it was before aliases and rewriting.
+	Recipient, Original string
+	// Recipients are all of a message that was received, or the first hundred; Count is how many there are.
+	Recipients []string
+	Count      int
+
+	// Of an attempt to deliver.
+	Transport   string // the delivery service of master.cf
+	NextHop     string
+	Relay       string // the server: a host name, local, virtual; empty: none was reached
+	RelayAddr   string
+	RelayPort   string
+	DSN         string // RFC 3463
+	Reply       string // what the server said, or why no server was asked
+	BounceClass string // by the rules of bounce_class_files
+	Attempt     int    // 1 is the first
+	Delay       time.Duration
+	Delays      *[4]time.Duration // before the queue manager, in it, connection, transmission; nil: none
+	TLS         string            // protocol and cipher of the session with the relay
+
+	// Of the client that a message came from, or of the one that was refused.
+	ClientName, ClientAddr string
+	Helo, Protocol         string
+	SASLUser               string
+	Stage                  string // the SMTP command that was refused
+
+	NewID  string    // queue ID of the notice of a message that is returned, or under which it was queued again
+	Notice string    // which notice that is
+	Target string    // what is suspended
+	By     string    // who has ordered it
+	Until  time.Time // when a suspension ends by itself; zero: it does not
+}
+
+// form is the JSON form. The order is that of the document.
+type form struct {
+	Kind       Kind      `json:"kind"`
+	Time       string    `json:"time"`
+	Host       string    `json:"host,omitempty"`
+	QueueID    string    `json:"queue_id,omitempty"`
+	MessageID  string    `json:"message_id,omitempty"`
+	EnvID      string    `json:"envid,omitempty"`
+	Sender     *string   `json:"sender,omitempty"`
+	Recipient  string    `json:"recipient,omitempty"`
+	Original   string    `json:"original_recipient,omitempty"`
+	Recipients []string  `json:"recipients,omitempty"`
+	Count      int       `json:"recipient_count,omitempty"`
+	Size       int64     `json:"size,omitempty"`
+	Transport  string    `json:"transport,omitempty"`
+	NextHop    string    `json:"next_hop,omitempty"`
+	Relay      string    `json:"relay,omitempty"`
+	RelayAddr  string    `json:"relay_address,omitempty"`
+	RelayPort  string    `json:"relay_port,omitempty"`
+	DSN        string    `json:"dsn,omitempty"`
+	Reply      string    `json:"reply,omitempty"`
+	Class      string    `json:"bounce_class,omitempty"`
+	Attempt    int       `json:"attempt,omitempty"`
+	Delay      *float64  `json:"delay,omitempty"`
+	Delays     []float64 `json:"delays,omitempty"`
+	TLS        string    `json:"tls,omitempty"`
+	ClientName string    `json:"client_name,omitempty"`
+	ClientAddr string    `json:"client_address,omitempty"`
+	Helo       string    `json:"helo,omitempty"`
+	Protocol   string    `json:"protocol,omitempty"`
+	SASLUser   string    `json:"sasl_username,omitempty"`
+	Stage      string    `json:"stage,omitempty"`
+	Notice     string    `json:"notice,omitempty"`
+	NewID      string    `json:"new_queue_id,omitempty"`
+	Target     string    `json:"target,omitempty"`
+	By         string    `json:"by,omitempty"`
+	Until      string    `json:"until,omitempty"`
+}
+
+// microTime is RFC 3339 with microseconds, as the log's JSON form has it.
+const microTime = "2006-01-02T15:04:05.000000Z07:00"
+
+// once says that a message, or a recipient of it, has an event of this kind once.
+func (k Kind) once() bool { return k == Received || k == Expired || k == Deleted }
+
+// JSON gives the event as one line without its end: an object with the schema's version and the event's
+// identifier first. The identifier is a hash of all the rest, so that an event which is told again, as it was,
+// has the same one. Of a kind that a message or a recipient has once, it is a hash of what names these: what a
+// process that took the place of another tells again has the same identifier as well. host is $myhostname.
+func (e *Event) JSON(host string) []byte {
+	f := form{Kind: e.Kind, Time: e.Time.UTC().Format(microTime), Host: host,
+		QueueID: cut(e.QueueID), MessageID: cut(e.MessageID), EnvID: cut(e.EnvID),
+		Recipient: cut(e.Recipient), Original: cut(e.Original), Count: e.Count, Size: e.Size,
+		Transport: cut(e.Transport), NextHop: cut(e.NextHop), Relay: cut(e.Relay), RelayAddr: cut(e.RelayAddr), RelayPort: cut(e.RelayPort),
+		DSN: e.DSN, Reply: cut(e.Reply), Class: cut(e.BounceClass),
+		Attempt: e.Attempt, TLS: cut(e.TLS), ClientName: cut(e.ClientName), ClientAddr: cut(e.ClientAddr), Helo: cut(e.Helo),
+		Protocol: cut(e.Protocol), SASLUser: cut(e.SASLUser), Stage: cut(e.Stage), Notice: e.Notice, NewID: e.NewID,
+		Target: cut(e.Target), By: cut(e.By)}
+	if e.FromMessage {
+		sender := cut(e.Sender)
+		f.Sender = &sender
+	}
+	for _, r := range e.Recipients[:min(len(e.Recipients), MaxRecipients)] {
+		f.Recipients = append(f.Recipients, cut(r))
+	}
+	if e.Delays != nil {
+		delay := seconds(e.Delay)
+		f.Delay = &delay
+		for _, d := range e.Delays {
+			f.Delays = append(f.Delays, seconds(d))
+		}
+	}
+	if !e.Until.IsZero() {
+		f.Until = e.Until.UTC().Format(time.RFC3339)
+	}
+	return identified(&f)
+}
+
+// identified gives the object with its version and its identifier.
+func identified(f *form) []byte {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(f); err != nil {
+		panic(err) // there is nothing in it that cannot be encoded
+	}
+	body := bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+	named := body
+	if f.Kind.once() {
+		named = []byte(strings.Join([]string{string(f.Kind), f.Host, f.QueueID, f.Recipient, f.Original}, "\x00"))
+	}
+	sum := sha256.Sum256(named)
+	line := make([]byte, 0, len(body)+64)
+	line = append(line, `{"schema":1,"id":"`...)
+	line = hex.AppendEncode(line, sum[:16])
+	line = append(line, `",`...)
+	return append(line, body[1:]...)
+}
+
+// seconds gives a time in seconds, to the microsecond.
+func seconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e6 }
+
+// cut bounds a text, at a whole character.
+func cut(s string) string {
+	if len(s) <= maxText {
+		return s
+	}
+	n := maxText
+	for n > maxText-utf8.UTFMax && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}

@@ -1,0 +1,200 @@
+package event
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/maillog"
+)
+
+var rewrite = flag.Bool("rewrite", false, "write the golden lines anew")
+
+var noon = time.Date(2026, 11, 28, 12, 0, 0, 123456000, time.UTC)
+
+// samples is one event of each kind, as services make them.
+func samples() []Event {
+	ms := time.Millisecond
+	delivery := func(status, text string, code dsn.Status, more func(*maillog.Delivery)) Event {
+		l := &maillog.Delivery{ID: "4jWn4F1YhnzSshsm4", To: "joe@example.net", Relay: "mx.example.net[192.0.2.25]:25", Delay: 1530 * ms,
+			Delays: [4]time.Duration{20 * ms, 10 * ms, 1200 * ms, 300 * ms}, DSN: code, Status: status, Text: text, From: "ann@example.org",
+			MessageID: "<1@example.org>", Nexthop: "example.net", Size: 2048, Attempt: 1, Session: "TLS 1.3 TLS_AES_256_GCM_SHA384"}
+		if more != nil {
+			more(l)
+		}
+		e, ok := Of(noon, l)
+		if !ok {
+			panic(status)
+		}
+		e.Transport = "smtp"
+		return e
+	}
+	of := func(l maillog.Event) Event {
+		e, ok := Of(noon, l)
+		if !ok {
+			panic(fmt.Sprintf("%T", l))
+		}
+		return e
+	}
+	reject := maillog.Reject{Action: "reject", Stage: "RCPT", Name: "unknown", Addr: "198.51.100.7", Text: "550 5.1.1 <nobody@example.org>: Recipient address rejected: User unknown",
+		From: "spam@example.com", To: "nobody@example.org", HasFrom: true, HasTo: true, Proto: "ESMTP", Helo: "client.example.com"}
+	discard := reject
+	discard.Action, discard.Text = "discard", "<nobody@example.org>: Recipient address triggers DISCARD action"
+	return []Event{
+		{Kind: Received, Time: noon, QueueID: "4jWn4F1YhnzSshsm4", MessageID: "<1@example.org>", EnvID: "order-17", Sender: "ann@example.org", FromMessage: true, Size: 2048,
+			Recipients: []string{"joe@example.net", "\"two words\"@example.net"}, Count: 2, ClientName: "laptop.example.org", ClientAddr: "192.0.2.7", Helo: "laptop", Protocol: "ESMTPSA", SASLUser: "ann"},
+		of(&reject),
+		of(discard),
+		delivery("sent", "250 2.0.0 Ok: queued as 123", dsn.S(2, 0, 0), nil),
+		delivery("deferred", "host mx.example.net[192.0.2.25] said: 452 4.2.2 <joe@example.net> over quota (in reply to RCPT TO command)", dsn.S(4, 2, 2), func(l *maillog.Delivery) { l.Class, l.OrigTo = "QuotaIssues", "joe@old.example.org" }),
+		delivery("bounced", "host mx.example.net[192.0.2.25] said: 550 5.1.1 unknown user", dsn.S(5, 1, 1), func(l *maillog.Delivery) { l.Class, l.Attempt, l.Session = "InvalidRecipient", 3, "" }),
+		{Kind: Expired, Time: noon, QueueID: "4jWn4F1YhnzSshsm4", MessageID: "<1@example.org>", Sender: "ann@example.org", FromMessage: true, Recipient: "joe@example.net",
+			Size: 2048, DSN: "4.4.1", Reply: "connect to mx.example.net[192.0.2.25]:25: Connection timed out", Attempt: 31},
+		of(maillog.BounceNotice{ID: "4jWn4F1YhnzSshsm4", Kind: maillog.SenderBounce, NewID: "4jWn4F2YhnzSshsm5"}),
+		{Kind: Held, Time: noon, QueueID: "4jWn4F1YhnzSshsm4"},
+		{Kind: Released, Time: noon, QueueID: "4jWn4F1YhnzSshsm4"},
+		{Kind: Requeued, Time: noon, QueueID: "4jWn4F1YhnzSshsm4", NewID: "4jWn4F3YhnzSshsm6"},
+		{Kind: Deleted, Time: noon, QueueID: "4jWn4F1YhnzSshsm4", Sender: "", FromMessage: true},
+		of(maillog.Suspended{Target: "destination:example.net", Subject: "delivery to example.net", By: "root", Reason: "maintenance there", Until: noon.Add(time.Hour)}),
+		of(maillog.Resumed{Target: "destination:example.net", Subject: "delivery to example.net"}),
+	}
+}
+
+// Each kind has a golden line: the schema does not change by mistake.
+func TestGolden(t *testing.T) {
+	t.Parallel()
+	var got bytes.Buffer
+	var kinds []Kind
+	for _, e := range samples() {
+		kinds = append(kinds, e.Kind)
+		got.Write(e.JSON("mail.example.org"))
+		got.WriteByte('\n')
+	}
+	if !reflect.DeepEqual(kinds, Kinds()) {
+		t.Errorf("there are samples of %v", kinds)
+	}
+	const name = "testdata/events.json"
+	if *rewrite {
+		if err := os.WriteFile(name, got.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got.Bytes(), want) {
+		t.Errorf("the events differ from %s (go test ./internal/event -rewrite); they are\n%s", name, got.Bytes())
+	}
+	for line := range bytes.Lines(want) {
+		var m map[string]any
+		if err := json.Unmarshal(line, &m); err != nil || m["schema"] != float64(Schema) || len(fmt.Sprint(m["id"])) != 32 {
+			t.Errorf("%s: %v", line, err)
+		}
+	}
+}
+
+// docs/events.md shows the golden lines, and describes each field and kind.
+func TestDocument(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/events.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	doc := string(text)
+	golden, err := os.ReadFile("testdata/events.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(doc, string(golden)) {
+		t.Error("the document does not show the lines of testdata/events.json")
+	}
+	for _, k := range Kinds() {
+		if !strings.Contains(doc, "\n| `"+string(k)+"` |") {
+			t.Errorf("there is no row for the kind %s", k)
+		}
+	}
+	for f := range reflect.TypeFor[form]().Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if !strings.Contains(doc, "`"+name+"`") {
+			t.Errorf("the field %s is not described", name)
+		}
+	}
+}
+
+// The identifier is that of what happened: it stays when the same is told again, and differs otherwise.
+func TestIdentifier(t *testing.T) {
+	t.Parallel()
+	id := func(e Event) string {
+		var m struct{ ID string }
+		if err := json.Unmarshal(e.JSON("mail.example.org"), &m); err != nil {
+			t.Fatal(err)
+		}
+		return m.ID
+	}
+	seen := make(map[string]Kind)
+	for _, e := range samples() {
+		if other, ok := seen[id(e)]; ok {
+			t.Errorf("%s has the identifier of %s", e.Kind, other)
+		}
+		seen[id(e)] = e.Kind
+		later := e
+		later.Time = later.Time.Add(time.Second)
+		if same := id(later) == id(e); same != e.Kind.once() {
+			t.Errorf("%s a second later: the same identifier is %v", e.Kind, same)
+		}
+		if e.Recipient != "" {
+			other := e
+			other.Recipient = "else@example.net"
+			if id(other) == id(e) {
+				t.Errorf("%s: another recipient has the same identifier", e.Kind)
+			}
+		}
+	}
+}
+
+// Nothing that strangers say makes an event that is no line of JSON, or a large one.
+func FuzzJSON(f *testing.F) {
+	f.Add("a\r\nb\x00", "\xff\xfe", "<>&\"\\")
+	f.Add(strings.Repeat("é", 2000), "", "x")
+	f.Fuzz(func(t *testing.T, a, b, c string) {
+		e := Event{Kind: Rejected, Time: noon, QueueID: a, MessageID: b, Sender: c, FromMessage: true, Recipient: a, Original: b, Reply: c, Helo: a,
+			ClientName: b, ClientAddr: c, SASLUser: a, Relay: b, Target: c}
+		for range 200 {
+			e.Recipients = append(e.Recipients, a)
+		}
+		got := e.JSON(a)
+		var m map[string]any
+		if err := json.Unmarshal(got, &m); err != nil || bytes.ContainsAny(got, "\r\n\x00") {
+			t.Errorf("%q: %v", got, err)
+		}
+		if list, _ := m["recipients"].([]any); len(list) > MaxRecipients {
+			t.Errorf("%d recipients", len(list))
+		}
+	})
+}
+
+func TestSplitRelay(t *testing.T) {
+	t.Parallel()
+	for relay, want := range map[string][3]string{
+		"none":                      {},
+		"local":                     {"local", "", ""},
+		"mx.test[192.0.2.1]:25":     {"mx.test", "192.0.2.1", "25"},
+		"mx.test[2001:db8::1]:587":  {"mx.test", "2001:db8::1", "587"},
+		"h.test[private/lmtp]":      {"h.test", "private/lmtp", ""},
+		"h.test[/run/dovecot/lmtp]": {"h.test/run/dovecot/lmtp", "", ""},
+		"odd[x":                     {"odd[x", "", ""},
+	} {
+		host, addr, port := splitRelay(relay)
+		if got := [3]string{host, addr, port}; got != want {
+			t.Errorf("%s: got %q", relay, got)
+		}
+	}
+}

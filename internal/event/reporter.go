@@ -1,0 +1,344 @@
+package event
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/ipc"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+)
+
+const (
+	// maxPending bounds the events that a process keeps while the journal does not answer, and
+	// maxPendingOctets their octets.
+	maxPending       = 10000
+	maxPendingOctets = 8 << 20
+	// batchEvents and batchOctets bound what is handed over with one request.
+	batchEvents = 1000
+	batchOctets = 1 << 20
+	// retryTime is how long is waited before the journal is asked again.
+	retryTime = 250 * time.Millisecond
+	// quietTime is how often losses are logged at most.
+	quietTime = 10 * time.Second
+)
+
+// A then is what is to be done when so many events are settled.
+type then struct {
+	after uint64
+	do    func()
+}
+
+// Enabled says whether anybody is to be told of events.
+func Enabled(cfg *config.Config) bool { return len(cfg.List("event_sinks")) > 0 }
+
+// A Reporter hands the events of a process over to the events service. The nil Reporter, which a process has
+// that is not to report, does nothing, and costs nothing. Methods may be called concurrently.
+type Reporter struct {
+	host     string
+	service  string // the name of the process in master.cf
+	patience time.Duration
+	log      *maillog.Logger
+	client   *ipc.Client
+	cancel   context.CancelFunc
+	done     chan struct{} // closed when nothing is handed over any more; nil before Start
+
+	wake chan struct{} // capacity 1: there is something to hand over
+
+	mu       sync.Mutex
+	pending  []proto.EventRecord // told and not handed over; those under way are at the front
+	octets   int                 // of pending
+	told     uint64              // events, without those that were lost at once
+	settled  uint64              // of these, how many nobody has to wait for any more: durable, or refused
+	progress chan struct{}       // closed, and replaced, when settled grows or silent changes
+	silent   bool                // the journal has not answered in time: nobody waits until it does
+	lost     uint64              // events that are in no journal
+	unsaid   uint64              // of these, how many the log has not
+	thens    []then              // what is to be done in order, see Then; that which is done now is the first
+	why      string              // the last reason
+	saidAt   time.Time           // when the log was told last
+}
+
+// NewReporter makes the Reporter of the service of that name, nil when main.cf wants no events. at is
+// where the events service is reached.
+func NewReporter(cfg *config.Config, service string, at ipc.Address, log *maillog.Logger) *Reporter {
+	if !Enabled(cfg) {
+		return nil
+	}
+	return &Reporter{host: cfg.String("myhostname"), service: service, patience: cfg.Duration("event_timeout"), log: log,
+		client: ipc.NewClient(at, nil), wake: make(chan struct{}, 1), progress: make(chan struct{})}
+}
+
+// Start begins to hand over. It is called once.
+func (r *Reporter) Start() {
+	if r == nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel, r.done = cancel, make(chan struct{})
+	go func() {
+		defer close(r.done)
+		r.run(ctx)
+	}()
+}
+
+// Close waits until all events are handed over, at most for event_timeout, and ends. Nothing may be told
+// afterwards.
+func (r *Reporter) Close() {
+	if r == nil || r.done == nil {
+		return
+	}
+	r.Wait(context.Background())
+	r.cancel()
+	<-r.done
+	r.client.Close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if n := len(r.pending); n > 0 {
+		r.lose(uint64(n), "the process ends")
+	}
+	r.say(time.Time{})
+}
+
+// Observe tells of what the log's lines say; it is a maillog.Observer.
+func (r *Reporter) Observe(_ maillog.Level, _ bool, line maillog.Event) {
+	if r == nil || line == nil {
+		return
+	}
+	if e, ok := Of(time.Now(), line); ok {
+		r.Tell(&e)
+	}
+}
+
+// Tell tells of an event. It does not wait, and does not keep e. The transport of an attempt is the service's
+// own name.
+func (r *Reporter) Tell(e *Event) {
+	if r == nil {
+		return
+	}
+	if e.Delays != nil && e.Transport == "" {
+		e.Transport = r.service
+	}
+	rec := proto.EventRecord{Kind: string(e.Kind), Key: e.QueueID, JSON: e.JSON(r.host)}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case len(rec.JSON) > proto.MaxEvent:
+		r.lose(1, "an event is too large")
+		return
+	case len(r.pending) >= maxPending || r.octets+len(rec.JSON) > maxPendingOctets:
+		r.lose(1, "the events service does not answer")
+		return
+	}
+	r.pending = append(r.pending, rec)
+	r.octets += len(rec.JSON)
+	r.told++
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Wait returns when all that this process has told before is on stable storage in the journal; or when ctx
+// ends, or the journal has not answered for event_timeout. Mail goes on in any case, so that it returns
+// nothing.
+func (r *Reporter) Wait(ctx context.Context) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	upTo := r.told
+	r.mu.Unlock()
+	r.waitFor(ctx, upTo)
+}
+
+// waitFor is Wait for the first so many events.
+func (r *Reporter) waitFor(ctx context.Context, upTo uint64) {
+	var late <-chan time.Time
+	for {
+		r.mu.Lock()
+		enough, progress := r.settled >= upTo || r.silent, r.progress
+		r.mu.Unlock()
+		if enough {
+			return
+		}
+		if late == nil {
+			t := time.NewTimer(r.patience)
+			defer t.Stop()
+			late = t.C
+		}
+		select {
+		case <-progress:
+		case <-ctx.Done():
+			return
+		case <-late:
+			r.giveUp()
+			return
+		}
+	}
+}
+
+// Then has f called when Wait would return, for callers that must not wait: at once, or later on the Reporter's
+// goroutine, one after the other in the order of the calls.
+func (r *Reporter) Then(f func()) {
+	if r == nil {
+		f()
+		return
+	}
+	r.mu.Lock()
+	if len(r.thens) == 0 && (r.settled >= r.told || r.silent || r.done == nil) {
+		r.mu.Unlock()
+		f()
+		return
+	}
+	r.thens = append(r.thens, then{r.told, f})
+	r.mu.Unlock()
+}
+
+// follow does what is due of what Then was told.
+func (r *Reporter) follow() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.thens) > 0 && (r.silent || r.settled >= r.thens[0].after) {
+		f := r.thens[0].do
+		r.mu.Unlock()
+		f()
+		r.mu.Lock()
+		r.thens[0] = then{}
+		if r.thens = r.thens[1:]; len(r.thens) == 0 {
+			r.thens = nil
+		}
+	}
+}
+
+// giveUp has nobody wait until the journal answers.
+func (r *Reporter) giveUp() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.silent {
+		r.silent = true
+		r.advance()
+		r.log.Warning("the events service does not answer; mail goes on, and events wait")
+	}
+}
+
+// advance wakes those who wait. The caller has mu.
+func (r *Reporter) advance() {
+	close(r.progress)
+	r.progress = make(chan struct{})
+}
+
+// lose counts events that are in no journal. The caller has mu.
+func (r *Reporter) lose(n uint64, why string) {
+	r.lost += n
+	r.unsaid += n
+	r.why = why
+	if now := time.Now(); now.Sub(r.saidAt) >= quietTime {
+		r.say(now)
+	}
+}
+
+// say logs losses that the log does not have. The caller has mu.
+func (r *Reporter) say(now time.Time) {
+	if r.unsaid > 0 {
+		r.log.Warning("%d events are lost: %s", r.unsaid, r.why)
+		r.unsaid, r.saidAt = 0, now
+	}
+}
+
+// Lost is how many events of this process are in no journal.
+func (r *Reporter) Lost() uint64 {
+	if r == nil {
+		return 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lost
+}
+
+// run hands over what is told until ctx ends. Requests go one after the other, so that the order stays.
+func (r *Reporter) run(ctx context.Context) {
+	for begun := time.Now(); ; {
+		r.follow()
+		list := r.next()
+		if len(list) == 0 {
+			select {
+			case <-r.wake:
+			case <-ctx.Done():
+				return
+			}
+			begun = time.Now()
+			continue
+		}
+		reply, err := r.hand(ctx, list)
+		if err == nil {
+			r.handed(len(list), reply.Reason)
+			begun = time.Now()
+			continue
+		}
+		if ctx.Err() == nil && time.Since(begun) >= r.patience {
+			r.giveUp()
+			r.follow()
+		}
+		select {
+		case <-time.After(retryTime):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// next is what is handed over next. The records stay pending.
+func (r *Reporter) next() []proto.EventRecord {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n, octets := 0, 0
+	for n < len(r.pending) && n < batchEvents && (n == 0 || octets+len(r.pending[n].JSON) <= batchOctets) {
+		octets += len(r.pending[n].JSON)
+		n++
+	}
+	return r.pending[:n:n]
+}
+
+// hand makes one request. If it was lost, whether it was carried out is not known, and it is made again:
+// the events have identifiers.
+func (r *Reporter) hand(ctx context.Context, list []proto.EventRecord) (*proto.EventsReply, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.patience)
+	defer cancel()
+	reply := new(proto.EventsReply)
+	err := r.client.Call(ctx, &proto.Events{List: list}, reply)
+	var refused ipc.RemoteError
+	if errors.As(err, &refused) { // it would say so again
+		return &proto.EventsReply{Reason: string(refused)}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("events service: %w", err)
+	}
+	return reply, nil
+}
+
+// handed takes the first n pending events off: they are in the journal, or were refused for a reason.
+func (r *Reporter) handed(n int, refused string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range n {
+		r.octets -= len(r.pending[i].JSON)
+		r.pending[i] = proto.EventRecord{}
+	}
+	if r.pending = r.pending[n:]; len(r.pending) == 0 {
+		r.pending = nil
+	}
+	r.settled += uint64(n)
+	if r.silent {
+		r.silent = false
+		r.log.Info("the events service answers again")
+	}
+	if refused != "" {
+		r.lose(uint64(n), refused)
+	}
+	r.advance()
+}

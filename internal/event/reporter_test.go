@@ -1,0 +1,280 @@
+package event
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+)
+
+// lines is a log that a test reads.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Format() maillog.Format { return maillog.Plain }
+func (l *lines) Close() error           { return nil }
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.text.String(), text)
+}
+
+// A journal is what a Reporter sees of the events service: the events that have been taken, and a gate that
+// each request passes.
+type journal struct {
+	mu   sync.Mutex
+	keys []string
+	gate func(*ipc.Conn, *proto.Events) (answer ipc.Message) // nil: takes all
+}
+
+func (j *journal) handle(c *ipc.Conn, r *ipc.Request) {
+	var q proto.Events
+	if err := r.Decode(&q); err != nil {
+		r.Fail("%v", err)
+		return
+	}
+	go func() {
+		var answer ipc.Message = &proto.EventsReply{}
+		if j.gate != nil {
+			if answer = j.gate(c, &q); answer == nil {
+				return
+			}
+		}
+		if a, ok := answer.(*proto.EventsReply); ok && a.Reason == "" {
+			j.mu.Lock()
+			for _, e := range q.List {
+				j.keys = append(j.keys, e.Key)
+			}
+			j.mu.Unlock()
+		}
+		r.Reply(answer)
+	}()
+}
+
+func (j *journal) taken() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.Clone(j.keys)
+}
+
+// reporter makes a Reporter that reaches j by a socket of its own.
+func reporter(t *testing.T, j *journal, patience time.Duration) (*Reporter, *lines) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "events")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	srv := &ipc.Server{Handler: j.handle}
+	var wg sync.WaitGroup
+	wg.Go(func() { srv.Serve(ctx, l, 0) })
+	log := new(lines)
+	r := newReporter(ipc.Unix(path), patience, maillog.New("test", log))
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	return r, log
+}
+
+func newReporter(at ipc.Address, patience time.Duration, log *maillog.Logger) *Reporter {
+	return &Reporter{host: "mail.example.org", service: "smtp", patience: patience, log: log, client: ipc.NewClient(at, nil),
+		wake: make(chan struct{}, 1), progress: make(chan struct{})}
+}
+
+func tell(r *Reporter, key string) {
+	r.Tell(&Event{Kind: Delivered, Time: noon, QueueID: key, Delays: new([4]time.Duration)})
+}
+
+// Wait returns when the journal has what was told before, and the order stays.
+func TestWait(t *testing.T) {
+	t.Parallel()
+	j := new(journal)
+	r, _ := reporter(t, j, time.Minute)
+	r.Start()
+	defer r.Close()
+	var want []string
+	for i := range 3000 {
+		key := fmt.Sprint(i)
+		want = append(want, key)
+		tell(r, key)
+		if i%700 == 0 {
+			r.Wait(t.Context())
+			if got := j.taken(); len(got) != i+1 {
+				t.Fatalf("after %d: %d taken", i+1, len(got))
+			}
+		}
+	}
+	r.Wait(t.Context())
+	if got := j.taken(); !slices.Equal(got, want) {
+		t.Errorf("%d taken, in another order", len(got))
+	}
+}
+
+// A request that is lost with its connection is made again.
+func TestAgain(t *testing.T) {
+	t.Parallel()
+	j := new(journal)
+	var once sync.Once
+	j.gate = func(c *ipc.Conn, _ *proto.Events) ipc.Message {
+		var answer ipc.Message = &proto.EventsReply{}
+		once.Do(func() {
+			c.Close()
+			answer = nil
+		})
+		return answer
+	}
+	r, _ := reporter(t, j, time.Minute)
+	r.Start()
+	defer r.Close()
+	tell(r, "one")
+	r.Wait(t.Context())
+	if got := j.taken(); !slices.Equal(got, []string{"one"}) {
+		t.Errorf("taken: %q", got)
+	}
+}
+
+// Then calls in order, and not before the events are durable.
+func TestThen(t *testing.T) {
+	t.Parallel()
+	j := new(journal)
+	gate := make(chan struct{})
+	j.gate = func(*ipc.Conn, *proto.Events) ipc.Message {
+		<-gate
+		return &proto.EventsReply{}
+	}
+	r, _ := reporter(t, j, time.Minute)
+	r.Start()
+	defer r.Close()
+	called := make(chan int, 10)
+	r.Then(func() { called <- 0 })
+	if got := <-called; got != 0 { // nothing was told: at once
+		t.Fatal(got)
+	}
+	for i := 1; i <= 3; i++ {
+		tell(r, "x")
+		r.Then(func() { called <- i })
+	}
+	select {
+	case got := <-called:
+		t.Fatalf("%d is called before its event is durable", got)
+	default:
+	}
+	close(gate)
+	for i := 1; i <= 3; i++ {
+		if got := <-called; got != i {
+			t.Fatalf("%d is called, and not %d", got, i)
+		}
+	}
+}
+
+// What the journal refuses is lost, counted and logged, and nobody waits for it.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	j := &journal{gate: func(*ipc.Conn, *proto.Events) ipc.Message { return &proto.EventsReply{Reason: "the disk is full"} }}
+	r, log := reporter(t, j, time.Minute)
+	r.Start()
+	tell(r, "one")
+	r.Wait(t.Context())
+	r.Close()
+	if r.Lost() != 1 {
+		t.Errorf("%d lost", r.Lost())
+	}
+	r.log.Flush()
+	if !log.has("1 events are lost: the disk is full") {
+		t.Errorf("log: %s", log.text.String())
+	}
+}
+
+// While the journal does not answer mail waits once, for its time limit, and then not at all; events are kept in
+// memory up to a bound. When it answers again they are handed over.
+func TestSilence(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const patience = 10 * time.Second
+		up := make(chan struct{})
+		log := new(lines)
+		j := new(journal)
+		var wg sync.WaitGroup
+		at := ipc.Func("events", func(ctx context.Context) (net.Conn, error) {
+			select {
+			case <-up:
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+			a, b := net.Pipe()
+			c := ipc.NewConn(b, j.handle)
+			wg.Go(c.Wait)
+			return a, nil
+		})
+		r := newReporter(at, patience, maillog.New("test", log))
+		r.Start()
+		begun := time.Now()
+		tell(r, "0")
+		r.Wait(t.Context())
+		if took := time.Since(begun); took != patience {
+			t.Errorf("the first waits for %v", took)
+		}
+		begun = time.Now()
+		for i := 1; i < maxPending+5; i++ {
+			tell(r, fmt.Sprint(i))
+			r.Wait(t.Context())
+		}
+		if took := time.Since(begun); took != 0 {
+			t.Errorf("the others wait for %v", took)
+		}
+		if r.Lost() != 5 {
+			t.Errorf("%d lost", r.Lost())
+		}
+		close(up)
+		tell(r, "none") // no room yet, or room: what matters is that the journal gets all that was kept
+		synctest.Wait()
+		time.Sleep(time.Minute)
+		if got := j.taken(); len(got) < maxPending || got[0] != "0" || got[maxPending-1] != fmt.Sprint(maxPending-1) {
+			t.Errorf("%d events are handed over", len(got))
+		}
+		r.log.Flush()
+		for _, want := range []string{"the events service does not answer; mail goes on", "answers again", "1 events are lost"} {
+			if !log.has(want) {
+				t.Errorf("log: no %q", want)
+			}
+		}
+		r.Close()
+		wg.Wait()
+	})
+}
+
+// The nil Reporter does nothing.
+func TestNil(t *testing.T) {
+	t.Parallel()
+	var r *Reporter
+	r.Start()
+	r.Observe(0, true, maillog.Resumed{})
+	tell(r, "x")
+	r.Wait(t.Context())
+	called := false
+	r.Then(func() { called = true })
+	r.Close()
+	if !called || r.Lost() != 0 {
+		t.Error("it does something")
+	}
+}

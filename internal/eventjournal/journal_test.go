@@ -1,0 +1,475 @@
+package eventjournal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"posthaste/internal/proto"
+	"posthaste/internal/vfs"
+)
+
+// small are options with segments of a few events.
+func small(fs vfs.FS) Options {
+	return Options{FS: fs, Dir: "events", Limit: 1 << 30, SegmentSize: 5 * 4096, Keep: time.Hour, Now: time.Now, Warn: func(string, ...any) {}}
+}
+
+func open(t testing.TB, o Options) *Journal {
+	t.Helper()
+	j, err := Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+// record is an event of a size that differs.
+func record(i int) proto.EventRecord {
+	return proto.EventRecord{Kind: "delivered", Key: fmt.Sprint("q", i%7), JSON: fmt.Appendf(nil, `{"n":%d,"pad":"%0*d"}`, i, i%300, 0)}
+}
+
+// put appends events and waits.
+func put(j *Journal, list ...proto.EventRecord) (first uint64, err error) {
+	done := make(chan struct{})
+	j.Append(list, func(n uint64, e error) {
+		first, err = n, e
+		close(done)
+	})
+	<-done
+	return first, err
+}
+
+// read reads n events from a position on.
+func read(t interface{ Fatal(...any) }, j *Journal, from uint64, n int) (list []Entry, lost uint64) {
+	r := j.Reader(from)
+	defer r.Close()
+	for len(list)+int(lost) < n {
+		part, missed, err := r.Next(context.Background(), n-len(list), 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, lost = append(list, part...), lost+missed
+	}
+	return list, lost
+}
+
+// What was appended is read in order, over segments and after the journal was opened anew.
+func TestAppendAndRead(t *testing.T) {
+	t.Parallel()
+	disk := vfs.NewMem(512)
+	j := open(t, small(disk))
+	const n = 200
+	for i := range n {
+		first, err := put(j, record(i))
+		if err != nil || first != uint64(i)+1 {
+			t.Fatalf("event %d: got number %d, %v", i, first, err)
+		}
+	}
+	check := func(j *Journal) {
+		t.Helper()
+		list, lost := read(t, j, 1, n)
+		if lost != 0 {
+			t.Errorf("%d lost", lost)
+		}
+		for i, e := range list {
+			if want := record(i); e.Seq != uint64(i)+1 || e.Kind != want.Kind || e.Key != want.Key || string(e.JSON) != string(want.JSON) {
+				t.Fatalf("event %d is %d %q", i, e.Seq, e.JSON)
+			}
+		}
+	}
+	check(j)
+	if len(j.segments) < 5 {
+		t.Errorf("only %d segments", len(j.segments))
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	j = open(t, small(disk))
+	check(j)
+	if first, err := put(j, record(n)); err != nil || first != n+1 {
+		t.Errorf("the next event: got number %d, %v", first, err)
+	}
+	j.Close()
+}
+
+// A second process does not get the journal.
+func TestLocked(t *testing.T) {
+	t.Parallel()
+	disk := vfs.NewMem(512)
+	j := open(t, small(disk))
+	var locked *vfs.LockedError
+	if _, err := Open(small(disk)); !errors.As(err, &locked) {
+		t.Errorf("got %v", err)
+	}
+	j.Close()
+}
+
+// Many appends share syncs.
+func TestSyncsAreShared(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	syncs := 0
+	gate := make(chan struct{})
+	disk := &vfs.Faulty{FS: vfs.NewMem(512), Hook: func(op vfs.Op) error {
+		if op.Kind == vfs.OpSync {
+			mu.Lock()
+			syncs++
+			first := syncs == 2 // behind that of the first segment
+			mu.Unlock()
+			if first {
+				<-gate
+			}
+		}
+		return nil
+	}}
+	o := small(disk)
+	o.SegmentSize = 1 << 20
+	j := open(t, o)
+	defer j.Close()
+	var wg sync.WaitGroup
+	wg.Add(100)
+	for i := range 100 {
+		j.Append([]proto.EventRecord{record(i)}, func(_ uint64, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+			wg.Done()
+		})
+	}
+	close(gate)
+	wg.Wait()
+	mu.Lock()
+	defer mu.Unlock()
+	if syncs > 4 {
+		t.Errorf("%d syncs for 100 appends", syncs)
+	}
+}
+
+// After a power cut at any write, everything that was confirmed is there, in order, with the numbers that
+// were told, and positions that were set are there or further on.
+func TestPowerCut(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		disk := vfs.NewMem([]int{512, 4096}[rapid.IntRange(0, 1).Draw(t, "sector")])
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
+		var confirmed []string
+		position := uint64(1)
+		n := 0
+		for range rapid.IntRange(1, 5).Draw(t, "lives") {
+			cutAt := rapid.IntRange(1, 120).Draw(t, "operation")
+			var cut *vfs.Mem
+			ops := 0
+			faulty := &vfs.Faulty{FS: disk, Hook: func(op vfs.Op) error {
+				if ops++; ops == cutAt {
+					cut = disk.Cut(vfs.RandomLoss(rng))
+				}
+				if cut != nil {
+					return syscall.EIO
+				}
+				return nil
+			}}
+			j, err := Open(small(faulty))
+			for err == nil {
+				list := make([]proto.EventRecord, rng.IntN(4)+1)
+				for i := range list {
+					list[i] = record(n)
+					n++
+				}
+				var first uint64
+				if first, err = put(j, list...); err != nil {
+					break
+				}
+				// Numbers of events that were not confirmed are not used again if they are there.
+				for uint64(len(confirmed))+1 < first {
+					confirmed = append(confirmed, "")
+				}
+				for i := range list {
+					confirmed = append(confirmed, string(list[i].JSON))
+				}
+				if rng.IntN(3) == 0 {
+					if err = j.SetPosition("crm", first); err == nil {
+						position = first
+					}
+				}
+			}
+			if j != nil {
+				j.Close()
+			}
+			if cut == nil {
+				t.Fatal(err)
+			}
+			disk = cut
+			j, err = Open(small(disk))
+			if err != nil {
+				t.Fatalf("after the cut: %v", err)
+			}
+			if at, ok, err := j.Position("crm"); err != nil || ok && at < position || !ok && position > 1 {
+				t.Fatalf("position %d (%v, %v), it was %d", at, ok, err, position)
+			}
+			list, _ := read(t, j, 1, int(j.next-1))
+			for _, s := range j.segments {
+				t.Logf("segment %d size %d", s.first, s.size)
+			}
+			t.Logf("next %d, confirmed %d", j.next, len(confirmed))
+			if len(list) < len(confirmed) {
+				t.Fatalf("%d events, %d were confirmed", len(list), len(confirmed))
+			}
+			for i, want := range confirmed {
+				if want != "" && string(list[i].JSON) != want {
+					t.Fatalf("event %d is %s, and was %s", i+1, list[i].JSON, want)
+				}
+			}
+			j.Close()
+		}
+	})
+}
+
+// A full disk refuses events, and breaks nothing: what is read goes, and then there is room.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	disk := vfs.NewMem(512)
+	disk.SetLimit(12 * 4096)
+	j := open(t, small(disk))
+	defer j.Close()
+	j.Hold("crm", 1)
+	n := 0
+	var err error
+	for ; err == nil; n++ {
+		_, err = put(j, record(n))
+	}
+	if !errors.Is(err, ErrFull) || n < 4 {
+		t.Fatalf("after %d events: %v", n, err)
+	}
+	list, _ := read(t, j, 1, n-1)
+	if last := list[len(list)-1]; string(last.JSON) != string(record(n-2).JSON) {
+		t.Errorf("the last one is %s", last.JSON)
+	}
+	j.Hold("crm", uint64(n))
+	if first, err := put(j, record(n)); err != nil || first != uint64(n) {
+		t.Errorf("when all is read: number %d, %v", first, err)
+	}
+}
+
+// A reader that is slower than the limit allows loses the oldest events, and hears how many. Nobody else does.
+func TestLimit(t *testing.T) {
+	t.Parallel()
+	o := small(vfs.NewMem(512))
+	o.Limit = 5 * o.SegmentSize
+	j := open(t, o)
+	defer j.Close()
+	j.Hold("slow", 1)
+	const n = 300
+	for i := range n {
+		if _, err := put(j, record(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	oldest, next, octets := j.Bounds()
+	if next != n+1 || oldest == 1 || octets > o.Limit {
+		t.Fatalf("events %d to %d, %d octets", oldest, next, octets)
+	}
+	r := j.Reader(1)
+	defer r.Close()
+	list, lost, err := r.Next(t.Context(), 10, 1<<20)
+	if err != nil || lost != oldest-1 {
+		t.Fatalf("lost %d of %d, %v", lost, oldest-1, err)
+	}
+	for len(list) == 0 {
+		if list, _, err = r.Next(t.Context(), 10, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if list[0].Seq != oldest || string(list[0].JSON) != string(record(int(oldest)-1).JSON) {
+		t.Errorf("the first is %d %s", list[0].Seq, list[0].JSON)
+	}
+}
+
+// What everybody has read is kept for a while, and then removed.
+func TestKeep(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1e9, 0)
+	o := small(vfs.NewMem(512))
+	o.Keep, o.Now = time.Hour, func() time.Time { return now }
+	j := open(t, o)
+	defer j.Close()
+	for i := range 100 {
+		if _, err := put(j, record(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	j.Hold("crm", 101)
+	j.Hold("slow", 40)
+	oldestAfter := func() uint64 {
+		j.writers.Wait() // what was appended is told before the writer has ended
+		j.Trim()
+		oldest, _, _ := j.Bounds()
+		return oldest
+	}
+	if at := oldestAfter(); at != 1 {
+		t.Errorf("at once: %d", at)
+	}
+	now = now.Add(2 * time.Hour)
+	at := oldestAfter()
+	if at == 1 || at > 40 {
+		t.Errorf("after its time: %d", at)
+	}
+	j.Hold("slow", 101)
+	if again := oldestAfter(); again <= at || again > 101 {
+		t.Errorf("when all is read: %d", again)
+	}
+}
+
+// A sync that fails breaks the journal: nothing more is confirmed.
+func TestFailedSync(t *testing.T) {
+	t.Parallel()
+	fail := false
+	disk := &vfs.Faulty{FS: vfs.NewMem(512), Hook: func(op vfs.Op) error {
+		if fail && op.Kind == vfs.OpSync {
+			fail = false
+			return syscall.EIO
+		}
+		return nil
+	}}
+	j := open(t, small(disk))
+	defer j.Close()
+	if _, err := put(j, record(1)); err != nil {
+		t.Fatal(err)
+	}
+	fail = true
+	for range 2 {
+		if _, err := put(j, record(2)); !errors.Is(err, ErrBroken) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if !errors.Is(j.Broken(), ErrBroken) {
+		t.Error("it does not say so")
+	}
+}
+
+// A reader waits for what comes, and ends with its context and with the journal.
+func TestWait(t *testing.T) {
+	t.Parallel()
+	j := open(t, small(vfs.NewMem(512)))
+	got := make(chan []Entry, 1)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		r := j.Reader(1)
+		defer r.Close()
+		list, _, err := r.Next(t.Context(), 1, 1)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- list
+		if _, _, err = r.Next(t.Context(), 1, 1); !errors.Is(err, ErrClosed) {
+			t.Errorf("a closed journal: %v", err)
+		}
+	})
+	if _, err := put(j, record(1)); err != nil {
+		t.Fatal(err)
+	}
+	if list := <-got; len(list) != 1 || list[0].Seq != 1 {
+		t.Errorf("got %v", list)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r := j.Reader(2)
+	defer r.Close()
+	if _, _, err := r.Next(ctx, 1, 1); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	j.Close()
+	wg.Wait()
+}
+
+// A damaged record costs the events from there to the end of its segment, and no others.
+func TestDamage(t *testing.T) {
+	t.Parallel()
+	disk := vfs.NewMem(512)
+	j := open(t, small(disk))
+	const n = 100
+	for i := range n {
+		if _, err := put(j, record(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	second := j.segments[1]
+	after := j.segments[2].first
+	name := second.name("events")
+	j.Close()
+	if err := disk.Damage(name, 2*4096, 0, rand.New(rand.NewPCG(1, 1))); err != nil {
+		t.Fatal(err)
+	}
+	j = open(t, small(disk))
+	defer j.Close()
+	r := j.Reader(1)
+	defer r.Close()
+	var seen []uint64
+	var lost uint64
+	for len(seen)+int(lost) < n {
+		list, missed, err := r.Next(t.Context(), 10, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lost += missed
+		for _, e := range list {
+			seen = append(seen, e.Seq)
+		}
+	}
+	if lost == 0 || !slices.Contains(seen, after) || !slices.Contains(seen, second.first-1) || !slices.IsSorted(seen) {
+		t.Errorf("lost %d, seen %v", lost, seen)
+	}
+}
+
+// No octets make the scanner panic, or read what is no record.
+func FuzzScan(f *testing.F) {
+	one, two := record(1), record(2)
+	f.Add(appendRecord(appendRecord(nil, 1, &one), 2, &two))
+	f.Add([]byte{1, 0, 0, 0, 0, 0, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		disk := vfs.NewMem(512)
+		file, err := disk.Create("x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := file.WriteAt(b, 0); err != nil {
+			t.Fatal(err)
+		}
+		s := scanner{f: file, size: int64(len(b)), seq: 1}
+		for at := int64(-1); s.at > at; {
+			at = s.at
+			if _, _, err := s.next(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func BenchmarkAppend(b *testing.B) {
+	o := small(vfs.OS{})
+	o.Dir, o.SegmentSize = b.TempDir(), DefaultSegment
+	j := open(b, o)
+	defer j.Close()
+	for _, n := range []int{1, 100} {
+		b.Run(fmt.Sprintf("together=%d", n), func(b *testing.B) {
+			var wg sync.WaitGroup
+			gate := make(chan struct{}, n)
+			for i := range b.N {
+				gate <- struct{}{}
+				wg.Add(1)
+				j.Append([]proto.EventRecord{record(i)}, func(uint64, error) {
+					<-gate
+					wg.Done()
+				})
+			}
+			wg.Wait()
+		})
+	}
+}

@@ -1,0 +1,615 @@
+package events
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"posthaste/internal/event"
+	"posthaste/internal/eventjournal"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/vfs"
+)
+
+// entry is an event with a number, of a message.
+func entry(n uint64, key string) eventjournal.Entry {
+	return eventjournal.Entry{Seq: n, EventRecord: proto.EventRecord{Kind: "delivered", Key: key,
+		JSON: fmt.Appendf(nil, `{"schema":1,"id":"%032d","kind":"delivered","queue_id":"%s"}`, n, key)}}
+}
+
+func entries(n int) (list []eventjournal.Entry) {
+	for i := range n {
+		list = append(list, entry(uint64(i)+1, fmt.Sprint("q", i%3)))
+	}
+	return list
+}
+
+func sink(t testing.TB, item string) *event.Sink {
+	t.Helper()
+	list, err := event.ParseSinks([]string{item})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &list[0]
+}
+
+func readFile(t testing.TB, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// A file has an event on each line; it is renamed when it is large, and only so many former ones are kept.
+func TestFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "mail.json")
+	c := newFile(sink(t, "file:"+path+", size_limit=64k, keep=2"))
+	c.limit = 300
+	if err := os.WriteFile(path, nil, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	list := entries(12)
+	for i := range list {
+		if err := c.send(t.Context(), list[i:i+1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all string
+	for _, name := range []string{path + ".2", path + ".1", path} {
+		text := readFile(t, name)
+		if len(text) > 300 || !strings.HasSuffix(text, "\n") {
+			t.Errorf("%s: %q", name, text)
+		}
+		info, err := os.Stat(name)
+		if err != nil || info.Mode().Perm() != 0o640 {
+			t.Errorf("%s: %v, %v", name, info.Mode(), err)
+		}
+		all += text
+	}
+	if _, err := os.Stat(path + ".3"); err == nil {
+		t.Error("too many are kept")
+	}
+	lines := strings.Split(strings.TrimSuffix(all, "\n"), "\n")
+	for i, e := range list[12-len(lines):] {
+		if lines[i] != string(e.JSON) {
+			t.Errorf("line %d is %s", i, lines[i])
+		}
+	}
+	c.close()
+}
+
+// What power has failed in is taken off; a file that somebody has renamed is begun anew.
+func TestFileAgain(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "mail.json")
+	if err := os.WriteFile(path, []byte("{\"a\":1}\n{\"b"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := newFile(sink(t, "file:"+path))
+	defer c.close()
+	one := entry(1, "q")
+	if err := c.send(t.Context(), []eventjournal.Entry{one}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := readFile(t, path), "{\"a\":1}\n"+string(one.JSON)+"\n"; got != want {
+		t.Errorf("got %q", got)
+	}
+	if err := os.Rename(path, path+".old"); err != nil {
+		t.Fatal(err)
+	}
+	two := entry(2, "q")
+	if err := c.send(t.Context(), []eventjournal.Entry{two}); err != nil {
+		t.Fatal(err)
+	}
+	if got := readFile(t, path); got != string(two.JSON)+"\n" {
+		t.Errorf("got %q", got)
+	}
+	if err := os.WriteFile(path, bytes.Repeat([]byte("x"), 200000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.close()
+	if err := c.send(t.Context(), []eventjournal.Entry{two}); err != nil {
+		t.Fatal(err)
+	}
+	if got := readFile(t, path); got != string(two.JSON)+"\n" {
+		t.Errorf("a file without an end of a line: %d octets", len(got))
+	}
+}
+
+// verify checks a request as Standard Webhooks has it, and gives its events.
+func verify(t *testing.T, r *http.Request, key string) []json.RawMessage {
+	t.Helper()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	mac := hmac.New(sha256.New, []byte(key))
+	io.WriteString(mac, r.Header.Get("webhook-id")+"."+r.Header.Get("webhook-timestamp")+"."+string(body))
+	if want := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)); r.Header.Get("webhook-signature") != want {
+		t.Errorf("the signature is %s", r.Header.Get("webhook-signature"))
+	}
+	var list []json.RawMessage
+	if r.Header.Get("Content-Type") == "application/x-ndjson" {
+		for line := range bytes.Lines(body) {
+			list = append(list, bytes.TrimSuffix(line, []byte("\n")))
+		}
+	} else if err := json.Unmarshal(body, &list); err != nil {
+		t.Errorf("%s: %v", body, err)
+	}
+	return list
+}
+
+// A webhook gets signed batches over TLS. An authority that is not trusted, replies of all classes, and
+// redirections are what they are.
+func TestWebhook(t *testing.T) {
+	t.Parallel()
+	const key = "0123456789abcdef"
+	status := 200
+	var got []json.RawMessage
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = verify(t, r, key)
+		switch status {
+		case 302:
+			w.Header().Set("Location", "/elsewhere")
+		case 503:
+			w.Header().Set("Retry-After", "120")
+		}
+		w.WriteHeader(status)
+		io.WriteString(w, "why \x00 not")
+	}))
+	server.Config.ErrorLog = nil
+	server.StartTLS()
+	defer server.Close()
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	secretFile := write("secret", "whsec_"+base64.StdEncoding.EncodeToString([]byte(key))+"\n")
+	ca := write("ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
+	list := entries(3)
+	for _, format := range []string{"json", "ndjson"} {
+		w, err := newWebhook(sink(t, "webhook:"+server.URL+", secret_file="+secretFile+", tls_CAfile="+ca+", format="+format), "1.0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		status = 204
+		if err := w.send(t.Context(), list); err != nil {
+			t.Fatal(err)
+		}
+		for i, e := range list {
+			if len(got) != 3 || string(got[i]) != string(e.JSON) {
+				t.Errorf("%s: got %s", format, got)
+			}
+		}
+		for code, class := range map[int]string{400: "refused", 401: "refused", 410: "refused", 408: "again", 429: "again", 500: "again", 503: "later", 302: "again"} {
+			status = code
+			err := w.send(t.Context(), list)
+			var no *refusal
+			var wait *later
+			was := "again"
+			switch {
+			case err == nil:
+				was = "taken"
+			case errors.As(err, &no):
+				was = "refused"
+			case errors.As(err, &wait):
+				was = "later"
+				if wait.pause != 2*time.Minute {
+					t.Errorf("pause %v", wait.pause)
+				}
+			}
+			if was != class || err != nil && !strings.Contains(err.Error(), fmt.Sprint(code)) {
+				t.Errorf("%d: %s: %v", code, was, err)
+			}
+		}
+		w.close()
+	}
+	w, err := newWebhook(sink(t, "webhook:"+server.URL+", secret_file="+secretFile), "1.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.close()
+	var no *refusal
+	if err := w.send(t.Context(), list); err == nil || errors.As(err, &no) || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("an authority that is not known: %v", err)
+	}
+	for text, want := range map[string]string{"short": "fewer than 16", "whsec_***": "not base64"} {
+		if _, err := newWebhook(sink(t, "webhook:"+server.URL+", secret_file="+write("bad", text)), "1.0"); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), text) && text == "whsec_***" {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
+	for value, want := range map[string]time.Duration{"": 0, "x": 0, "-5": 0, "30": 30 * time.Second, "999999999": time.Hour,
+		"Sat, 28 Nov 2026 12:01:00 GMT": time.Minute, "Sat, 28 Nov 2026 11:00:00 GMT": 0} {
+		if got := retryAfter(value, now); got != want {
+			t.Errorf("%q: %v", value, got)
+		}
+	}
+}
+
+// Kafka has all events of a message in one partition, in order.
+func TestKafka(t *testing.T) {
+	t.Parallel()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(2), kfake.SeedTopics(4, "mail"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	k, err := newTopic(sink(t, "kafka:"+cluster.ListenAddrs()[0]+"/mail"), "1.0+x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.close()
+	list := entries(30)
+	for i := 0; i < len(list); i += 10 {
+		if err := k.send(t.Context(), list[i:i+10]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.ConsumeTopics("mail"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	byKey, partition := make(map[string][]string), make(map[string]int32)
+	for n := 0; n < len(list); {
+		fetches := client.PollFetches(t.Context())
+		if err := fetches.Err(); err != nil {
+			t.Fatal(err)
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			n++
+			key := string(r.Key)
+			if p, ok := partition[key]; ok && p != r.Partition {
+				t.Errorf("%s is in two partitions", key)
+			}
+			partition[key] = r.Partition
+			byKey[key] = append(byKey[key], string(r.Value))
+			if len(r.Headers) != 2 || string(r.Headers[0].Value) != "delivered" || len(r.Headers[1].Value) != 32 {
+				t.Errorf("headers %v", r.Headers)
+			}
+		})
+	}
+	for key, values := range byKey {
+		var want []string
+		for _, e := range list {
+			if e.Key == key {
+				want = append(want, string(e.JSON))
+			}
+		}
+		if !slices.Equal(values, want) {
+			t.Errorf("%s: %q", key, values)
+		}
+	}
+}
+
+func TestSASLFile(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"PLAIN\nu\np\n": "PLAIN", "scram-sha-256\r\nu\r\np": "SCRAM-SHA-256", "SCRAM-SHA-512\nu\np": "SCRAM-SHA-512"} {
+		if m, err := saslMechanism(text); err != nil || m.Name() != want {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	for _, text := range []string{"", "PLAIN", "PLAIN\nu", "NTLM\nu\np", "PLAIN\nu\np\nmore"} {
+		if _, err := saslMechanism(text); err == nil {
+			t.Errorf("%q is taken", text)
+		}
+	}
+}
+
+// A played is a carrier that a test plays.
+type played struct {
+	mu   sync.Mutex
+	got  []uint64
+	play func(list []eventjournal.Entry) error
+}
+
+func (p *played) send(_ context.Context, list []eventjournal.Entry) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.play(list); err != nil {
+		return err
+	}
+	for i := range list {
+		p.got = append(p.got, list[i].Seq)
+	}
+	return nil
+}
+
+func (p *played) close() error { return nil }
+
+func (p *played) numbers() []uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.got)
+}
+
+// A scene is a journal with one sink.
+type scene struct {
+	t       *testing.T
+	disk    *vfs.Mem
+	journal *eventjournal.Journal
+	carrier *played
+	courier *courier
+	dir     string
+	stop    func()
+}
+
+func newScene(t *testing.T, item string, play func([]eventjournal.Entry) error) *scene {
+	s := &scene{t: t, disk: vfs.NewMem(512), carrier: &played{play: play}, dir: t.TempDir()}
+	s.start(item)
+	return s
+}
+
+// start begins a life of the service.
+func (s *scene) start(item string) {
+	s.t.Helper()
+	var err error
+	s.journal, err = eventjournal.Open(eventjournal.Options{FS: s.disk, Dir: "events", Limit: 1 << 26, SegmentSize: 1 << 16, Keep: time.Hour, Now: time.Now,
+		Warn: func(f string, a ...any) { s.t.Errorf(f, a...) }})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	spec := sink(s.t, item)
+	s.courier, err = newCourier(spec, s.carrier, s.journal, maillog.New("test", discard{}), &deadLetters{path: deadPath(s.dir, spec.Name), limit: 1 << 20})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { s.courier.run(ctx) })
+	s.stop = func() {
+		cancel()
+		wg.Wait()
+		s.journal.Close()
+		s.courier.log.Close()
+	}
+}
+
+// set changes what the carrier does.
+func (s *scene) set(f func()) {
+	s.carrier.mu.Lock()
+	defer s.carrier.mu.Unlock()
+	f()
+}
+
+type discard struct{}
+
+func (discard) Format() maillog.Format      { return maillog.Plain }
+func (discard) Close() error                { return nil }
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+
+// put appends events of a kind.
+func (s *scene) put(kind string, n int) {
+	s.t.Helper()
+	for range n {
+		done := make(chan error)
+		e := entry(1, "q").EventRecord
+		e.Kind = kind
+		s.journal.Append([]proto.EventRecord{e}, func(_ uint64, err error) { done <- err })
+		if err := <-done; err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// A sink that fails gets the same events again, with pauses that grow, and in order; others are not sent
+// meanwhile. Kinds that it does not want it does not get.
+func TestCourier(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var attempts []time.Time
+		s := newScene(t, "file:/x, events=delivered", func([]eventjournal.Entry) error {
+			if attempts = append(attempts, time.Now()); len(attempts) < 5 {
+				return errors.New("no route to host")
+			}
+			return nil
+		})
+		s.put("delivered", 1)
+		synctest.Wait()
+		s.put("deferred", 2)
+		s.put("delivered", 2)
+		synctest.Wait()
+		if st := s.courier.status(); st.Position != 1 || st.Error != "no route to host" || st.Failing.IsZero() || st.Next.IsZero() {
+			t.Errorf("while it fails: %+v", st)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := s.carrier.numbers(); !slices.Equal(got, []uint64{1, 4, 5}) {
+			t.Errorf("it got %v", got)
+		}
+		if st := s.courier.status(); st.Position != 6 || st.Error != "" || !st.Failing.IsZero() || st.Sent != 3 {
+			t.Errorf("at the end: %+v", st)
+		}
+		pause := firstPause
+		for i := 1; i < 5; i++ {
+			if d := attempts[i].Sub(attempts[i-1]); d < pause*3/4 || d > pause*5/4 {
+				t.Errorf("pause %d: %v", i, d)
+			}
+			pause *= 2
+		}
+		s.stop()
+	})
+}
+
+// Events that were confirmed and not sent are sent by the next life; those that were sent are not, when the position
+// was saved. What was sent and not saved comes again.
+func TestNextLife(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, "file:/x", func([]eventjournal.Entry) error { return nil })
+		s.put("delivered", 3)
+		synctest.Wait()
+		if err := s.courier.save(); err != nil {
+			t.Fatal(err)
+		}
+		s.put("delivered", 2)
+		synctest.Wait()
+		s.stop() // without save, as when it is killed
+		s.disk = s.disk.Clone()
+		s.disk.Restart()
+		s.carrier.got = nil
+		s.start("file:/x")
+		s.put("delivered", 1)
+		synctest.Wait()
+		if got := s.carrier.numbers(); !slices.Equal(got, []uint64{4, 5, 6}) {
+			t.Errorf("the next life sends %v", got)
+		}
+		s.stop()
+	})
+}
+
+// What a sink refuses for good goes to dead letters, and nothing else does; it is sent again when somebody wants
+// that, and what is refused again stays.
+func TestDeadLetters(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		bad := map[uint64]bool{2: true, 4: true}
+		s := newScene(t, "file:/x, name=crm", func(list []eventjournal.Entry) error {
+			for i := range list {
+				if bad[list[i].Seq] {
+					return &refusal{"400 bad event"}
+				}
+			}
+			return nil
+		})
+		s.carrier.mu.Lock() // so that they come together
+		s.put("delivered", 5)
+		s.carrier.mu.Unlock()
+		synctest.Wait()
+		got := s.carrier.numbers()
+		slices.Sort(got)
+		if !slices.Equal(slices.Compact(got), []uint64{1, 3, 5}) {
+			t.Errorf("it got %v", got)
+		}
+		if st := s.courier.status(); st.Dead != 2 || st.Position != 6 {
+			t.Errorf("%+v", st)
+		}
+		text := readFile(t, deadPath(s.dir, "crm"))
+		for _, want := range []string{`"reason":"400 bad event"`, `"number":2`, `"number":4`, `"key":"q"`, `"event":{"schema":1`} {
+			if !strings.Contains(text, want) {
+				t.Errorf("no %s in %s", want, text)
+			}
+		}
+		s.set(func() { delete(bad, 2) })
+		if n, err := s.courier.resend(); n != 1 || err != nil {
+			t.Errorf("sent again: %d, %v", n, err)
+		}
+		if st := s.courier.status(); st.Dead != 1 {
+			t.Errorf("%+v", st)
+		}
+		s.set(func() { delete(bad, 4) })
+		if n, err := s.courier.resend(); n != 1 || err != nil {
+			t.Errorf("sent again: %d, %v", n, err)
+		}
+		if _, err := os.Stat(deadPath(s.dir, "crm")); err == nil {
+			t.Error("the empty file stays")
+		}
+		s.stop()
+	})
+}
+
+// When there is no room for dead letters the sink waits, and nothing is lost.
+func TestDeadLettersFull(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, "file:/x", func([]eventjournal.Entry) error { return &refusal{"no"} })
+		s.courier.dead.limit = 100
+		s.put("delivered", 2)
+		synctest.Wait()
+		if st := s.courier.status(); st.Position != 1 || !strings.Contains(st.Error, "event_dead_letter_limit") {
+			t.Errorf("%+v", st)
+		}
+		s.courier.dead.limit = 1 << 20
+		s.courier.retry()
+		synctest.Wait()
+		if st := s.courier.status(); st.Position != 3 || st.Dead != 2 || st.Error != "" {
+			t.Errorf("%+v", st)
+		}
+		s.stop()
+	})
+}
+
+// Events are sent once more from a number on, also by a sink that fails.
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		fail := false
+		s := newScene(t, "file:/x", func([]eventjournal.Entry) error {
+			if fail {
+				return errors.New("down")
+			}
+			return nil
+		})
+		s.put("delivered", 4)
+		synctest.Wait()
+		s.courier.replay(3)
+		synctest.Wait()
+		if got := s.carrier.numbers(); !slices.Equal(got, []uint64{1, 2, 3, 4, 3, 4}) {
+			t.Errorf("it got %v", got)
+		}
+		s.set(func() { fail = true })
+		s.put("delivered", 1)
+		synctest.Wait()
+		s.courier.replay(2)
+		synctest.Wait()
+		s.set(func() { fail = false })
+		time.Sleep(time.Hour)
+		if got := s.carrier.numbers(); !slices.Equal(got, []uint64{1, 2, 3, 4, 3, 4, 2, 3, 4, 5}) {
+			t.Errorf("it got %v", got)
+		}
+		s.stop()
+	})
+}
+
+// A line that power has failed in is no dead letter.
+func TestTornDeadLetter(t *testing.T) {
+	t.Parallel()
+	d := &deadLetters{path: deadPath(t.TempDir(), "x"), limit: 1 << 20}
+	if err := d.add(time.Now(), entries(2), "no"); err != nil {
+		t.Fatal(err)
+	}
+	whole := readFile(t, d.path)
+	if err := os.WriteFile(d.path, []byte(whole+`{"refused`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d = &deadLetters{path: d.path, limit: 1 << 20}
+	if err := d.add(time.Now(), entries(1), "no"); err != nil {
+		t.Fatal(err)
+	}
+	if n := d.count(); n != 3 || strings.Count(readFile(t, d.path), "\n") != 3 {
+		t.Errorf("%d letters", n)
+	}
+}

@@ -1,0 +1,156 @@
+package events
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"posthaste/internal/event"
+	"posthaste/internal/eventjournal"
+)
+
+// A fileCarrier appends events to a file, one on each line. When the file has grown to its limit, or somebody
+// has renamed it, another is begun.
+type fileCarrier struct {
+	path  string
+	limit int64
+	keep  int // former files
+
+	f    *os.File // nil: not open
+	size int64
+	mode fs.FileMode // of the file before, which the next one gets
+}
+
+func newFile(s *event.Sink) *fileCarrier {
+	return &fileCarrier{path: s.Target, limit: s.SizeLimit, keep: s.Former, mode: 0o600}
+}
+
+// send implements carrier. Events are durable on return.
+func (c *fileCarrier) send(_ context.Context, list []eventjournal.Entry) error {
+	var text []byte
+	for i := range list {
+		text = append(append(text, list[i].JSON...), '\n')
+	}
+	if err := c.ready(int64(len(text))); err != nil {
+		return err
+	}
+	_, err := c.f.Write(text)
+	if err == nil {
+		err = c.f.Sync()
+	}
+	if err != nil {
+		// What is there of it comes again, whole.
+		err = errors.Join(err, c.f.Truncate(c.size), c.close())
+		return err
+	}
+	c.size += int64(len(text))
+	return nil
+}
+
+// ready sees to it that the file is open under its name, and has room for n octets.
+func (c *fileCarrier) ready(n int64) error {
+	if c.f != nil {
+		named, err := os.Stat(c.path)
+		ours, ferr := c.f.Stat()
+		if err != nil || ferr != nil || !os.SameFile(named, ours) {
+			c.close()
+		}
+	}
+	if c.f == nil {
+		if err := c.open(); err != nil {
+			return err
+		}
+	}
+	if c.size > 0 && c.size+n > c.limit {
+		if err := c.rotate(); err != nil {
+			return fmt.Errorf("%s cannot be renamed: %w", c.path, err)
+		}
+		return c.open()
+	}
+	return nil
+}
+
+// open opens the file, or makes it. A line without an end, which power has failed in, is taken off: its event
+// comes again.
+func (c *fileCarrier) open() error {
+	f, err := os.OpenFile(c.path, os.O_RDWR|os.O_APPEND, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		if f, err = os.OpenFile(c.path, os.O_RDWR|os.O_APPEND|os.O_CREATE|os.O_EXCL, c.mode); err == nil {
+			err = errors.Join(f.Chmod(c.mode), syncDir(filepath.Dir(c.path)))
+		}
+	}
+	if err != nil {
+		if f != nil {
+			f.Close()
+		}
+		return err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", c.path)
+	}
+	if err == nil {
+		c.size, err = wholeLines(f, info.Size())
+	}
+	if err != nil {
+		f.Close()
+		return err
+	}
+	c.f, c.mode = f, info.Mode().Perm()
+	return nil
+}
+
+// wholeLines cuts off what follows the last end of a line, and returns how long the file is then.
+func wholeLines(f *os.File, size int64) (int64, error) {
+	var buf [64 << 10]byte
+	for end := size; end > 0; {
+		start := max(end-int64(len(buf)), 0)
+		part := buf[:end-start]
+		if _, err := f.ReadAt(part, start); err != nil {
+			return 0, err
+		}
+		if i := bytes.LastIndexByte(part, '\n'); i >= 0 {
+			end = start + int64(i) + 1
+			if end == size {
+				return size, nil
+			}
+			return end, f.Truncate(end)
+		}
+		end = start
+	}
+	return 0, f.Truncate(0)
+}
+
+// rotate renames the file to .1, that to .2 and so on, and removes what is too much.
+func (c *fileCarrier) rotate() error {
+	c.close()
+	name := func(i int) string {
+		if i == 0 {
+			return c.path
+		}
+		return fmt.Sprintf("%s.%d", c.path, i)
+	}
+	if err := os.Remove(name(c.keep)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for i := c.keep; i > 0; i-- {
+		if err := os.Rename(name(i-1), name(i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return syncDir(filepath.Dir(c.path))
+}
+
+// close implements carrier.
+func (c *fileCarrier) close() error {
+	if c.f == nil {
+		return nil
+	}
+	err := c.f.Close()
+	c.f, c.size = nil, 0
+	return err
+}
