@@ -12,7 +12,6 @@ import (
 	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
 	"posthaste/internal/rfc5322"
-	"posthaste/internal/service"
 )
 
 const (
@@ -84,8 +83,7 @@ func receivedEvent(env *mail.Envelope) *event.Event {
 // and whether the journal has their events is not known. Nothing has been tried of them, as the queue manager
 // is told of a message after its event, and they are among the last that were written. r is what was found: the
 // queue is not served yet, or another node's mail has come into it.
-func tellAgain(ctx context.Context, env *service.Env, en engine, r *recovery, rd queueread.Reader) {
-	events := env.Events
+func tellAgain(ctx context.Context, events *event.Reporter, en engine, r *recovery, rd queueread.Reader) {
 	if events == nil || !r.Unclean {
 		return
 	}
@@ -102,14 +100,14 @@ func tellAgain(ctx context.Context, env *service.Env, en engine, r *recovery, rd
 	list = list[max(len(list)-maxAgain, 0):]
 	for i := range list {
 		// What cannot be read is named when the message is to be delivered.
-		if envelope, err := readEnvelope(rd, &list[i]); err == nil {
-			events.Tell(receivedEvent(envelope))
+		if env, err := readEnvelope(rd, &list[i]); err == nil {
+			events.Tell(receivedEvent(env))
 		}
 		if i%againBatch == againBatch-1 {
-			events.Wait(service.Stopping(ctx))
+			events.Wait(ctx)
 		}
 	}
-	events.Wait(service.Stopping(ctx))
+	events.Wait(ctx)
 }
 
 // readEnvelope reads a message's envelope with its recipients.

@@ -670,8 +670,8 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	if in.q.Settles != nil {
 		settle(b, in.q.Settles)
 	}
-	begun := time.Now()
 	defer in.s.tells(env.ID)()
+	begun := time.Now()
 	if err := in.s.keep(b); err != nil {
 		// After ErrSilent or ErrBroken the message may exist all the same; the engine
 		// knows, and the log says so.

@@ -99,7 +99,7 @@ func run(ctx context.Context, env *service.Env) error {
 		open: func() (engine, error) { return st.open(ctx) },
 		found: func(en engine, r recovery) {
 			doubts.found(en, reader, &r, st.exact)
-			tellAgain(ctx, env, en, &r, reader)
+			tellAgain(service.Stopping(ctx), env.Events, en, &r, reader)
 		},
 		tell: func(ctx context.Context, report string) { tellDamage(ctx, env, report) },
 		server: func(en engine) *server {

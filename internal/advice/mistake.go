@@ -124,6 +124,7 @@ func Mistakes(cfg *config.Config, services []config.Service, system System) []Mi
 	c.certificates()
 	c.databases()
 	c.signing()
+	c.events()
 	c.commands()
 	c.sockets()
 	c.disk()

@@ -36,6 +36,7 @@ func serve(t *testing.T, dir, name string, o Options) *logLines {
 	t.Helper()
 	log := new(logLines)
 	o.Log = maillog.New("postfix/"+name, log)
+	o.Log.Observe(o.Events.Observe)
 	if o.Content == nil {
 		o.Content = func(context.Context, queue.Ref, mail.QueueID) (queueread.Content, error) {
 			return nil, errors.New("no spool")

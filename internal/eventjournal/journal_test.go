@@ -232,6 +232,43 @@ func TestPowerCut(t *testing.T) {
 	})
 }
 
+// A power cut in the middle of any write of a position leaves the one before it, or the new one, also when the disk
+// leaves garbage where it was writing.
+func TestPositionPowerCut(t *testing.T) {
+	t.Parallel()
+	for cutAt := 1; cutAt < 30; cutAt++ {
+		disk := vfs.NewMem(512)
+		ops, set := 0, uint64(0)
+		var cut *vfs.Mem
+		rng := rand.New(rand.NewPCG(uint64(cutAt), 1))
+		p := positions{dir: "events", open: make(map[string]*position), fs: &vfs.Faulty{FS: disk, Hook: func(op vfs.Op) error {
+			if ops++; ops == cutAt {
+				cut = disk.Cut(vfs.Loss{Sector: func(int, int, int) int { return -1 }, Names: func(_, n, ops int) int { return ops },
+					Size: func(int, int) bool { return true }, Count: func() bool { return true },
+					Garbage: func(b []byte) {
+						for i := range b {
+							b[i] = byte(rng.Uint32())
+						}
+					}})
+			}
+			if cut != nil {
+				return syscall.EIO
+			}
+			return nil
+		}}}
+		if err := disk.MkdirAll("events"); err != nil {
+			t.Fatal(err)
+		}
+		for p.set("crm", set+1) == nil {
+			set++
+		}
+		after := positions{dir: "events", open: make(map[string]*position), fs: cut}
+		if at, ok, err := after.get("crm"); err != nil || ok && at < set || !ok && set > 0 {
+			t.Errorf("cut at operation %d: position %d (%v, %v), it was %d", cutAt, at, ok, err, set)
+		}
+	}
+}
+
 // A full disk refuses events, and breaks nothing: what is read goes, and then there is room.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()

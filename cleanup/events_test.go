@@ -1,0 +1,119 @@
+package cleanup
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/event/eventtest"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/queue"
+	"posthaste/internal/queueread"
+	"posthaste/internal/spool"
+	"posthaste/internal/testwait"
+	"posthaste/internal/vfs"
+)
+
+// Neither the client nor the queue manager hears of a message before the journal has its event: not even a queue
+// manager that attaches in between. It then hears of it once.
+func TestEventBeforeReply(t *testing.T) {
+	t.Parallel()
+	s, _ := newTestServer(t, "", "")
+	journal, events := eventtest.New(t, "cleanup", nil)
+	s.opt.Events = events
+	journal.Shut()
+	told := make(chan proto.Entries, 10)
+	client := servedTo(t, s, func(_ *ipc.Conn, r *ipc.Request) {
+		var e proto.Entries
+		if err := r.Decode(&e); err != nil {
+			t.Error(err)
+		}
+		told <- e
+	})
+	first, err := s.opt.Engine.Lease(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := mail.MakeQueueID(time.Now(), first)
+	replies := make(chan proto.SubmitReply, 1)
+	go func() {
+		var reply proto.SubmitReply
+		if err := client.Call(t.Context(), &proto.Submit{Envelope: mail.Envelope{ID: id, Arrival: time.Now(), Sender: "s@from.test",
+			Recipients: []mail.Recipient{{Address: "r@to.test"}}}, Content: []byte("Subject: x\r\n\r\nx\r\n")}, &reply); err != nil {
+			t.Error(err)
+		}
+		replies <- reply
+	}()
+	testwait.Until(t, "the event is told", func() bool { return slices.Equal(journal.Told(), []string{"received " + string(id)}) })
+	if _, ok := s.opt.Engine.Locate(id); !ok {
+		t.Error("it is not in the queue yet")
+	}
+	var answer proto.RecordReply
+	if err := client.Call(t.Context(), &proto.Attach{}, &answer); err != nil {
+		t.Fatal(err)
+	}
+	if e := <-told; !e.Complete || len(e.List) != 0 {
+		t.Errorf("the queue manager is told of it: %+v", e)
+	}
+	select {
+	case r := <-replies:
+		t.Errorf("the client is told %+v", r)
+	default:
+	}
+	journal.Open()
+	if r := <-replies; r.Code != 250 {
+		t.Errorf("the client is told %+v", r)
+	}
+	if e := <-told; len(e.List) != 1 || e.List[0].ID != id {
+		t.Errorf("the queue manager is told %+v", e)
+	}
+	if len(s.untold) != 0 {
+		t.Errorf("left: %v", s.untold)
+	}
+}
+
+// After a crash the messages of which nothing has been tried are told of again, and no others; after an orderly end
+// none is.
+func TestTellAgain(t *testing.T) {
+	t.Parallel()
+	for _, clean := range []bool{false, true} {
+		mem := vfs.NewMem(512)
+		l := begin(t, mem, false)
+		fresh, tried := l.add(2), l.add(1)
+		var reply proto.RecordReply
+		op := proto.Op{ID: tried}
+		op.Set, op.Attempts = queue.SetAttempts, 1
+		if err := l.client.Call(t.Context(), &proto.Record{Ops: []proto.Op{op}, Urgent: true}, &reply); err != nil {
+			t.Fatal(err)
+		}
+		if clean {
+			if err := l.sp.Close(); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			mem = mem.Clone()
+			mem.Restart()
+		}
+		sp, err := spool.Open(spool.Options{FS: mem, Dir: "spool", SegmentSize: 64 << 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer sp.Close()
+		journal, events := eventtest.New(t, "cleanup", nil)
+		rd := queueread.Log(spool.NewReader(mem, "spool"))
+		defer rd.Close()
+		en := logEngine{Spool: sp}
+		found := en.Recovery()
+		tellAgain(t.Context(), events, en, &found, rd)
+		want := []string{"received " + string(fresh)}
+		if clean {
+			want = nil
+		}
+		if got := journal.Told(); !slices.Equal(got, want) {
+			t.Errorf("clean %v: told %q, want %q (%s was tried)", clean, got, strings.Join(want, " "), tried)
+		}
+	}
+}
