@@ -279,3 +279,62 @@ func (s *system) accounted() {
 		return len(wrong) == 0 && n > 0
 	})
 }
+
+// Without the events service mail goes on: it waits for the journal once. What was told meanwhile comes when the service
+// is there, and a webhook that does not answer holds up neither mail nor the file.
+func TestEventsWithoutService(t *testing.T) {
+	t.Parallel()
+	if err := buildAside("posthaste-events"); err != nil {
+		t.Fatal(err)
+	}
+	release := make(chan struct{})
+	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	}))
+	defer hook.Close()
+	defer close(release)
+	next := newSink(t, nil)
+	main := next.relayhost() + "event_timeout = 1s\nevent_sinks = file:{dir}/data/events.json { webhook:" + hook.URL + ", timeout=600s }\n"
+	s := newSystem(t, options{main: main})
+	send := func(to string) {
+		t.Helper()
+		if err := s.send("ann@from.test", []string{to}, "Subject: x\r\n\r\nx\r\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send("one@to.test")
+	s.waitLog(`to=<one@to.test>.*status=sent`)
+	s.waitLog(`cleanup\[\d+\]: warning: the events service does not answer; mail goes on`)
+	if out, status := s.tool(nil, "events", "status"); status != 69 || !strings.Contains(out, "has master.cf the service events?") {
+		t.Errorf("events status: %d %s", status, out)
+	}
+	if out, status := s.tool(nil, "check"); status != 0 || !strings.Contains(out, "event_sinks: master.cf has no service events") {
+		t.Errorf("check: %d %s", status, out)
+	}
+	s.configure(main, "events unix - - n 60 1 events\n")
+	if out, status := s.tool(nil, "reload"); status != 0 {
+		t.Fatal(out)
+	}
+	s.eventually("the file has the events of mail that is sent now", func() bool {
+		send("two@to.test")
+		for _, e := range s.events() {
+			if e.Kind == "delivered" && e.Recipient == "two@to.test" {
+				return true
+			}
+		}
+		return false
+	})
+	out, status := s.tool(nil, "events", "status", "-j")
+	var st struct {
+		Sinks []struct {
+			Name string
+			Lag  int
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &st); status != 0 || err != nil || len(st.Sinks) != 2 || st.Sinks[1].Name != "webhook" || st.Sinks[1].Lag == 0 {
+		t.Errorf("status: %d %s", status, out)
+	}
+}

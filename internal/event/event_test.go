@@ -181,6 +181,31 @@ func FuzzJSON(f *testing.F) {
 	})
 }
 
+// Lines that are no events, and some that are.
+func TestOf(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		line maillog.Event
+		want Kind
+	}{
+		{maillog.Delivery{Status: "deliverable"}, ""},
+		{maillog.Delivery{Status: "undeliverable"}, ""},
+		{maillog.Delivery{Status: "SOFTBOUNCE"}, Deferred},
+		{maillog.Reject{Action: "warn"}, ""},
+		{maillog.Reject{Action: "milter-reject"}, Rejected},
+		{maillog.Reject{Action: "milter-discard"}, Discarded},
+		{&maillog.ContentCheck{Reject: maillog.Reject{Action: "reject"}}, Rejected},
+		{maillog.ContentCheck{Reject: maillog.Reject{Action: "info"}}, ""},
+		{maillog.ScreenReject{From: "s@from.test", To: "r@to.test", Reply: "550 5.5.1 Protocol error"}, Rejected},
+		{maillog.Removed{ID: "x"}, ""},
+		{maillog.Expired{ID: "x"}, ""}, // that is told of each recipient
+	} {
+		if e, ok := Of(noon, x.line); ok != (x.want != "") || e.Kind != x.want {
+			t.Errorf("%+v: %s", x.line, e.Kind)
+		}
+	}
+}
+
 func TestSplitRelay(t *testing.T) {
 	t.Parallel()
 	for relay, want := range map[string][3]string{

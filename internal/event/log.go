@@ -24,6 +24,9 @@ func Of(now time.Time, line maillog.Event) (e Event, ok bool) {
 		e, ok = ofReject(&l.Reject)
 	case maillog.ContentCheck:
 		e, ok = ofReject(&l.Reject)
+	case maillog.ScreenReject:
+		e, ok = Event{Kind: Rejected, Sender: l.From, FromMessage: true, Recipient: l.To, ClientAddr: l.Client.Addr, Helo: l.Helo, Protocol: l.Proto,
+			Stage: "RCPT", Reply: l.Reply}, true
 	case maillog.BounceNotice:
 		e, ok = Event{Kind: Returned, QueueID: l.ID, NewID: l.NewID, Notice: string(l.Kind)}, true
 	case maillog.Suspended:

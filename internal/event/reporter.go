@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,7 +41,8 @@ func Enabled(cfg *config.Config) bool { return len(cfg.List("event_sinks")) > 0 
 // that is not to report, does nothing, and costs nothing. Methods may be called concurrently.
 type Reporter struct {
 	host     string
-	service  string // the name of the process in master.cf
+	service  string // the delivery service that attempts are of; empty: the process is none
+	kinds    []Kind // that a sink wants, sorted; empty: all
 	patience time.Duration
 	log      *maillog.Logger
 	client   *ipc.Client
@@ -63,14 +65,41 @@ type Reporter struct {
 	saidAt   time.Time           // when the log was told last
 }
 
-// NewReporter makes the Reporter of the service of that name, nil when main.cf wants no events. at is
-// where the events service is reached.
+// NewReporter makes the Reporter of a process, nil when main.cf wants no events. service is its name in master.cf,
+// or empty if it is not one that delivers. at is where the events service is reached. Kinds that no sink wants are
+// not handed over.
 func NewReporter(cfg *config.Config, service string, at ipc.Address, log *maillog.Logger) *Reporter {
 	if !Enabled(cfg) {
 		return nil
 	}
-	return &Reporter{host: cfg.String("myhostname"), service: service, patience: cfg.Duration("event_timeout"), log: log,
+	return &Reporter{host: cfg.String("myhostname"), service: service, kinds: wanted(cfg), patience: cfg.Duration("event_timeout"), log: log,
 		client: ipc.NewClient(at, nil), wake: make(chan struct{}, 1), progress: make(chan struct{})}
+}
+
+// wanted are the kinds that some sink wants, sorted; nil: all, which is also where event_sinks cannot be read, as the
+// events service will say.
+func wanted(cfg *config.Config) (kinds []Kind) {
+	sinks, err := Sinks(cfg)
+	if err != nil {
+		return nil
+	}
+	for i := range sinks {
+		if len(sinks[i].Kinds) == 0 {
+			return nil
+		}
+		kinds = append(kinds, sinks[i].Kinds...)
+	}
+	slices.Sort(kinds)
+	return slices.Compact(kinds)
+}
+
+// wants says whether a sink wants events of a kind.
+func (r *Reporter) wants(k Kind) bool {
+	if len(r.kinds) == 0 {
+		return true
+	}
+	_, ok := slices.BinarySearch(r.kinds, k)
+	return ok
 }
 
 // Start begins to hand over. It is called once.
@@ -117,7 +146,7 @@ func (r *Reporter) Observe(_ maillog.Level, _ bool, line maillog.Event) {
 // Tell tells of an event. It does not wait, and does not keep e. The transport of an attempt is the service's
 // own name.
 func (r *Reporter) Tell(e *Event) {
-	if r == nil {
+	if r == nil || !r.wants(e.Kind) {
 		return
 	}
 	if e.Delays != nil && e.Transport == "" {

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"posthaste/internal/config"
 	"posthaste/internal/ipc"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
@@ -261,6 +262,28 @@ func TestSilence(t *testing.T) {
 		r.Close()
 		wg.Wait()
 	})
+}
+
+// Kinds that no sink wants are not handed over.
+func TestWanted(t *testing.T) {
+	t.Parallel()
+	for sinks, want := range map[string][]Kind{
+		"file:/a": nil, "{ file:/a, events=bounced+delivered } { file:/b, name=b, events=expired+bounced }": {Bounced, Delivered, Expired},
+		"{ file:/a, events=bounced } { file:/b, name=b }": nil, "fiel:/a": nil} {
+		cfg, err := config.LoadString("event_sinks = " + sinks + "\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := wanted(cfg); !slices.Equal(got, want) {
+			t.Errorf("%s: %v", sinks, got)
+		}
+		r := &Reporter{kinds: want, wake: make(chan struct{}, 1)}
+		r.Tell(&Event{Kind: Rejected})
+		r.Tell(&Event{Kind: Bounced})
+		if n := len(r.pending); n != 2 && want == nil || n != 1 && want != nil {
+			t.Errorf("%s: %d events", sinks, n)
+		}
+	}
 }
 
 // The nil Reporter does nothing.

@@ -122,13 +122,13 @@ func (c *command) sinks() ([]event.Sink, error) {
 // ask asks the service.
 func (c *command) ask(limit time.Duration, q, reply ipc.Message) error {
 	path := filepath.Join(c.cfg.String("queue_directory"), "private", c.cfg.String("event_service_name"))
-	client := ipc.NewClient(ipc.Unix(path), nil)
-	defer client.Close()
-	dial, cancel := context.WithTimeout(context.Background(), askTime)
-	defer cancel()
-	conn, err := client.Conn(dial)
+	// Where nobody listens now there is nothing to wait for.
+	nc, err := ipc.Unix(path).Dial(context.Background())
 	if err == nil {
+		conn := ipc.NewConn(nc, nil)
 		err = conn.CallWithin(context.Background(), limit, q, reply)
+		conn.Close()
+		conn.Wait()
 	}
 	var refused ipc.RemoteError
 	switch {

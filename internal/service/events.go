@@ -47,7 +47,11 @@ func (env *Env) tellEvents(spec Spec) {
 	if spec.Process == EventsName || spec.LogDirect {
 		return
 	}
-	env.Events = event.NewReporter(env.Config, env.Name, env.Private(env.Config.String("event_service_name")), env.Log)
+	name := env.Name
+	if spec.Rank != Agent {
+		name = ""
+	}
+	env.Events = event.NewReporter(env.Config, name, env.Private(env.Config.String("event_service_name")), env.Log)
 	switch {
 	case env.Events == nil:
 	case env.Metrics == nil:
