@@ -7,6 +7,7 @@ import (
 	"context"
 	"io"
 	"net/netip"
+	"strings"
 
 	"posthaste/internal/config"
 	"posthaste/internal/dmarcsend"
@@ -45,7 +46,13 @@ func newAuthenticator(cfg *config.Config, dns resolver.Resolver, o table.Options
 	if err != nil {
 		return nil, err
 	}
-	return &authenticator{checker: mailauth.New(dns, resolver.NamesOf(cfg), cfg.String("authserv_id")), exempt: exempt, reject: cfg.Bool("dmarc_reject")}, nil
+	checker := mailauth.New(dns, resolver.NamesOf(cfg), cfg.String("authserv_id"))
+	var sealers []string
+	for _, domain := range cfg.List("arc_trusted_sealers") {
+		sealers = append(sealers, strings.ToLower(domain))
+	}
+	checker.Trust(sealers)
+	return &authenticator{checker: checker, exempt: exempt, reject: cfg.Bool("dmarc_reject")}, nil
 }
 
 // standing is what is to be done with mail from a client.

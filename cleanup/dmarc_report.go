@@ -88,6 +88,8 @@ func (a *authenticator) count(in *incoming, client netip.Addr, c *milter.Content
 	case refused:
 		e.Disposition = "reject"
 	case d.Result != mailauth.Fail || d.Published == nil:
+	case r.ARC.Vouched:
+		e.Override, e.Comment = "trusted_forwarder", "arc=pass, sealed by "+r.ARC.Sealer
 	case d.Published.Testing:
 		e.Override = "policy_test_mode"
 	case d.Policy != "none":

@@ -11,6 +11,7 @@ var smtpdParams = []Param{
 	{Name: "account_recipient_limit", Type: List, Tier: 1, Origin: Own, Doc: "How many recipients a client that has logged in may send to, by account: rates such as 500/d; empty: any number"},
 	{Name: "account_recipient_limit_maps", Type: List, Tier: 2, Origin: Own, Doc: "Tables with other limits for some accounts: rates, or none"},
 	{Name: "allow_untrusted_routing", Type: Bool, Default: "no", Tier: 3, Doc: "Let routed addresses of strangers pass relay checks"},
+	{Name: "arc_trusted_sealers", Type: List, Tier: 2, Origin: Own, Doc: "Domains of forwarders whose ARC sets are believed when mail fails DMARC"},
 	{Name: "authserv_id", Type: String, Default: "$myhostname", Tier: 2, Origin: Own, Doc: "Name under which Authentication-Results are given (RFC 8601)"},
 	{Name: "broken_sasl_auth_clients", Type: Bool, Default: "no", Tier: 2, Doc: "Also announce AUTH= for old clients"},
 	{Name: "content_filter", Type: String, Tier: 1, Doc: "After-queue filter transport and destination"},

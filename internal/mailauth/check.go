@@ -39,6 +39,7 @@ type Checker struct {
 	id    string         // authserv-id
 	// details says that findings are to have what reports need.
 	details bool
+	sealers []string // whose ARC sets override a failure of DMARC
 }
 
 // New makes a Checker whose findings go by the name authservID. Names is the rule that dns
@@ -108,6 +109,7 @@ type Results struct {
 	SPF   SPF
 	DKIM  []DKIM
 	DMARC DMARC
+	ARC   ARC
 }
 
 // Check checks a message.
@@ -117,6 +119,9 @@ func (c *Checker) Check(ctx context.Context, m *Message) *Results {
 	r := &Results{SPF: c.SPF(ctx, m.Client, m.Helo, m.Sender)}
 	r.DKIM = c.dkim(ctx, m)
 	r.DMARC = c.dmarcOf(ctx, c.authorDomains(m.Header), r)
+	if r.DMARC.Result == Fail && len(c.sealers) > 0 {
+		r.ARC = c.chain(ctx, m, r.DMARC.From)
+	}
 	return r
 }
 
@@ -157,12 +162,13 @@ func (c *Checker) authorDomains(header []byte) (domains []string) {
 }
 
 // Rejected is the refusal of a message that fails DMARC where its author's
-// domain wants such mail refused, or that has authors without end; nil for any other.
+// domain wants such mail refused and that no trusted forwarder vouches for, or that has authors
+// without end; nil for any other.
 func (r *Results) Rejected() *smtpwire.Reply {
 	if r.DMARC.Result == PermError {
 		return smtpwire.R(550, dsn.S(5, 7, 26), "Error: From: has authors in more domains than DMARC can be checked for")
 	}
-	if r.DMARC.Result != Fail || r.DMARC.Policy != "reject" {
+	if r.DMARC.Result != Fail || r.DMARC.Policy != "reject" || r.ARC.Vouched {
 		return nil
 	}
 	return smtpwire.R(550, dsn.S(5, 7, 26), "Error: "+smtpwire.Printable(r.DMARC.From)+" does not authorize this message: DMARC policy is reject")
@@ -207,6 +213,9 @@ func (c *Checker) Field(r *Results) []byte {
 		policy = " (p=" + r.DMARC.Policy + ")"
 	}
 	part("dmarc=" + string(r.DMARC.Result) + policy + prop("header.from", r.DMARC.From))
+	if a := &r.ARC; a.Result != "" {
+		part("arc=" + string(a.Result) + prop("reason", a.Reason) + prop("header.d", a.Sealer))
+	}
 	return append(b, "\r\n"...)
 }
 
