@@ -38,6 +38,7 @@ import (
 	"posthaste/internal/setup"
 	"posthaste/internal/sources"
 	"posthaste/internal/spooltool"
+	"posthaste/internal/srstool"
 	"posthaste/internal/storage"
 	"posthaste/internal/table"
 	"posthaste/internal/table/postmap"
@@ -94,6 +95,7 @@ func tools() map[string]tool {
 		},
 		"audit":    own("audit", audit.Run),
 		"classify": own("classify", bounceclass.Command),
+		"srs":      own("srs", srstool.Run),
 		"account":  own("account", account.Run),
 		"token":    func(io streams, args []string) int { return token.Run("posthaste token", args, io.out, io.err) },
 		"events":   func(io streams, args []string) int { return eventtool.Run("posthaste events", args, io.out, io.err) },

@@ -241,6 +241,7 @@ func subcommands() []subcommand {
 		tokenCommand(), eventsCommand(),
 		{name: "cluster", words: []string{"init", "status", "doubtful", "drain", "undrain"}, options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "JSON"}, {'n', "number", none, "parts of the queue"}},
 			values: map[string]kind{"init": none, "status": none, "doubtful": none, "drain": none, "undrain": none}},
+		{name: "srs", words: []string{"encode", "decode"}, options: []option{{'c', "dir", directory, "configuration"}}},
 		{name: "passwd", options: []option{{'c', "", none, "check a table"}}},
 		{name: "simulate", rest: file}, // -csv and -svg are words, not letters
 		{name: "spool", words: []string{"dump", "check", "doubtful", "stats", "export", "import", "salvage"},
