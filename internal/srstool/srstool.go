@@ -32,6 +32,7 @@ import (
 
 	"posthaste/internal/cli"
 	"posthaste/internal/config"
+	"posthaste/internal/srs"
 	"posthaste/internal/srs/srsconf"
 )
 
@@ -65,17 +66,27 @@ func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) 
 	if err != nil {
 		return t.Fatal(cli.ExitConfig, "%v", err)
 	}
-	one := func(address string) (string, error) { return r.Reverse(address, time.Now()) }
-	if args[0] == "encode" {
-		one = func(address string) (string, error) {
-			rewritten, ok := r.Forward(address, time.Now())
-			if !ok {
-				return "", fmt.Errorf("it is not rewritten: it is empty, of %s itself, malformed, or too long", r.Domain)
-			}
-			return rewritten, nil
-		}
+	return convert(t, converter(r, args[0]), addresses)
+}
+
+// converter is what makes the result of one address.
+func converter(r *srs.Rewriter, verb string) func(address string) (string, error) {
+	if verb == "decode" {
+		return func(address string) (string, error) { return r.Reverse(address, time.Now()) }
 	}
-	w := &cli.ErrWriter{W: stdout}
+	return func(address string) (string, error) {
+		rewritten, ok := r.Forward(address, time.Now())
+		if !ok {
+			return "", fmt.Errorf("it is not rewritten: it is empty, of %s itself, malformed, or too long", r.Domain)
+		}
+		return rewritten, nil
+	}
+}
+
+// convert converts addresses, or those of standard input where there are none, and returns the exit
+// status.
+func convert(t *cli.Tool, one func(address string) (string, error), addresses []string) int {
+	w := &cli.ErrWriter{W: t.Stdout}
 	status := 0
 	each := func(address string) {
 		result, err := one(strings.Trim(address, "<>"))
@@ -90,7 +101,7 @@ func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) 
 		each(a)
 	}
 	if len(addresses) == 0 {
-		in := bufio.NewScanner(stdin)
+		in := bufio.NewScanner(t.Stdin)
 		in.Buffer(nil, maxLine)
 		for in.Scan() {
 			each(strings.TrimSpace(in.Text()))
