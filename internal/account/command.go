@@ -198,12 +198,16 @@ func (c *command) add() error {
 	if err != nil {
 		return err
 	}
-	return c.change(true, c.args, func(name string, a *sasl.Account) (*sasl.Account, error) {
+	err = c.change(true, c.args, func(name string, a *sasl.Account) (*sasl.Account, error) {
 		if a != nil {
 			return nil, exists(name)
 		}
 		return &sasl.Account{Password: hash}, nil
 	})
+	if err != nil {
+		return err
+	}
+	return c.owner(c.args[0], true)
 }
 
 // passwd changes a password. Application passwords stay.
@@ -305,6 +309,35 @@ func (c *command) removeAll() error {
 		if err != nil {
 			return err
 		}
+		if err := c.owner(name, false); err != nil {
+			return err
+		}
+	}
+	return c.build(t)
+}
+
+// owner lets an account that is called by an address send as that address, or takes that back:
+// the entry of the first table of smtpd_sender_login_maps whose text can be edited, unless it
+// says something else.
+func (c *command) owner(name string, may bool) error {
+	t, ok := tabletext.Editable(c.cfg.List("smtpd_sender_login_maps"))
+	if !ok || !t.Exists() || !strings.Contains(name, "@") {
+		return nil
+	}
+	old, found, err := t.Get(name)
+	if err != nil || may == found || found && !strings.EqualFold(old, name) {
+		return err
+	}
+	if err = t.Ours(); err != nil {
+		return err
+	}
+	if may {
+		err = t.Set(name, name)
+	} else {
+		_, err = t.Remove(name)
+	}
+	if err != nil {
+		return err
 	}
 	return c.build(t)
 }

@@ -85,6 +85,32 @@ func TestLife(t *testing.T) {
 	}
 }
 
+// An account that is called by an address may send as that address, until it is removed; what an
+// administrator has written stays.
+func TestOwner(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "texthash:DIR/accounts\nsmtpd_sender_login_maps = texthash:DIR/logins")
+	logins := filepath.Join(s.dir, "logins")
+	const start = "# who\nsales@example.org  ann@example.org, joe\n"
+	if err := os.WriteFile(logins, []byte(start), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"ann@example.org", "sales@example.org", "joe"} {
+		if _, errs, status := s.run("secret\n", "add", name); status != 0 {
+			t.Fatal(errs)
+		}
+	}
+	if text, err := os.ReadFile(logins); err != nil || string(text) != start+"ann@example.org\tann@example.org\n" {
+		t.Errorf("%s %v", text, err)
+	}
+	if _, errs, status := s.run("", "remove", "ann@example.org", "sales@example.org", "joe"); status != 0 {
+		t.Error(errs)
+	}
+	if text, err := os.ReadFile(logins); err != nil || string(text) != start {
+		t.Errorf("%s %v", text, err)
+	}
+}
+
 // What goes wrong has a status of its own, says why, and changes nothing.
 func TestFaults(t *testing.T) {
 	t.Parallel()

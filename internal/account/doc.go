@@ -17,6 +17,10 @@
 // postmap builds, which is built anew. If the accounts are in a database, they are changed there.
 // Services take up a change within a second.
 //
+// An account that is called by an address may send as that address: add puts the entry into the
+// first table of smtpd_sender_login_maps whose text can be edited, if there is one, and remove
+// takes it out again.
+//
 // Usage and unlock ask the sendlimit service, which counts what each login name has sent, whatever
 // smtpd_sasl_type is.
 //
@@ -28,7 +32,8 @@
 //
 // # Parameters
 //
-// account_maps, account_recipient_limit, account_recipient_limit_maps, mail_owner, queue_directory.
+// account_maps, account_recipient_limit, account_recipient_limit_maps, mail_owner, queue_directory,
+// smtpd_sender_login_maps.
 //
 // # Diagnostics
 //

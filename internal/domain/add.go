@@ -225,10 +225,12 @@ func (p *plan) writeRing(v *vault, r *ring, changed []RingKey) {
 	p.add(func() error { return v.write(ringFile(r.domain), []byte(text)) }, "%s: %s", v.path(ringFile(r.domain)), strings.Join(words, ", "))
 }
 
-// logins plans the logins that may send as any address of the domain.
+// logins plans who may send as which address: the logins that are ordered, as any address of the
+// domain; and the accounts that are called by an address of the domain, as that address.
 func (a *adder) logins(context.Context) error {
-	if len(a.orders.logins) == 0 {
-		return nil
+	accounts, err := a.accounts()
+	if err != nil || len(a.orders.logins)+len(accounts) == 0 {
+		return err
 	}
 	const name = "smtpd_sender_login_maps"
 	t, ok := tabletext.Editable(a.cfg.List(name))
@@ -239,28 +241,62 @@ func (a *adder) logins(context.Context) error {
 		}
 		a.extend(name, t.Spec)
 	}
-	key := "@" + a.about
-	old, _, err := t.Get(key)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	if len(a.orders.logins) > 0 {
+		err = a.owners(t, "@"+a.about, a.orders.logins)
 	}
-	list := table.SplitList(old)
-	for _, login := range a.orders.logins {
-		if !slices.Contains(list, login) {
-			list = append(list, login)
-		}
-	}
-	value := strings.Join(list, ", ")
-	if err == nil {
-		err = a.entry(t, key, value)
-	} else { // it is made in this run
-		a.plan.add(func() error { return t.Set(key, value) }, "%s: %s\t%s", t.Path, key, value)
-		err = nil
+	for _, account := range accounts {
+		err = errors.Join(err, a.owners(t, account, []string{account}))
 	}
 	if !a.checksLogins() {
 		a.note("nothing asks smtpd_sender_login_maps: add reject_sender_login_mismatch to smtpd_sender_restrictions")
 	}
 	return err
+}
+
+// owners plans an entry of the login table, to which logins are added.
+func (a *adder) owners(t tabletext.File, key string, logins []string) error {
+	old, _, err := t.Get(key)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	list := table.SplitList(old)
+	for _, login := range logins {
+		if !slices.ContainsFunc(list, func(l string) bool { return strings.EqualFold(l, login) }) {
+			list = append(list, login)
+		}
+	}
+	value := strings.Join(list, ", ")
+	if err == nil {
+		return a.entry(t, key, value)
+	}
+	a.plan.add(func() error { return t.Set(key, value) }, "%s: %s\t%s", t.Path, key, value) // it is made in this run
+	return nil
+}
+
+// accounts are the names of those in the table of accounts that are addresses of the domain, if
+// people log in with such accounts (smtpd_sasl_type).
+func (a *adder) accounts() (names []string, err error) {
+	master, err := os.ReadFile(a.cfg.Dir() + "/master.cf")
+	if err != nil {
+		return nil, err
+	}
+	if a.cfg.String("smtpd_sasl_type") != "accounts" && !strings.Contains(string(master), "smtpd_sasl_type=accounts") {
+		return nil, nil
+	}
+	t, ok := tabletext.Editable(a.cfg.List("account_maps"))
+	if !ok {
+		return nil, nil
+	}
+	entries, err := t.Entries()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		if at := strings.LastIndexByte(e.Key, '@'); at > 0 && strings.EqualFold(e.Key[at+1:], a.about) && !slices.Contains(names, e.Key) {
+			names = append(names, e.Key)
+		}
+	}
+	return names, err
 }
 
 // checksLogins says whether a restriction asks smtpd_sender_login_maps.

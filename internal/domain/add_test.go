@@ -161,7 +161,7 @@ func TestAddInterrupted(t *testing.T) {
 		s := newEmpty(t, "smtpd_sender_login_maps = hash:DIR/logins\nsmtpd_sender_restrictions = reject_sender_login_mismatch\n")
 		s.write(t, "logins", "# who\n@b.test  bob\n")
 		s.run(t, "records", "a.test")
-		(tabletext.File{"hash:" + s.dir + "/logins", s.dir + "/logins", true}).Build(s.dir)
+		(tabletext.File{Spec: "hash:" + s.dir + "/logins", Path: s.dir + "/logins", Built: true}).Build(s.dir)
 		cfg, err := config.Load(s.dir)
 		if err != nil {
 			t.Fatal(err)
@@ -206,7 +206,7 @@ func (s *stage) finished(t *testing.T, n int) {
 	if got := s.read(t, "logins"); got != "# who\n@b.test  bob\n@new.test\tann\n" {
 		t.Errorf("after %d steps: logins:\n%s", n, got)
 	}
-	if (tabletext.File{"hash:" + s.dir + "/logins", s.dir + "/logins", true}).Stale() {
+	if (tabletext.File{Spec: "hash:" + s.dir + "/logins", Path: s.dir + "/logins", Built: true}).Stale() {
 		t.Errorf("after %d steps: the table is not built", n)
 	}
 	if got := s.read(t, "main.cf"); !strings.Contains(got, "\nmydestination = $myhostname,  localhost, new.test\n") || strings.Count(got, "dkim_sign_maps") != 1 {
@@ -340,4 +340,22 @@ func FuzzRing(f *testing.F) {
 			t.Errorf("%v: %s is read as %s", err, r, again)
 		}
 	})
+}
+
+// Accounts that are called by an address of the domain own that address.
+func TestAddAccounts(t *testing.T) {
+	t.Parallel()
+	s := newEmpty(t, "smtpd_sasl_type = accounts\naccount_maps = texthash:DIR/accounts\nsmtpd_sender_login_maps = texthash:DIR/logins\nsmtpd_sender_restrictions = reject_sender_login_mismatch\n")
+	s.write(t, "accounts", "ann@new.test x\nBob@New.test x\ncarl@else.test x\ndora x\n")
+	s.write(t, "logins", "bob@new.test  carl\n")
+	out, errs, status := s.run(t, "add", "--class=local", "new.test")
+	if status != 0 {
+		t.Fatal(out, errs)
+	}
+	if got := s.read(t, "logins"); got != "bob@new.test  carl\nann@new.test\tann@new.test\n" && got != "Bob@New.test\tcarl, Bob@New.test\nann@new.test\tann@new.test\n" {
+		t.Errorf("logins:\n%s", got)
+	}
+	if out, errs, status := s.again(t, "add", "--class=local", "new.test"); status != 0 || !strings.Contains(out, "nothing is changed") {
+		t.Errorf("%d %s %s", status, out, errs)
+	}
 }

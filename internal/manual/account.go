@@ -9,7 +9,7 @@ func accountSection() section {
 			"A password is asked for on the terminal, without echo, or read from the first line of standard input. An application password is for one program or device, and can be withdrawn alone.",
 		},
 		items: []item{
-			{"Cm account add Oo Fl s Ar scheme Oc Ar user", "Make an account. -s is the scheme of the password hash: argon2id (the default), bcrypt or sha512-crypt."},
+			{"Cm account add Oo Fl s Ar scheme Oc Ar user", "Make an account. One that is called by an address may send as that address: an entry is added to smtpd_sender_login_maps, if a table is there whose text can be edited. -s is the scheme of the password hash: argon2id (the default), bcrypt or sha512-crypt."},
 			{"Cm account passwd Oo Fl s Ar scheme Oc Ar user", "Change a password. Application passwords stay as they are."},
 			{"Cm account app-password Oo Fl r Oc Ar user name", "Make an application password and print it, once. With -r, withdraw the password of that name."},
 			{"Cm account list Oo Fl j Oc Op Ar user ...", "Print accounts, with -j as a JSON object on a line each."},
