@@ -54,6 +54,7 @@ func TestMonth(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	alive := map[mail.QueueID]string{}
 	attempts := map[mail.QueueID]int{}
+	inHand := map[mail.QueueID]map[int]bool{}
 	var order []mail.QueueID
 	most := 0
 	for day := range 60 {
@@ -76,11 +77,17 @@ func TestMonth(t *testing.T) {
 				delete(alive, id)
 			case p < 30:
 				attempts[id]++
+				delete(inHand[id], 0)
 				b.Update(id, queue.Change{Set: queue.SetQueue | queue.SetAttempts, Queue: queue.Deferred, Attempts: attempts[id], Outcomes: []mail.Outcome{{Rcpt: 0, Reason: "try again later"}}})
 				stay = append(stay, id)
 			default:
 				attempts[id]++
-				b.Handed(id, []int{r.IntN(2)}, "mx")
+				rcpt := r.IntN(2)
+				b.Handed(id, []int{rcpt}, "mx")
+				if inHand[id] == nil {
+					inHand[id] = map[int]bool{}
+				}
+				inHand[id][rcpt] = true
 				stay = append(stay, id)
 			}
 		}
@@ -103,6 +110,13 @@ func TestMonth(t *testing.T) {
 			}
 		}
 		compare(t, e, alive)
+		for id := range alive {
+			for rcpt := range 2 {
+				if got := len(e.InHand(id, []int{rcpt})) > 0; got != inHand[id][rcpt] {
+					t.Fatalf("day %d: %s: recipient %d in hand: %v", day, id, rcpt, got)
+				}
+			}
+		}
 	}
 	e.mu.RLock()
 	last := e.home.nextSeg

@@ -79,7 +79,7 @@ func TestLeaseLost(t *testing.T) {
 	if _, err := put(t, d.store("b").mustOpen(t), "x"); err != nil {
 		t.Fatal(err)
 	}
-	<-a.Broken()
+	testwait.Until(t, "it stops", func() bool { return a.Err() != nil })
 	if err := a.Err(); !errors.Is(err, queue.ErrNotOurs) {
 		t.Error(err)
 	}
