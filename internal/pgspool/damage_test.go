@@ -1,0 +1,157 @@
+package pgspool
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/queue"
+	"posthaste/internal/storage"
+)
+
+// Whatever is changed in a row, by a defect of the database or by hand, is found before it is given out, and a
+// start says what it concerns.
+func TestDamage(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	e := d.store("a").mustOpen(t)
+	conn := d.conn()
+	rd := e.store.Reader()
+	parts := message(t, e, "")
+	f, err := e.NewFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(f, strings.Repeat("x", partLen+1))
+	parts.Content, parts.File = nil, f
+	b := e.NewBatch()
+	b.Add(parts)
+	if err := e.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	table := segmentTable(e.home.id, e.home.head.segno)
+	set := func(column string, kind int) string {
+		return "UPDATE " + table + " SET " + column + " = set_byte(" + column + ", octet_length(" + column + ") - 1, get_byte(" + column + ", octet_length(" + column + ") - 1) # 1) WHERE kind = " + string(rune('0'+kind))
+	}
+	for _, damage := range []string{set("body", rowMSG), set("rest", rowMSG), set("head", rowMSG), set("body", rowPART), set("head", rowPART)} {
+		id, err := put(t, e, "some content")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(damage, "kind = 6") {
+			id = parts.ID
+		}
+		if err := readAll(rd, e, id); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Exec(t.Context(), damage); err != nil {
+			t.Fatal(err)
+		}
+		if err := readAll(rd, e, id); !errors.Is(err, queue.ErrCorrupt) {
+			t.Errorf("%s: %v", damage, err)
+		}
+		if _, err := conn.Exec(t.Context(), damage); err != nil { // which is how it was
+			t.Fatal(err)
+		}
+		if err := readAll(rd, e, id); err != nil {
+			t.Error(err)
+		}
+	}
+	id, _ := put(t, e, "x")
+	en, _ := e.Locate(id)
+	if _, err := conn.Exec(t.Context(), set("head", rowMSG)); err != nil {
+		t.Fatal(err)
+	}
+	e.Close()
+	e = d.store("a").mustOpen(t)
+	if r := e.Recovery(); !strings.Contains(r.Report, "is left out") {
+		t.Errorf("a start does not tell of it: %+v", r)
+	}
+	// A table that is gone is damage, unless the cleaner has dropped it.
+	if _, err := conn.Exec(t.Context(), "DROP TABLE "+table); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rd.Read(en.Ref, id); !errors.Is(err, queue.ErrCorrupt) {
+		t.Errorf("a missing table: %v", err)
+	}
+	if _, err := conn.Exec(t.Context(), "DELETE FROM segment"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rd.Read(en.Ref, id); !errors.Is(err, queue.ErrStale) {
+		t.Errorf("a dropped segment: %v", err)
+	}
+}
+
+// readAll reads everything of a message.
+func readAll(rd storage.Reader, e *engine, id mail.QueueID) error {
+	en, ok := e.Locate(id)
+	if !ok {
+		return queue.ErrStale
+	}
+	st, err := rd.Read(en.Ref, id)
+	if err != nil {
+		return err
+	}
+	c, err := st.Content()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = io.Copy(io.Discard, c)
+	return err
+}
+
+// A segment to which content is being written is not dropped, though nothing in it is alive yet.
+func TestPinned(t *testing.T) {
+	t.Parallel()
+	st := newDatabase(t, newServer(t), 1).store("a")
+	st.segmentSize = 1
+	e := st.mustOpen(t)
+	f, err := e.NewFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(f, "content")
+	p, err := e.uploadFile(f.(*file), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // it is not the head any more
+		if _, err := put(t, e, "x"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	there := func() bool {
+		e.mu.RLock()
+		defer e.mu.RUnlock()
+		return e.home.segs[p.seg] != nil
+	}
+	if tidy(t, e); !there() {
+		t.Fatal("it has been dropped")
+	}
+	e.unpin(e.home, p)
+	if tidy(t, e); there() {
+		t.Error("it is kept for ever")
+	}
+}
+
+// Also who has found a shard free, and comes too late, does not get it: the lease is looked at once more when
+// the row is locked.
+func TestTakeLate(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	a, b := d.store("a"), d.store("b")
+	if err := b.register(t.Context(), d.conn()); err != nil {
+		t.Fatal(err)
+	}
+	a.mustOpen(t)
+	if got, err := b.take(t.Context(), d.conn(), 1); got != nil || err != nil {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	d.expire()
+	if got, err := b.take(t.Context(), d.conn(), 1); got == nil || got.from != "a" || err != nil {
+		t.Fatalf("%+v, %v", got, err)
+	}
+}
