@@ -42,9 +42,9 @@ func (t *terms) pool(ans *proto.ResolveReply, base *sched.Terms, whole, limited 
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	// As with terms: tables that change all the time must not fill the memory.
-	if t.pools == nil || len(t.pools) >= maxTerms || len(t.same) >= maxTerms {
+	if t.pools == nil || len(t.pools) >= maxTerms || len(t.same) >= maxTerms || len(t.latest) >= maxTerms {
 		t.pools, t.same = make(map[poolKey]knownPool), make(map[sched.Terms]*sched.Terms)
+		t.from, t.latest = make(map[*sched.Terms]asked), make(map[string]string)
 	}
 	known, ok := t.pools[k]
 	// Mail that has been told of pools and terms keeps them when they are forgotten here.
@@ -53,13 +53,10 @@ func (t *terms) pool(ans *proto.ResolveReply, base *sched.Terms, whole, limited 
 		t.pools[k] = known
 	}
 	if t.specs == nil {
-		t.specs, t.latest = make(map[string]sourceSpec), make(map[string]string)
+		t.specs = make(map[string]sourceSpec)
 	}
 	if t.latest[ans.Pool] != ans.Members {
 		t.latest[ans.Pool] = ans.Members
-	}
-	if t.from == nil {
-		t.from = make(map[*sched.Terms]asked)
 	}
 	for i := range known.pool.Members {
 		mb := &known.pool.Members[i]
