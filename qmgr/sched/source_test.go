@@ -218,6 +218,31 @@ func TestWarmup(t *testing.T) {
 	}
 }
 
+// A delivery to more recipients than are left for the day is divided, and the rest goes from
+// another source.
+func TestWarmupDivided(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(_ *Config, c *TransportConfig) { c.BatchLimit = 50 }))
+	fresh := warming("new", 3, false)
+	fresh.Weight = 1 << 30
+	w.pools["a"] = poolOf(fresh, Member{Source: "old"})
+	sizes := map[string]int{}
+	w.on = func(e Effect) {
+		if e.Kind == EffectDeliver {
+			sizes[e.Source] += len(e.Rcpts)
+		}
+	}
+	var rcpts []Rcpt
+	for range 10 {
+		rcpts = append(rcpts, rcpt("smtp", "a"))
+	}
+	w.arrive(1, 0, rcpts...)
+	finishAll(w, allSent)
+	if sizes["new"] != 3 || sizes["old"] != 7 {
+		t.Errorf("recipients by source: %v", sizes)
+	}
+}
+
 // What waits for a source that is used up goes from another one when that comes back.
 func TestWarmupAndRevival(t *testing.T) {
 	t.Parallel()
