@@ -57,6 +57,8 @@ type reportMailer struct {
 	client *submit.Client // set when the process may connect to its own socket
 }
 
+// mail queues one report for one address of a policy domain. It is durable when this returns
+// without an error.
 func (m *reportMailer) mail(ctx context.Context, to string, msg []byte) error {
 	return dmarcsend.Submit(ctx, m.client, m.sender, to, msg)
 }
@@ -69,6 +71,7 @@ func (a *authenticator) sendReports(ctx context.Context, env *service.Env, m *re
 	}
 	own := ipc.NewClient(env.Public(env.Config.String("cleanup_service_name")), nil)
 	m.client = submit.New(own)
+	// Stopped before the server's clients are: a report that is being queued is one of its own.
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
@@ -85,9 +88,12 @@ func (a *authenticator) count(in *incoming, client netip.Addr, c *milter.Content
 	}
 	e := &dmarcsend.Evaluation{Client: client, Sender: in.q.Envelope.Sender, Results: r, Disposition: "none", Report: isReport(c.Fields)}
 	switch d := &r.DMARC; {
+	// Whatever the reason was: the domain learns that its mail was not taken.
 	case refused:
 		e.Disposition = "reject"
+	// Nothing was to be done, or there is nobody who would want something done.
 	case d.Result != mailauth.Fail || d.Published == nil:
+	// From here on it has failed and was taken all the same: the report says why.
 	case r.ARC.Vouched:
 		e.Override, e.Comment = "trusted_forwarder", "arc=pass, sealed by "+r.ARC.Sealer
 	case d.Published.Testing:

@@ -88,6 +88,7 @@ func tellAgain(ctx context.Context, events *event.Reporter, en engine, r *recove
 		return
 	}
 	var list []queue.Entry
+	// What has been tried was told of: the queue manager hears of a message after its event.
 	for e := range en.Entries {
 		if e.Attempts == 0 {
 			list = append(list, e)
@@ -97,6 +98,7 @@ func tellAgain(ctx context.Context, events *event.Reporter, en engine, r *recove
 	slices.SortFunc(list, func(a, b queue.Entry) int {
 		return cmp.Or(cmp.Compare(a.Ref.Segno, b.Ref.Segno), cmp.Compare(a.Ref.Offset, b.Ref.Offset))
 	})
+	// The last ones written are those that may have been on their way.
 	list = list[max(len(list)-maxAgain, 0):]
 	for i := range list {
 		// What cannot be read is named when the message is to be delivered.

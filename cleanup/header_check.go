@@ -98,8 +98,10 @@ func (m *Message) act(class checkClass, title, text, value string) (string, bool
 	}
 	arg = strings.TrimSpace(arg)
 	switch strings.ToUpper(verb) {
+	// What a table says of the message as a whole.
 	case "REJECT":
 		m.actReject(class, text, arg)
+	// Both only log, with different words.
 	case "WARN":
 		m.actLog("warning", class, text, arg)
 	case "INFO":
@@ -151,6 +153,7 @@ func (m *Message) act(class checkClass, title, text, value string) (string, bool
 			m.actLog("replace", class, text, arg)
 			return arg, true
 		}
+	// The only recipient from now on, as the queue manager reads it.
 	case "REDIRECT":
 		if !strings.Contains(arg, "@") {
 			m.tablef("bad REDIRECT target %q in %s map -- need user@domain", arg, title)
@@ -173,6 +176,7 @@ func (m *Message) act(class checkClass, title, text, value string) (string, bool
 		return "", false
 	case "IGNORE":
 		return "", false
+	// An entry that says so keeps later ones of the table from being asked.
 	case "DUNNO", "OK":
 	default:
 		m.tablef("unknown command in %s map: %s", title, value)

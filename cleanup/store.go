@@ -22,7 +22,8 @@ type store struct {
 	open func(ctx context.Context) (engine, error)
 	// reader reads beside the engine: messages for the list of doubtful ones.
 	reader func() queueread.Reader
-	close  func()
+	// close gives back what newStore has opened, when the process ends.
+	close func()
 	// Where the list of doubtful messages is kept.
 	files vfs.FS
 	dir   string
@@ -74,10 +75,7 @@ func (st *store) useLog(env *service.Env) error {
 		options.ContentFS = content // stays open as long as the process lives
 	}
 	follower := spool.NewFollower(options)
-	var scrub *scrubbing
-	if period := env.Config.Duration("spool_scrub_period"); period > 0 {
-		scrub = &scrubbing{period: period, log: env.Log, fs: st.files, dir: options.Dir, idle: idleIO}
-	}
+	scrub := newScrubbing(env.Config.Duration("spool_scrub_period"), env.Log, st.files, options.Dir)
 	st.await = func(ctx context.Context) {
 		if !awaitTurn(ctx, env, follower) {
 			follower = nil

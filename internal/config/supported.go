@@ -51,6 +51,7 @@ var supportedNames = []string{
 	"append_at_myorigin",
 	"append_dot_mydomain",
 	"application_event_drain_time",
+	"arc_trusted_sealers",
 	"authorized_flush_users",
 	"authorized_mailq_users",
 	"authorized_submit_users",
