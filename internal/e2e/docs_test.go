@@ -415,7 +415,7 @@ func TestHelp(t *testing.T) {
 
 // manuals are the pages whose examples are carried out.
 var manuals = []manual{
-	{page: "start.md", programs: []string{"openssl", "swaks"}, whole: true},
+	{page: "start.md", programs: []string{"openssl", "swaks"}, whole: true, zone: "example.net. A 203.0.113.9\nexample.org. A 192.0.2.1\n"},
 	{page: "site.md", programs: []string{"openssl", "swaks", "curl", "dovecot", "/usr/lib/dovecot/imap", "/usr/lib/dovecot/lmtp"}, whole: true, after: "start.md",
 		zone:   "example.net. MX 10 mx1.example.net.\nmx1.example.net. A 198.51.100.10\n",
 		before: map[string]func(*testing.T, *network, *machine){"": sinksAt("198.51.100.10:25")}},
