@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/dayreport"
 	"posthaste/internal/dmarcsend"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mailauth"
@@ -60,7 +61,7 @@ type reportMailer struct {
 // mail queues one report for one address of a policy domain. It is durable when this returns
 // without an error.
 func (m *reportMailer) mail(ctx context.Context, to string, msg []byte) error {
-	return dmarcsend.Submit(ctx, m.client, m.sender, to, msg)
+	return dayreport.Submit(ctx, m.client, m.sender, to, msg)
 }
 
 // sendReports counts and sends in the background until ctx ends or stop is called,

@@ -8,7 +8,8 @@ import (
 	"posthaste/internal/sasl"
 )
 
-// accounts looks at the accounts of people who send mail, and at their limits.
+// accounts looks at the accounts of people who send mail, at their limits, and at what is reported
+// of the mail of others.
 func (c *checker) accounts() {
 	limits := append(c.of("account_recipient_limit"), c.of("account_recipient_limit_maps")...)
 	limits = slices.DeleteFunc(limits, func(v value) bool { return v.text == "" })
@@ -27,6 +28,9 @@ func (c *checker) accounts() {
 				c.warn(e.at(v), "%s: %v: the account can send nothing", e.key, err)
 			}
 		}
+	}
+	if v := c.of("dmarc_report_enable"); len(v) > 0 && c.cfg.Bool("dmarc_report_enable") && c.cfg.String("mail_authentication") != "check" {
+		c.warn(v[0], "there is nothing to report: mail of strangers is checked with mail_authentication = check")
 	}
 	if !slices.ContainsFunc(c.of("smtpd_sasl_type"), func(v value) bool { return v.text == "accounts" }) {
 		return

@@ -85,6 +85,8 @@ func TestMistakes(t *testing.T) {
 		{"account_recipient_limit = 500/d\n", "", "main.cf:4: account_recipient_limit: master.cf has no line of sendlimit, which counts"},
 		{"account_recipient_limit = 500\n", "sendlimit unix - - n - 1 sendlimit\n", "!main.cf:4: account_recipient_limit: \"500\": a rate is"},
 		{"account_recipient_limit_maps = inline:{ {ann=many} {joe=none} }\n", "sendlimit unix - - n - 1 sendlimit\n", "main.cf:4: account_recipient_limit_maps: ann: \"many\": a rate is"},
+		{"dmarc_report_enable = yes\n", "", "main.cf:4: dmarc_report_enable: there is nothing to report"},
+		{"dmarc_report_enable = yes\nmail_authentication = check\n", "", ""},
 		{"account_maps = inline:{ {ann=secret} }\n", "", ""},
 		{"smtpd_sasl_type = accounts\naccount_maps = inline:{ {ann=secret} }\n", "", "main.cf:5: account_maps: ann: expected a password hash"},
 		{"relayhost = [smtp.example.net:587\n", "", "!main.cf:4: relayhost: [smtp.example.net:587: a bracket is missing"},

@@ -67,6 +67,9 @@ func (u *unwise) files() {
 			}
 		}
 	}
+	if file := u.cfg.String("smtpd_sasl_token_credentials_file"); file != "" {
+		u.secret("smtpd_sasl_token_credentials_file", file, "a secret of the token endpoint")
+	}
 	if u.cfg.String("srs_domain") != "" {
 		u.secret("srs_secret_file", u.cfg.String("srs_secret_file"), "a secret with which mail can be relayed here")
 	}

@@ -9,6 +9,7 @@ import (
 
 	"posthaste/internal/cli"
 	"posthaste/internal/config"
+	"posthaste/internal/dayreport"
 	"posthaste/internal/dmarcsend"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mailauth"
@@ -110,7 +111,7 @@ func sendNow(t *cli.Tool, cfg *config.Config) error {
 	}
 	o.Sent = func(report, uri string) { fmt.Fprintf(t.Stdout, "%s sent to %s\n", report, uri) }
 	o.Mail = func(ctx context.Context, to string, msg []byte) error {
-		return dmarcsend.Submit(ctx, client, o.Sender, to, msg)
+		return dayreport.Submit(ctx, client, o.Sender, to, msg)
 	}
 	l, err := dmarcsend.Open(o)
 	if err != nil {

@@ -1,13 +1,10 @@
 package dmarcsend
 
 import (
-	"context"
 	"path/filepath"
 
 	"posthaste/internal/config"
-	"posthaste/internal/dayreport"
 	"posthaste/internal/mailauth"
-	"posthaste/internal/submit"
 )
 
 // OptionsOf are the Options that the configuration says, without Mail, Warn and Sent.
@@ -15,9 +12,4 @@ func OptionsOf(cfg *config.Config, c *mailauth.Checker) Options {
 	return Options{Dir: filepath.Join(cfg.String("data_directory"), Dir), Organization: cfg.String("dmarc_report_organization"),
 		Contact: cfg.String("dmarc_report_contact"), Extra: cfg.String("dmarc_report_extra_contact"), Sender: cfg.String("dmarc_report_sender"),
 		Hostname: cfg.String("myhostname"), Checker: c}
-}
-
-// Submit queues a report.
-func Submit(ctx context.Context, s *submit.Client, sender, to string, msg []byte) error {
-	return dayreport.Submit(ctx, s, sender, to, msg)
 }
