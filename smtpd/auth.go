@@ -350,6 +350,7 @@ func (s *session) authServer(string) (gosasl.Server, error) {
 	// bound the channel; if we offered one, the same statement means that somebody
 	// has cut it out of our offer (RFC 5802).
 	c.Unbound = !slices.ContainsFunc(names, func(m string) bool { return strings.HasSuffix(m, "-PLUS") })
+	c.Shared = s.srv.limits.spared(ctx, s)
 	x, err := s.srv.sasl.backend.Start(ctx, s.auth.mechanism, c)
 	if err != nil {
 		return nil, s.authFailed(err)

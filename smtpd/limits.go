@@ -3,6 +3,7 @@
 package smtpd
 
 import (
+	"context"
 	"net/netip"
 	"strings"
 	"time"
@@ -93,15 +94,21 @@ func (l *limits) exceeded(s *session, e anvil.Event) bool {
 	if l.max[e] <= 0 || n <= l.max[e] || s.privileged {
 		return false
 	}
-	exempt, err := l.exempt.MatchClient(s.ctx(), s.a.Name, s.a.AddrText)
-	if err != nil {
-		l.log.Warning("%v", err)
-	}
-	if exempt {
+	if l.spared(s.ctx(), s) {
 		return false
 	}
 	l.log.LogWarning(maillog.LimitExceeded{What: events[e].warning, Count: n, Name: s.a.Name, Addr: s.a.AddrText, Port: s.a.LogPort, Service: l.service})
 	return true
+}
+
+// spared says whether a client is one of smtpd_client_event_limit_exceptions, which is
+// without limits.
+func (l *limits) spared(ctx context.Context, s *session) bool {
+	exempt, err := l.exempt.MatchClient(ctx, s.a.Name, s.a.AddrText)
+	if err != nil {
+		l.log.Warning("%v", err)
+	}
+	return exempt
 }
 
 // connection counts a connection, which disconnect takes back, and refuses one that

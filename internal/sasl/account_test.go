@@ -130,7 +130,7 @@ func accounts(t *testing.T, failures int) *Accounts {
 		Now: time.Now})
 	t.Cleanup(a.Close)
 	a.decoy.Store(a.decoyLike(scramHash{fast(t, "other")}))
-	if err := (accountsOf{a, "192.0.2.1"}).check(t.Context(), "joe", password); err != nil {
+	if err := (accountsOf{a, "192.0.2.1", false}).check(t.Context(), "joe", password); err != nil {
 		t.Errorf("the application password: %v", err)
 	}
 	return a
@@ -149,7 +149,7 @@ func TestAccounts(t *testing.T) {
 		{"ann@other", "secret", "authentication failure", true}, {"joe", strings.Repeat("x", maxPassword+1), "authentication failure", true},
 		{"gone", "secret", "the account is disabled", true}, {"gone", "wrong", "authentication failure", true}, {"broken", "x", "account broken: expected", false},
 	} {
-		err := (accountsOf{a, "192.0.2.1"}).check(t.Context(), tt.user, tt.password)
+		err := (accountsOf{a, "192.0.2.1", false}).check(t.Context(), tt.user, tt.password)
 		var f *Failure
 		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || errors.As(err, &f) != tt.failure) {
 			t.Errorf("%s %.10s: %v, expected %q", tt.user, tt.password, err, tt.want)
@@ -214,7 +214,7 @@ func TestAccountDecoys(t *testing.T) {
 	var v verifier = &asked
 	a.decoy.Store(&v)
 	for n, user := range []string{"nobody", "empty"} {
-		if err := (accountsOf{a, ""}).check(t.Context(), user, "wrong"); err == nil || int(asked) != n+1 {
+		if err := (accountsOf{a, "", false}).check(t.Context(), user, "wrong"); err == nil || int(asked) != n+1 {
 			t.Errorf("%s: %v, %d comparisons", user, err, asked)
 		}
 	}
@@ -232,7 +232,7 @@ func TestFailures(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	f := newFailures(2, time.Minute)
 	try := func(account, client string, good bool) bool {
-		a, ok := f.begin(account, client, now)
+		a, ok := f.begin(account, client, client == "webmail", now)
 		if ok && good {
 			a.succeed(now)
 		}
@@ -264,13 +264,19 @@ func TestFailures(t *testing.T) {
 	if try("ann", "b", false) {
 		t.Error("a client can try all accounts without end")
 	}
+	for i := range 30 {
+		try(fmt.Sprint("user", i), "webmail", false)
+	}
+	if !try("ann", "webmail", true) {
+		t.Error("users of a shared client are held responsible for each other")
+	}
 	now = now.Add(time.Minute)
 	if !try("joe", "a", false) || !try("ann", "b", false) {
 		t.Error("refused for ever")
 	}
 	// An attempt of which nothing is known is not held against anybody.
 	for range 5 {
-		a, ok := f.begin("eve", "c", now)
+		a, ok := f.begin("eve", "c", false, now)
 		if !ok {
 			t.Fatal("withdrawn attempts count")
 		}
@@ -279,7 +285,7 @@ func TestFailures(t *testing.T) {
 	// Many at once do not pass.
 	n := 0
 	for range 5 {
-		if _, ok := f.begin("pat", "d", now); ok {
+		if _, ok := f.begin("pat", "d", false, now); ok {
 			n++
 		}
 	}
@@ -297,7 +303,7 @@ func TestFailuresBounded(t *testing.T) {
 	f := newFailures(1, time.Minute)
 	now := time.Unix(1e9, 0)
 	for i := range maxFailures / 2 {
-		f.begin(fmt.Sprint(i), fmt.Sprint("c", i), now)
+		f.begin(fmt.Sprint(i), fmt.Sprint("c", i), false, now)
 	}
 	if len(f.counts) != maxFailures || f.order.Len() != maxFailures {
 		t.Errorf("%d %d", len(f.counts), f.order.Len())
@@ -309,17 +315,17 @@ func TestFailuresBounded(t *testing.T) {
 func TestAccountFailures(t *testing.T) {
 	t.Parallel()
 	a := accounts(t, 3)
-	stranger := accountsOf{a, "2001:db8::1"}
+	stranger := accountsOf{a, "2001:db8::1", false}
 	for range 3 {
 		if err := stranger.check(t.Context(), "ann", "wrong"); err != errCredentials {
 			t.Error(err)
 		}
 	}
 	var f *Failure
-	if err := (accountsOf{a, "2001:db8::2"}).check(t.Context(), "ANN@realm", "secret"); err == nil || errors.As(err, &f) || !strings.Contains(err.Error(), "too many failed logins") {
+	if err := (accountsOf{a, "2001:db8::2", false}).check(t.Context(), "ANN@realm", "secret"); err == nil || errors.As(err, &f) || !strings.Contains(err.Error(), "too many failed logins") {
 		t.Errorf("%v", err)
 	}
-	if err := (accountsOf{a, "2001:db8:0:1::1"}).check(t.Context(), "ann", "secret"); err != nil {
+	if err := (accountsOf{a, "2001:db8:0:1::1", false}).check(t.Context(), "ann", "secret"); err != nil {
 		t.Error(err)
 	}
 }

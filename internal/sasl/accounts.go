@@ -91,7 +91,7 @@ func (a *Accounts) Start(ctx context.Context, mechanism string, c Client) (Excha
 	if err != nil || !slices.ContainsFunc(list, func(m Mechanism) bool { return m.Name == mechanism }) {
 		return nil, cmp.Or(err, ErrMechanism)
 	}
-	p := accountsOf{a, c.RemoteAddr}
+	p := accountsOf{a, c.RemoteAddr, c.Shared}
 	switch mechanism {
 	case "PLAIN":
 		return &plain{users: p}, nil
@@ -105,6 +105,7 @@ func (a *Accounts) Start(ctx context.Context, mechanism string, c Client) (Excha
 type accountsOf struct {
 	*Accounts
 	client string // its address
+	shared bool   // by many users
 }
 
 // check verifies a password. user has been prepared. What a failure costs does not depend on
@@ -119,7 +120,7 @@ func (a accountsOf) check(ctx context.Context, user, password string) error {
 	}
 	now := a.now()
 	key := table.Fold(a.full(user))
-	attempt, ok := a.failures.begin(key, networkOf(a.client), now)
+	attempt, ok := a.failures.begin(key, networkOf(a.client), a.shared, now)
 	if !ok {
 		return fmt.Errorf("too many failed logins of %s, or from %s: no more are accepted for some time", user, a.client)
 	}

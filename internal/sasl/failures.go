@@ -13,7 +13,8 @@ import (
 //	5 * n   from a client network, of whatever accounts,
 //	10 * n  of an account, from whatever clients.
 //
-// An account that has logged in from a network before is spared the second and third bound there:
+// The second bound does not hold for a network that many users share, as its caller says. An account
+// that has logged in from a network before is spared the second and third bound there:
 // strangers who guess cannot lock a user out. An attempt counts when it begins, and is taken back
 // when it succeeds, so that many at the same time do not pass. Methods may be called concurrently.
 // With n = 0 there is no bound, and nothing is kept.
@@ -53,7 +54,7 @@ type attempt struct {
 
 // begin counts an attempt. ok is false where there were too many failures, and then it is not
 // counted.
-func (f *failures) begin(account, client string, now time.Time) (a attempt, ok bool) {
+func (f *failures) begin(account, client string, shared bool, now time.Time) (a attempt, ok bool) {
 	if f.n <= 0 {
 		return attempt{}, true
 	}
@@ -65,7 +66,7 @@ func (f *failures) begin(account, client string, now time.Time) (a attempt, ok b
 		return attempt{}, false
 	}
 	for i, times := range [...]int{1: 5, 2: 10} {
-		if i > 0 && !pair.known && f.count(a.keys[i], now).n >= times*f.n {
+		if i > 0 && !pair.known && !(i == 1 && shared) && f.count(a.keys[i], now).n >= times*f.n {
 			return attempt{}, false
 		}
 	}

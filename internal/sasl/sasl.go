@@ -62,7 +62,10 @@ type Client struct {
 	Service               string // smtp
 	RemoteAddr, LocalAddr string
 	RemotePort, LocalPort string
-	TLS                   *tls.ConnectionState // nil: in the clear
+	// Shared says that many users come from the address, as by a web mail of ours: failed logins
+	// of one are not held against the others.
+	Shared bool
+	TLS    *tls.ConnectionState // nil: in the clear
 	// Certificate is what the client was shown; nil when that is not known, as
 	// in a TLS session that was resumed.
 	Certificate *x509.Certificate
