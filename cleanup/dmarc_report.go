@@ -64,16 +64,16 @@ func (m *reportMailer) mail(ctx context.Context, to string, msg []byte) error {
 	return dayreport.Submit(ctx, m.client, m.sender, to, msg)
 }
 
-// sendReports counts and sends in the background until ctx ends or stop is called,
-// which waits for what is being sent.
+// sendReports counts and sends in the background until stop is called, which waits for
+// what is being sent. The end of ctx is not heeded: messages are still being finished
+// then, and count.
 func (a *authenticator) sendReports(ctx context.Context, env *service.Env, m *reportMailer) (stop func()) {
 	if a == nil || a.reports == nil {
 		return func() {}
 	}
 	own := ipc.NewClient(env.Public(env.Config.String("cleanup_service_name")), nil)
 	m.client = submit.New(own)
-	// Stopped before the server's clients are: a report that is being queued is one of its own.
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
