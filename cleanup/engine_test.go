@@ -4,11 +4,27 @@ import (
 	"path/filepath"
 	"testing"
 
+	"posthaste/internal/pgspool/pgspooltest"
 	"posthaste/internal/queueread"
 	"posthaste/internal/spool"
 	"posthaste/internal/storage"
 	"posthaste/internal/storage/storagetest"
 )
+
+// engines are both engines, each with a new, empty queue, which is closed with the test.
+func engines(t *testing.T) map[string]func(t *testing.T) engine {
+	return map[string]func(t *testing.T) engine{
+		"log": func(t *testing.T) engine {
+			en, err := openLog(spool.Options{Dir: filepath.Join(t.TempDir(), "spool"), SegmentSize: 64 << 10, Warn: t.Logf}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { en.Close() })
+			return en
+		},
+		"postgresql": func(t *testing.T) engine { return pgspooltest.Open(t) },
+	}
+}
 
 // The log keeps what every engine promises. Package pgspool has the same test.
 func TestLogEngine(t *testing.T) {

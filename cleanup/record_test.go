@@ -25,14 +25,18 @@ import (
 // came in the same request; nor does their length.
 func TestRecordRefused(t *testing.T) {
 	t.Parallel()
-	sp, err := spool.Open(spool.Options{Dir: filepath.Join(t.TempDir(), "spool"), SegmentSize: 64 << 10, Warn: t.Logf})
-	if err != nil {
-		t.Fatal(err)
+	for name, open := range engines(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			recordRefused(t, open(t))
+		})
 	}
-	defer sp.Close()
+}
+
+func recordRefused(t *testing.T, sp engine) {
 	var log strings.Builder
 	logs := maillog.NewWriter(&log, maillog.Classic)
-	s := newServer(t.Context(), serverOptions{Engine: logEngine{Spool: sp}, Log: maillog.New("postfix/cleanup", logs)})
+	s := newServer(t.Context(), serverOptions{Engine: sp, Log: maillog.New("postfix/cleanup", logs)})
 	client := served(t, s)
 
 	first, err := sp.Lease(20)
@@ -40,11 +44,11 @@ func TestRecordRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	var record proto.Record
-	add := new(spool.Batch)
+	add := sp.NewBatch()
 	for i := range 20 {
 		id := mail.MakeQueueID(time.Unix(1800000000, 0), first+uint64(i))
 		env := mail.Envelope{ID: id, Sender: "s@from.test"}
-		add.Add(spool.Message{ID: id, Envelope: env.Append(nil), NRcpt: 1,
+		add.Add(addition{ID: id, Envelope: env.Append(nil), NRcpt: 1,
 			Recipients: mail.AppendRecipients(nil, []mail.Recipient{{Address: "r@to.test"}}), Content: []byte("x\r\n")})
 		record.Ops = append(record.Ops, proto.Op{ID: id, Change: queue.Change{Set: queue.SetQueue, Queue: queue.Deferred,
 			Outcomes: []mail.Outcome{{Action: dsn.Deferred, Status: dsn.S(4, 0, 0), Reason: strings.Repeat("later ", 1000)}}}})
@@ -115,14 +119,24 @@ func TestRecordUrgent(t *testing.T) {
 // other are each answered with what is theirs.
 func TestRecordMemoryUsedAgain(t *testing.T) {
 	t.Parallel()
-	s, _ := newTestServer(t, "", "")
+	for name, open := range engines(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			recordAtOnce(t, open(t))
+		})
+	}
+}
+
+// recordAtOnce has several clients record at the same time.
+func recordAtOnce(t *testing.T, en engine) {
+	s := newServer(t.Context(), serverOptions{Engine: en, Log: maillog.New("postfix/cleanup", maillog.NewWriter(io.Discard, maillog.Classic))})
 	client := served(t, s)
 	var wg sync.WaitGroup
 	for n := range 4 {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(1, uint64(n)))
 			for range 30 {
-				recordSome(t, r, s.opt.Engine.(logEngine).Spool, client)
+				recordSome(t, r, s.opt.Engine, client)
 			}
 		})
 	}
@@ -131,7 +145,7 @@ func TestRecordMemoryUsedAgain(t *testing.T) {
 
 // recordSome adds some messages, has something recorded of each, and looks at
 // the answer.
-func recordSome(t *testing.T, r *rand.Rand, sp *spool.Spool, client *ipc.Client) {
+func recordSome(t *testing.T, r *rand.Rand, sp engine, client *ipc.Client) {
 	n := 4 + r.IntN(10)
 	first, err := sp.Lease(n)
 	if err != nil {
@@ -140,11 +154,11 @@ func recordSome(t *testing.T, r *rand.Rand, sp *spool.Spool, client *ipc.Client)
 	}
 	var record proto.Record
 	var want, got []string
-	add := new(spool.Batch)
+	add := sp.NewBatch()
 	for i := range n {
 		id := mail.MakeQueueID(time.Unix(1800000000, 0), first+uint64(i))
 		env := mail.Envelope{ID: id, Sender: "s@from.test"}
-		add.Add(spool.Message{ID: id, Envelope: env.Append(nil), NRcpt: 2, Content: []byte("x\r\n"),
+		add.Add(addition{ID: id, Envelope: env.Append(nil), NRcpt: 2, Content: []byte("x\r\n"),
 			Recipients: mail.AppendRecipients(nil, []mail.Recipient{{Address: "r@to.test"}, {Address: "s@to.test"}})})
 		op := proto.Op{ID: id}
 		switch r.IntN(4) {

@@ -12,7 +12,7 @@
 //	lease           until when it does, by the database's clock
 //	segment         which segments there are
 //	seg_S_N         segment N of shard S
-//	doubtful        deliveries that may have been made and may be repeated, as takeovers found them
+//	doubtful        deliveries that may have been made and may be repeated, as takeovers found them, for 30 days
 //	message_number  numbers for queue IDs, which no two nodes share
 //
 // A segment is a log: rows are added with COPY, and never changed nor removed. A row has a position, a kind, the number

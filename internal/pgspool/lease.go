@@ -90,6 +90,7 @@ func (e *engine) renew(ctx context.Context) {
 			conn.Close(context.Background())
 		}
 	}()
+	said := false // that it cannot be renewed
 	for {
 		select {
 		case <-t.C:
@@ -113,6 +114,7 @@ func (e *engine) renew(ctx context.Context) {
 		cancel()
 		switch {
 		case err == nil:
+			said = false
 			for _, r := range e.lease.extend(began) {
 				r.finish(nil)
 			}
@@ -122,6 +124,9 @@ func (e *engine) renew(ctx context.Context) {
 				r.finish(err)
 			}
 			return
+		case !said && e.lease.overdue() && ctx.Err() == nil:
+			said = true
+			e.opt.Warn("spool: the lease cannot be renewed, and mail is refused until it is: %v", err)
 		}
 	}
 }

@@ -51,6 +51,9 @@ func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*e
 	if sh.drained {
 		return nil, fmt.Errorf("%w: this node is drained (posthaste cluster undrain)", queue.ErrNotOurs)
 	}
+	if err := warnUnsafe(ctx, conn, o.Warn); err != nil {
+		return nil, err
+	}
 	began := time.Now()
 	shards, err := s.takeFree(ctx, conn, sh.most, nil)
 	if err != nil {
@@ -79,6 +82,21 @@ func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*e
 		stop()
 	})
 	return e, nil
+}
+
+// warnUnsafe tells of settings of the server with which what it has acknowledged may be lost. The engine cannot
+// change them.
+func warnUnsafe(ctx context.Context, conn *pgx.Conn, warn func(string, ...any)) error {
+	for _, name := range []string{"fsync", "full_page_writes"} {
+		var value string
+		if err := conn.QueryRow(ctx, "SELECT current_setting($1)", name).Scan(&value); err != nil {
+			return err
+		}
+		if value == "off" {
+			warn("spool: the database server has %s = off: mail may be lost when it loses its power", name)
+		}
+	}
+	return nil
 }
 
 // own makes shards the engine's that have been read.
@@ -158,6 +176,9 @@ func inDoubt(idx *index, found *storage.Recovery) {
 	}
 }
 
+// doubtfulTime is how long a takeover's list is kept.
+const doubtfulTime = "30 days"
+
 // noteDoubt writes all of it to the table that every node can list, in the transaction that checks that the
 // shards are still this node's.
 func (s *Store) noteDoubt(ctx context.Context, conn *pgx.Conn, idx *index, shards []*taken) error {
@@ -169,6 +190,7 @@ func (s *Store) noteDoubt(ctx context.Context, conn *pgx.Conn, idx *index, shard
 	}
 	return s.transact(ctx, conn, list, func() error {
 		var b pgx.Batch
+		b.Queue("DELETE FROM doubtful WHERE found < clock_timestamp() - interval '" + doubtfulTime + "'")
 		for number, handed := range idx.handed {
 			l := idx.find(number)
 			t := of[l.shard]
@@ -178,9 +200,6 @@ func (s *Store) noteDoubt(ctx context.Context, conn *pgx.Conn, idx *index, shard
 						string(l.id()), int(i), h.nexthop, fromMicros(h.at), int(t.id), t.epoch, s.node, t.from)
 				}
 			}
-		}
-		if b.Len() == 0 {
-			return nil
 		}
 		return conn.SendBatch(ctx, &b).Close()
 	})
