@@ -3,6 +3,7 @@ package cleanup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 	"posthaste/internal/submit"
 	"posthaste/internal/testwait"
@@ -340,5 +342,52 @@ func TestKeeperTellsDamage(t *testing.T) {
 	})
 	if len(told) > 0 {
 		t.Errorf("told once more: %s", <-told)
+	}
+}
+
+// A node that does not own the queue refuses mail at once, says so once, and serves when it has come to own it. Mail
+// that it adopts later has the queue manager attach again.
+func TestKeeperStandsBy(t *testing.T) {
+	t.Parallel()
+	k := newKept(t)
+	k.failing.Store(false)
+	var owns atomic.Bool
+	disk := k.open
+	k.open = func() (engine, error) {
+		if !owns.Load() {
+			k.opened.Add(1)
+			return nil, fmt.Errorf("%w: b has it", queue.ErrNotOurs)
+		}
+		return disk()
+	}
+	var found atomic.Int64
+	k.found = func(engine, recovery) { found.Add(1) }
+	stop, done, c := k.begin(t)
+	testwait.Until(t, "it has tried three times", func() bool { return k.opened.Load() >= 3 })
+	if code := k.send(t, c); code/100 == 2 {
+		t.Error("a standby takes mail")
+	}
+	owns.Store(true)
+	testwait.Until(t, "mail is taken", func() bool { return k.send(t, c) == 250 })
+	manager := ipc.NewClient(ipc.Unix(k.socket), nil)
+	defer manager.Close()
+	conn, err := manager.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Call(t.Context(), new(proto.Attach), new(proto.RecordReply)); err != nil {
+		t.Fatal(err)
+	}
+	k.adopted(recovery{Summary: "took over the queue from b"})
+	testwait.Until(t, "the queue manager's connection ends", func() bool {
+		return conn.Call(t.Context(), &proto.Locate{ID: "x"}, new(proto.LocateReply)) != nil
+	})
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	log := k.log.String()
+	if strings.Count(log, "standing by, mail is refused: ") != 1 || strings.Contains(log, "error: ") || !strings.Contains(log, "took over the queue from b") || found.Load() != 2 {
+		t.Errorf("found %d times; log: %s", found.Load(), log)
 	}
 }
