@@ -168,11 +168,31 @@ func (g *group) checkAll(b *batch) error {
 		if err := g.check(o); err != nil {
 			return err
 		}
+		if b.adds > 0 && o.kind == opDone && !added[o.number] {
+			if err := g.checkSettled(o); err != nil {
+				return err
+			}
+		}
 		if o.kind == opAdd {
 			if added[o.number] {
 				return fmt.Errorf("%w: message %q twice", queue.ErrInvalid, string(o.id))
 			}
 			added[o.number] = true
+		}
+	}
+	return nil
+}
+
+// checkSettled refuses mail that takes the place of recipients of whom another node may have dealt with since: a
+// sender would be told twice.
+func (g *group) checkSettled(o *op) error {
+	s := g.current(o.number, o.created)
+	if s == nil {
+		return fmt.Errorf("%w: message %q, which this is about, is not in the queue, or not in this node's", queue.ErrInvalid, string(o.id))
+	}
+	for _, i := range o.rcpts {
+		if isDone(&s.live, s.more, uint64(i)) {
+			return fmt.Errorf("%w: there is nothing to do any more for recipient %d of message %q, which this is about", queue.ErrInvalid, i, string(o.id))
 		}
 	}
 	return nil

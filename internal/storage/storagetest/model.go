@@ -88,8 +88,10 @@ func (m model) step(t testing.TB, r *rand.Rand, en storage.Engine, b storage.Bat
 		b.Remove(id)
 		delete(m, id)
 	case 1:
-		b.Done(id, []int{rcpt})
-		m.finish(id, rcpt)
+		if !x.done[rcpt] {
+			b.Done(id, []int{rcpt})
+			m.finish(id, rcpt)
+		}
 	default:
 		c := queue.Change{Set: queue.SetQueue | queue.SetNextAttempt | queue.SetAttempts, Queue: queue.Name(r.IntN(int(queue.Names))),
 			NextAttempt: time.UnixMicro(1 + r.Int64N(1<<50)), Attempts: r.IntN(100), Outcomes: []mail.Outcome{outcome(rcpt, fmt.Sprint("said ", r.IntN(1000)))}}

@@ -25,8 +25,8 @@ type Queue struct {
 	Open func() storage.Engine
 	// Reader returns a Reader, which the test closes.
 	Reader func() storage.Reader
-	// Pending says whether Handed refuses recipients that are done, and messages that are not there: an
-	// engine of several nodes must.
+	// Pending says whether Handed, and a batch that adds a notice, refuse recipients that are done, and messages that are
+	// not there: an engine of several nodes must.
 	Pending bool
 }
 
@@ -43,6 +43,7 @@ func Run(t *testing.T, fresh func(t *testing.T) *Queue) {
 		{"Invalid", testInvalid},
 		{"Handed", testHanded},
 		{"HandedLate", testHandedLate},
+		{"Settled", testSettled},
 		{"Numbers", testNumbers},
 		{"Due", testDue},
 		{"Page", testPage},
@@ -425,6 +426,29 @@ func testHandedLate(t *testing.T, q *Queue) {
 	}
 	if got := en.InHand(m.ID, []int{0, 1}); !slices.Equal(got, []int{0}) {
 		t.Errorf("in hand: %v", got)
+	}
+}
+
+// A notice takes the place of the recipients that it is about, once: of those that are done already, or of a message
+// that has left, an engine of several nodes refuses it, since another node may have sent it.
+func testSettled(t *testing.T, q *Queue) {
+	en := q.Open()
+	defer en.Close()
+	m := addition(t, en, "x", "a@to.test", "b@to.test")
+	add(t, en, m)
+	notice := func(rcpt int) (mail.QueueID, error) {
+		n := addition(t, en, "returned", "s@from.test")
+		b := en.NewBatch()
+		b.Add(n)
+		b.Done(m.ID, []int{rcpt})
+		return n.ID, en.Commit(b)
+	}
+	for i, again := range []bool{false, true, false, true} { // the last time m has left
+		id, err := notice(i / 2)
+		refused := again && q.Pending
+		if _, there := en.Locate(id); there == refused || (err != nil) != refused || refused && !errors.Is(err, queue.ErrInvalid) {
+			t.Errorf("notice %d: there %v, %v", i, there, err)
+		}
 	}
 }
 
