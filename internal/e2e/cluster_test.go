@@ -334,3 +334,36 @@ func TestClusterDoc(t *testing.T) {
 		t.Errorf("posthaste stop: %s", out)
 	}
 }
+
+// What cannot be delivered is returned, once, from a queue in a database too, and the message leaves it; long
+// content goes through as it is.
+func TestClusterBounce(t *testing.T) {
+	t.Parallel()
+	next := newSink(t, func(line string) string {
+		if strings.HasPrefix(line, "RCPT TO:<bad@") {
+			return "550 5.1.1 no such user"
+		}
+		return ""
+	})
+	c := newCluster(t, next, 1)
+	a := c.node("a")
+	a.start()
+	long := strings.Repeat("a line of some length, of which there are many\n", 20000)
+	a.mustSend("a@from.test", []string{"good@to.test", "bad@to.test"}, "Subject: long\n\n"+long)
+	a.eventually("the mail and its return arrive", func() bool { return len(next.received()) == 2 })
+	for _, m := range next.received() {
+		switch {
+		case m.from == "" && len(m.to) == 1 && m.to[0] == "a@from.test" && strings.Contains(m.data, "no such user"):
+		case m.from == "a@from.test" && strings.HasSuffix(m.data, long):
+		default:
+			t.Errorf("from %q to %q, %d octets", m.from, m.to, len(m.data))
+		}
+	}
+	a.eventually("the queue is empty", func() bool {
+		out, _ := a.tool(nil, "mailq")
+		return strings.Contains(out, "Mail queue is empty")
+	})
+	if n := len(next.received()); n != 2 {
+		t.Errorf("%d messages have arrived", n)
+	}
+}
