@@ -22,7 +22,7 @@ func BenchmarkLifecycle(b *testing.B) {
 			var working sync.WaitGroup
 			for range writers {
 				working.Go(func() {
-					add, remove := e.NewBatch(), e.NewBatch()
+					add := e.NewBatch()
 					for range todo {
 						m := message(b, e, content)
 						add.Reset()
@@ -30,7 +30,7 @@ func BenchmarkLifecycle(b *testing.B) {
 						if err := e.Commit(add); err != nil {
 							b.Error(err)
 						}
-						remove = e.NewBatch() // the engine has the last one
+						remove := e.NewBatch() // the engine has the last one
 						remove.Finish(m.ID)
 						e.Post(remove, func(err error) {
 							if err != nil {

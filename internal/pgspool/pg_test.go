@@ -2,6 +2,7 @@ package pgspool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -10,8 +11,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/queue"
 	"posthaste/internal/storage"
 	"posthaste/internal/testservers"
+	"posthaste/internal/testwait"
 )
 
 // schemas counts the schemas of the tests: each test has its own.
@@ -65,13 +68,16 @@ func (s *Store) testOpen(t testing.TB) (*engine, error) {
 	return e, nil
 }
 
-// mustOpen is testOpen for a queue that is free.
-func (s *Store) mustOpen(t testing.TB) *engine {
+// mustOpen is testOpen for a queue that is free. A server that is slow to answer is asked again, as cleanup does.
+func (s *Store) mustOpen(t testing.TB) (e *engine) {
 	t.Helper()
-	e, err := s.testOpen(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testwait.Until(t, "the queue can be opened", func() (ok bool) {
+		var err error
+		if e, err = s.testOpen(t); err != nil && !errors.Is(err, queue.ErrBroken) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 	return e
 }
 

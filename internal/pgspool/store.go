@@ -150,6 +150,9 @@ func clean(err error) error {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return fmt.Errorf("the database says: %s (%s)", e.Message, e.Code)
 	}
+	if e, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return fmt.Errorf("no connection to the database: %w", e.Unwrap())
+	}
 	return err
 }
 
