@@ -62,8 +62,8 @@ func (st *store) useProgram(env *service.Env) error {
 
 // useLog has the queue kept in the log on the local disk.
 //
-// The successor of a process reads the log while that still writes it: see follow.go. An engine in a database has
-// nothing of the kind, since what is read there takes no longer than the lease lasts.
+// The successor of a process reads the log while that still writes it: see follow.go. The engine in a database reads
+// all of it when it is opened; mail is refused for that long at a reload.
 func (st *store) useLog(env *service.Env) error {
 	// A directory of its own for content may lie outside of what the process sees later.
 	content, err := queueread.OpenContent(env.Config) // before its path is out of reach

@@ -90,5 +90,5 @@
 // # Bugs
 //
 // The index of what is alive is in cleanup's memory, some 130 octets for a message. A takeover reads the records of the
-// whole shard, so it takes longer the more is queued.
+// whole shard, so it takes longer the more is queued, and so does a reload.
 package pgspool
