@@ -102,9 +102,9 @@ func (r *Reporter) wants(k Kind) bool {
 	return ok
 }
 
-// Start begins to hand over. It is called once.
+// Start begins to hand over. A second call does nothing; no two are made at the same time.
 func (r *Reporter) Start() {
-	if r == nil {
+	if r == nil || r.done != nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())

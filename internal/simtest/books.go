@@ -71,6 +71,7 @@ type books struct {
 	errors     []string
 	exact      bool               // all settings had spool_exact_doubt
 	overfull   bool               // there were too many tokens
+	events     bool               // services have told of events
 	published  map[string]float64 // what processes have counted, by family and labels
 }
 
@@ -225,6 +226,9 @@ func (b *books) check(text string) []string {
 	b.crowded()
 	b.reported(log)
 	b.counted(log)
+	if b.events {
+		b.announced(log)
+	}
 	return b.errors
 }
 

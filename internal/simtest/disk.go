@@ -39,7 +39,7 @@ func (s *site) operate(p *process, op vfs.Op) error {
 	}
 	// The first sync of a new segment takes no time: the spool holds a lock meanwhile, and in a
 	// bubble no time passes for who waits for one.
-	if strings.Contains(op.Name, "seg/") && !p.fresh(op.Name, false) {
+	if strings.Contains(op.Name, "seg/") && !p.fresh(op.Name, false) || strings.HasPrefix(op.Name, eventsDir+"/") {
 		time.Sleep(p.syncTime())
 		if p.dead() {
 			return vfs.ErrCut

@@ -57,6 +57,9 @@
 //   - No destination has more transactions at a time than its concurrency limit; when a queue manager takes over
 //     from another, than twice that.
 //   - There are never more tokens of in_flow_delay than may be made, and all of them when the queue is empty.
+//   - In runs of their own (NewEventWorld) services tell of events, and the journal of events is on the disk: each
+//     message that has left the queue was told of there, first that it came, and at the end what has become of it,
+//     unless syncs failed or the disk was full.
 //   - Where no process was killed, the audit (package audit) of the log adds up, and what processes have counted
 //     for the metrics agrees with the log, with what clients were told, and with what was delivered.
 //   - Nothing is returned but what a next hop or local refuses for good.

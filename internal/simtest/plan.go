@@ -109,6 +109,9 @@ func NewPlan(n uint64, w *World) *Plan {
 	if r := seed(n).source("clock"); r.IntN(12) == 0 {
 		p.Back, p.Faults = span+time.Duration(r.Int64N(int64(span))), nil
 	}
+	if w.events {
+		p.strikeEvents()
+	}
 	return p
 }
 
@@ -209,6 +212,7 @@ func (c *Counts) add(o Counts) {
 	c.Followed += o.Followed
 	c.Unfollowed += o.Unfollowed
 	c.Parked += o.Parked
+	c.Told += o.Told
 	c.Virtual += o.Virtual
 }
 

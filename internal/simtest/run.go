@@ -141,6 +141,7 @@ var specs = []struct {
 
 // A World is what all runs of a test have in common: configurations, and the directory that they are in.
 type World struct {
+	events  bool // services tell of events
 	dir     string
 	configs []map[string]*config.Config // of variants
 	broken  []map[string]*config.Config // of broken
@@ -149,12 +150,18 @@ type World struct {
 // NewWorld makes one below dir.
 func NewWorld(t testing.TB, dir string) *World {
 	t.Helper()
-	w := &World{dir: dir}
+	return newWorld(t, dir, "")
+}
+
+// newWorld makes one with more settings.
+func newWorld(t testing.TB, dir, more string) *World {
+	t.Helper()
+	w := &World{dir: dir, events: more == withEvents}
 	if err := w.accounts(); err != nil {
 		t.Fatal(err)
 	}
 	for i, v := range slices.Concat(variants, broken) {
-		cfg := w.configure(t, i, v)
+		cfg := w.configure(t, i, v+more)
 		if i < len(variants) {
 			w.configs = append(w.configs, cfg)
 		} else {
@@ -187,6 +194,7 @@ func (w *World) configure(t testing.TB, i int, more string) map[string]*config.C
 		}
 		byProcess[s.spec.Process] = cfg
 	}
+	byProcess[service.EventsName] = byProcess["cleanup"] // it reads nothing of its own
 	return byProcess
 }
 
@@ -206,7 +214,9 @@ type Counts struct {
 	// often that was of no use although the predecessor had ended in good order.
 	Followed, Unfollowed int
 	// How often mail was parked outside the active queue for a limit that its destination shares.
-	Parked  int
+	Parked int
+	// How many messages that left the queue were looked for in the journal of events.
+	Told    int
 	Virtual time.Duration
 }
 
@@ -236,6 +246,7 @@ func (w *World) Run(t *testing.T, p *Plan) (out Outcome) {
 		if s.drop, err = emptyDropbox(s); err != nil {
 			t.Fatal(err)
 		}
+		s.books.events = w.events
 		s.run()
 		out.Doing.Virtual = time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
 	})
@@ -273,6 +284,11 @@ func (s *site) furnish() {
 		e := &entry{site: s, name: sp.name, path: sp.path, spec: sp.spec, sock: newSocket(sp.path)}
 		s.services = append(s.services, e)
 		s.sockets[sp.path] = e.sock
+	}
+	if s.books.events {
+		e := &entry{site: s, name: service.EventsName, path: "private/" + service.EventsName, spec: eventsSpec(), sock: newSocket("private/" + service.EventsName)}
+		s.services = append(s.services, e)
+		s.sockets[e.path] = e.sock
 	}
 	for _, a := range hopAddrs {
 		s.hosts[a] = &hop{site: s, addr: a, trouble: s.plan.trouble[a], list: s.plan.moods[a], rnd: s.seed.source("hop " + a), most: map[string]int{}}

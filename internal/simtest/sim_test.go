@@ -26,7 +26,10 @@ func calm(t *testing.T) {
 	t.Cleanup(func() { runtime.GOMAXPROCS(procs); debug.SetGCPercent(percent) })
 }
 
-func room(t *testing.T) *World {
+func room(t *testing.T) *World { return NewWorld(t, place(t)) }
+
+// place is the directory of a world.
+func place(t *testing.T) string {
 	calm(t)
 	dir := t.TempDir()
 	if d, err := os.MkdirTemp("/dev/shm", "simtest"); err == nil { // nothing is written to a disk there
@@ -37,7 +40,43 @@ func room(t *testing.T) *World {
 		t.Fatal(err)
 	}
 	t.Chdir(dir)
-	return NewWorld(t, dir)
+	return dir
+}
+
+// Services tell of events, and nothing that has left the queue is without them.
+func TestEventSeeds(t *testing.T) {
+	w := NewEventWorld(t, place(t))
+	count := *many
+	if count == 0 {
+		if count = 200; testing.Short() || underRace {
+			count = 10
+		}
+	}
+	if *one >= 0 {
+		p := NewPlan(uint64(*one), w).Masked(*mask)
+		out := w.Run(t, p)
+		t.Logf("%s\n%s", p, out.Log)
+		for _, e := range out.Errors {
+			t.Error(e)
+		}
+		return
+	}
+	var sum Counts
+	failed := 0
+	for n := *first; n < *first+uint64(count) && failed < 5; n++ {
+		p := NewPlan(n, w)
+		out := w.Run(t, p)
+		sum.add(out.Doing)
+		tidy(n)
+		if len(out.Errors) > 0 {
+			failed++
+			t.Errorf("seed %d: %s\nto see it: go test ./internal/simtest -run TestEventSeeds -v -sim.seed=%d", n, strings.Join(out.Errors, "\n"), n)
+		}
+	}
+	if count >= 100 && sum.Told == 0 {
+		t.Error("no message was looked for")
+	}
+	t.Logf("%d seeds: %+v; first seed %d", count, sum, *first)
 }
 
 func TestSeeds(t *testing.T) {
