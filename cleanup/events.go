@@ -57,9 +57,9 @@ func (s *server) isUntold(id mail.QueueID) bool {
 }
 
 // tellReceived tells of a message that is on stable storage, and returns when the journal has the event. The
-// message is announced, and its client gets its 250, afterwards.
+// message is announced, and its client gets its 250, afterwards. Nobody is told of a probe.
 func (s *server) tellReceived(env *mail.Envelope) {
-	if s.opt.Events == nil {
+	if s.opt.Events == nil || env.Trace.DontDeliver() {
 		return
 	}
 	s.opt.Events.Tell(receivedEvent(env))
@@ -90,7 +90,7 @@ func tellAgain(ctx context.Context, events *event.Reporter, en engine, r *recove
 	var list []queue.Entry
 	// What has been tried was told of: the queue manager hears of a message after its event.
 	for e := range en.Entries {
-		if e.Attempts == 0 {
+		if e.Attempts == 0 && !e.Trace.DontDeliver() {
 			list = append(list, e)
 		}
 	}

@@ -5,8 +5,13 @@
 package qmgr
 
 import (
+	"context"
+	"slices"
+
 	"posthaste/internal/event"
 	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/qmgr/sched"
 )
 
@@ -25,10 +30,11 @@ func (s *Server) tellOrdered(m *message, kind event.Kind) {
 	s.opt.Events.Tell(&e)
 }
 
-// tellExpired tells of each recipient of a message whose lifetime is over. outcomes are those of the last attempts.
-func (s *Server) tellExpired(m *message, outcomes []mail.Outcome) {
+// expired makes the events of recipients whose message's lifetime is over. outcomes are those of the last attempts;
+// nil while nobody is told of events.
+func (s *Server) expired(m *message, outcomes []mail.Outcome) (list []event.Event) {
 	if s.opt.Events == nil {
-		return
+		return nil
 	}
 	env := &m.active.env
 	for i := range outcomes {
@@ -36,12 +42,34 @@ func (s *Server) tellExpired(m *message, outcomes []mail.Outcome) {
 		e := event.Event{Kind: event.Expired, Time: s.now, QueueID: string(m.id), MessageID: env.MessageID, EnvID: env.EnvID,
 			Sender: s.opt.Log.Address(env.Sender), FromMessage: true, Size: env.Size, Attempt: s.attempt(m.num) - 1,
 			DSN: o.Status.String(), Reply: o.Reason}
-		// A recipient that has not been read has had no attempt in this stay.
 		if r := m.active.rcpt(o.Rcpt); r != nil {
 			e.Recipient, e.Original = s.opt.Log.Address(r.Address), s.opt.Log.Address(r.Original)
 		}
-		s.opt.Events.Tell(&e)
+		list = append(list, e)
 	}
+	return list
+}
+
+// tellExpired tells of them, in a task. A recipient that has had no attempt in this stay may not have been read: then
+// it is read from the queue.
+func (s *Server) tellExpired(ctx context.Context, ref queue.Ref, n *proto.Notify, list []event.Event) {
+	unread := func(e event.Event) bool { return e.Recipient == "" }
+	if slices.ContainsFunc(list, unread) {
+		// What cannot be read is said of the message when the notice is made.
+		if st, err := s.opt.Open(ctx, ref, n.ID); err == nil {
+			if rcpts, err := st.Recipients(0, -1); err == nil {
+				for i := range list {
+					if k := n.Outcomes[i].Rcpt; unread(list[i]) && k < len(rcpts) {
+						list[i].Recipient, list[i].Original = s.opt.Log.Address(rcpts[k].Address), s.opt.Log.Address(rcpts[k].Original)
+					}
+				}
+			}
+		}
+	}
+	for i := range list {
+		s.opt.Events.Tell(&list[i])
+	}
+	s.opt.Events.Wait(ctx)
 }
 
 // attempt is the number of the attempt to deliver a message that is under way, or comes next.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/event"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
@@ -62,15 +63,17 @@ func (s *Server) notify(m *message, what sched.Notice, from int) {
 		}
 		n.Outcomes, next = fitting(a.success)
 	}
+	ref := m.ref
+	var over []event.Event // of recipients that have waited too long
 	if what == sched.NoticeExpired {
-		s.tellExpired(m, n.Outcomes)
+		over = s.expired(m, n.Outcomes)
 	}
 	s.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, noticeTimeout)
 		defer cancel()
 		var reply proto.NotifyReply
 		// The bounce service records what it reports.
-		s.opt.Events.Wait(ctx)
+		s.tellExpired(ctx, ref, n, over)
 		// A lost connection is not asked about again here: the notice may have
 		// been queued. The scheduler tries again later, and the service then finds
 		// out whether it was.
