@@ -148,7 +148,7 @@ func checkURL(s *Sink) error {
 	case u.Scheme == "http" && !isLoopback(u.Hostname()):
 		return errors.New("expected https:, since events would be sent in clear text")
 	case u.Scheme != "https" && u.Scheme != "http":
-		return errors.New("expected https:")
+		return errors.New("expected https")
 	}
 	return nil
 }
