@@ -50,7 +50,7 @@ func TestParseSinksWrong(t *testing.T) {
 		"file:/a, color":                                          "name=value",
 		"file:/a, secret_file=/":                                  "no setting of file",
 		"webhook:http://hooks.example.com/":                       "clear text",
-		"webhook:ftp://hooks.example.com/":                        "https:",
+		"webhook:ftp://hooks.example.com/":                        "expected https",
 		"webhook:https://u:p@hooks.example.com/":                  "no password",
 		"webhook:https://h/, secret_file=x":                       "absolute path",
 		"webhook:https://h/, timeout=1d":                          "1 to 600",
