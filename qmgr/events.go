@@ -22,6 +22,7 @@ func (s *Server) tellOrdered(m *message, kind event.Kind) {
 	if s.opt.Events == nil || m.vanished {
 		return
 	}
+	// Of mail that lies in the queue there is no more to say than its ID.
 	e := event.Event{Kind: kind, Time: s.now, QueueID: string(m.id)}
 	if m.active != nil {
 		e.Sender, e.FromMessage = s.opt.Log.Address(m.active.env.Sender), true
@@ -66,6 +67,7 @@ func (s *Server) tellExpired(ctx context.Context, ref queue.Ref, n *proto.Notify
 			}
 		}
 	}
+	// The sender is told of them behind this, so that no notice is made of what has no event.
 	for i := range list {
 		s.opt.Events.Tell(&list[i])
 	}
