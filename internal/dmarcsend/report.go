@@ -128,7 +128,7 @@ func (c *counted) record() record {
 		e.Reasons = []reason{{r.Reason, r.Comment}}
 	}
 	for _, s := range r.Signatures {
-		e.Auth.DKIM = append(e.Auth.DKIM, dkimResult{s.Domain, s.Selector, s.Result})
+		e.Auth.DKIM = append(e.Auth.DKIM, dkimResult(s))
 	}
 	if r.SPFDomain != "" {
 		s := &spfResult{Domain: r.SPFDomain, Result: r.SPFResult}

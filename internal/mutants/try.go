@@ -75,7 +75,7 @@ func goTest(ctx context.Context, root, dir, tests string, packages []string, fla
 	args := append([]string{"test", "-vet=off", "-count=1", "-failfast", "-timeout", Patience.String(), "-run", tests}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, packages...)...)
 	cmd.Dir = root
-	os.Chmod(dir, 0o755) // servers that tests start run as users of their own
+	os.Chmod(dir, 0o755)                          // servers that tests start run as users of their own
 	cmd.Env = append(os.Environ(), "TMPDIR="+dir) // what a test that is killed leaves goes, too
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
