@@ -465,6 +465,45 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// A reader that stays behind in a segment while others are begun reads on in the next one, and misses nothing.
+func TestReaderBehind(t *testing.T) {
+	t.Parallel()
+	for _, segments := range []int{2, 3, 5} {
+		j := open(t, small(vfs.NewMem(512)))
+		n := 0
+		more := func() {
+			if _, err := put(j, record(n)); err != nil {
+				t.Fatal(err)
+			}
+			n++
+		}
+		more()
+		more()
+		r := j.Reader(1)
+		if list, lost, err := r.Next(t.Context(), 1, 1<<20); len(list) != 1 || lost != 0 || err != nil {
+			t.Fatalf("%d events, %d lost, %v", len(list), lost, err)
+		}
+		for len(j.segments) < segments {
+			more()
+		}
+		more() // the last one has two
+		for next := uint64(2); next <= uint64(n); {
+			list, lost, err := r.Next(t.Context(), 3, 1<<20)
+			if err != nil || lost > 0 {
+				t.Fatalf("%d segments: %d lost at %d of %d, %v", segments, lost, next, n, err)
+			}
+			for _, e := range list {
+				if e.Seq != next {
+					t.Fatalf("%d segments: event %d is there, expected %d", segments, e.Seq, next)
+				}
+				next++
+			}
+		}
+		r.Close()
+		j.Close()
+	}
+}
+
 // No octets make the scanner panic, or read what is no record.
 func FuzzScan(f *testing.F) {
 	one, two := record(1), record(2)

@@ -22,7 +22,8 @@ type Reader struct {
 	seq  uint64 // of the next event
 	scan scanner
 	file vfs.File // of the segment that seq is in; nil: it has to be found
-	last uint64   // the number behind its last event; 0: it is written to
+	at   uint64   // the number of that segment's first event
+	last uint64   // the number behind its last event; 0: it was written to when it was opened
 }
 
 // Reader makes a reader that begins with event number seq.
@@ -146,7 +147,7 @@ func (r *Reader) open() (missed uint64, err error) {
 	if r.seq < s.first {
 		missed, r.seq = s.first-r.seq, s.first
 	}
-	r.file, r.last = f, last
+	r.file, r.at, r.last = f, s.first, last
 	r.scan = scanner{f: f, size: s.size, at: headerSize, seq: s.first}
 	for r.scan.seq < r.seq {
 		_, ok, err := r.scan.next()
@@ -161,8 +162,8 @@ func (r *Reader) open() (missed uint64, err error) {
 	return missed, nil
 }
 
-// damaged is asked where a record should be and none is. There may be one by now, or the segment may have
-// been left for another; if neither, the rest of it is damaged, and is passed over.
+// damaged is asked where a record should be and none is. There may be one by now, or the segment is full and
+// has been left for another; if neither, the rest of it is damaged, and is passed over.
 func (r *Reader) damaged(durable uint64) (missed uint64) {
 	at, seq := r.scan.at, r.scan.seq
 	r.scan.again()
@@ -170,15 +171,7 @@ func (r *Reader) damaged(durable uint64) (missed uint64) {
 		r.scan.at, r.scan.seq = at, seq
 		return 0
 	}
-	r.j.mu.Lock()
-	next := durable
-	for _, s := range r.j.segments {
-		if s.first > r.seq {
-			next = s.first
-			break
-		}
-	}
-	r.j.mu.Unlock()
+	next := r.following(durable)
 	r.Close()
 	if next > r.seq {
 		missed = next - r.seq
@@ -186,4 +179,21 @@ func (r *Reader) damaged(durable uint64) (missed uint64) {
 		r.j.o.Warn("%d events in the journal are damaged, and lost", missed)
 	}
 	return missed
+}
+
+// following is the number behind the last event of the segment that is read, if that is known: it may have been
+// removed, and open finds out what is missed then.
+func (r *Reader) following(durable uint64) uint64 {
+	r.j.mu.Lock()
+	defer r.j.mu.Unlock()
+	for i, s := range r.j.segments {
+		switch {
+		case s.first != r.at:
+		case i+1 < len(r.j.segments):
+			return r.j.segments[i+1].first
+		default:
+			return durable
+		}
+	}
+	return r.seq
 }
