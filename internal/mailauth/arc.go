@@ -130,9 +130,12 @@ func setsOf(header []byte) (sets []set, others []rfc5322.Field, err error) {
 		if i == 0 {
 			want = "none"
 		}
+		_, fields := s.sealTags["h"]
 		switch {
 		case s.seal == nil || s.signature == nil || s.results == nil:
 			return nil, nil, fmt.Errorf("set %d is not complete", i+1)
+		case fields: // RFC 8617 section 4.1.3
+			return nil, nil, fmt.Errorf("the seal of set %d has h=", i+1)
 		case s.sealTags["cv"] != want:
 			return nil, nil, fmt.Errorf("set %d says cv=%.10s", i+1, s.sealTags["cv"])
 		}
@@ -189,18 +192,62 @@ func (s *set) sealer() string { return strings.ToLower(s.sealTags["d"]) }
 // passed says whether the set's results say that the message passed DMARC as one of the author's
 // domain.
 func (s *set) passed(author string) bool {
-	_, text, ok := strings.Cut(string(Unfolded(s.results.Body())), ";")
+	text, ok := bareResults(string(Unfolded(s.results.Body())))
 	if !ok {
+		return false
+	}
+	if _, text, ok = strings.Cut(text, ";"); !ok {
 		return false
 	}
 	_, list, err := authres.Parse(strings.TrimSpace(text))
 	if err != nil {
 		return false
 	}
-	return slices.ContainsFunc(list, func(r authres.Result) bool {
-		d, ok := r.(*authres.DMARCResult)
-		return ok && d.Value == authres.ResultPass && strings.EqualFold(strings.TrimSuffix(d.From, "."), author)
-	})
+	n, passed := 0, false
+	for _, r := range list {
+		if d, ok := r.(*authres.DMARCResult); ok {
+			n++
+			passed = d.Value == authres.ResultPass && strings.EqualFold(strings.TrimSuffix(d.From, "."), author)
+		}
+	}
+	// Of several, one may be in an address that the sealer has quoted badly.
+	return passed && n == 1
+}
+
+// bareResults is the text of results without comments, and with harmless characters in place of those that are
+// quoted: an address of a stranger's choice may have "; dmarc=pass" in it. ok is false where a quotation or
+// a comment does not end.
+func bareResults(text string) (bare string, ok bool) {
+	var b strings.Builder
+	depth, quoted := 0, false
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		escaped := c == '\\' && (quoted || depth > 0) && i+1 < len(text)
+		if escaped {
+			i++
+		}
+		switch {
+		case depth > 0 && !escaped && c == '(':
+			depth++
+		case depth > 0 && !escaped && c == ')':
+			depth--
+		case depth > 0:
+		case quoted && !escaped && c == '"':
+			quoted = false
+		case quoted && (escaped || strings.IndexByte(" \t;=()", c) >= 0):
+			b.WriteByte('_')
+		case quoted:
+			b.WriteByte(c)
+		case c == '"':
+			quoted = true
+		case c == '(':
+			depth++
+			b.WriteByte(' ')
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String(), depth == 0 && !quoted
 }
 
 // verifyContent verifies the signature of a set over the message (RFC 8617 section 4.1.2).

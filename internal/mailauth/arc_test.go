@@ -10,6 +10,7 @@ import (
 
 	"posthaste/internal/resolver"
 	"posthaste/internal/resolver/fakezone"
+	"posthaste/internal/rfc5322"
 )
 
 // sealed is a message of testdata/arc, which dkimpy has sealed. The results of the second set say
@@ -80,6 +81,7 @@ func TestARC(t *testing.T) {
 		{"number 0", strings.ReplaceAll(one, "i=1;", "i=0;"), both, Fail, false, "a set with the number"},
 		{"a chain that had failed", strings.Replace(two, "cv=pass", "cv=fail", 1), both, Fail, false, "set 2 says cv=fail"},
 		{"a chain that begins with pass", strings.Replace(one, "cv=none", "cv=pass", 1), both, Fail, false, "set 1 says cv=pass"},
+		{"a seal with fields", strings.Replace(one, "cv=none", "h=from; cv=none", 1), both, Fail, false, "the seal of set 1 has h="},
 		{"the older set was changed", strings.Replace(two, "d=lists.test; s=s1; t=1795600000;\r\n b=", "d=lists.test; s=s1; t=1795600001;\r\n b=", 1), both, Fail, false, "the signature is not good"},
 		{"another author", strings.ReplaceAll(one, "header.from=author.test", "header.from=x"), both, Fail, false, "the signature is not good"},
 		{"a part of the body", strings.Replace(one, "c=relaxed/relaxed;", "c=relaxed/relaxed; l=1;", 1), both, Fail, false, "a part of the body"},
@@ -90,6 +92,38 @@ func TestARC(t *testing.T) {
 		r := arcChecker(t, tt.sealers...).checkText(t, tt.text)
 		if r.DMARC.Result != Fail || r.ARC.Result != tt.result || r.ARC.Vouched != tt.vouched || !strings.Contains(r.ARC.Reason, tt.reason) || (r.Rejected() == nil) != tt.vouched {
 			t.Errorf("%s: %+v %+v, expected %s %v %q", tt.what, r.DMARC, r.ARC, tt.result, tt.vouched, tt.reason)
+		}
+	}
+}
+
+// What a stranger has put into an address is no result of the sealer's.
+func TestARCResults(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		body   string
+		passed bool
+	}{
+		{"i=1; lists.test; spf=pass smtp.mailfrom=a@b.test; dmarc=pass (p=REJECT sp=NONE) header.from=author.test", true},
+		{"i=1; lists.test; dmarc=pass(p=REJECT) header.from=author.test; spf=pass", true},
+		{`i=1; lists.test; dmarc=pass header.from="author.test"`, true},
+		{"i=1; lists.test 1; dmarc=pass header.from=Author.test", true},
+		{"i=1; lists.test; dmarc=fail header.from=author.test", false},
+		{"i=1; lists.test; dmarc=pass header.from=evil.test", false},
+		{`i=1; lists.test; spf=pass smtp.mailfrom="x; dmarc=pass header.from=author.test; y"@evil.test`, false},
+		{`i=1; lists.test; spf=pass smtp.mailfrom="x\"; dmarc=pass header.from=author.test; y=\""@evil.test; dkim=none`, false},
+		{`i=1; lists.test; spf=pass (domain of x; dmarc=pass header.from=author.test; y is good) smtp.helo=x`, false},
+		{`i=1; lists.test; spf=pass (a (nested); dmarc=pass header.from=author.test; \) y) smtp.helo=x`, false},
+		{"i=1; lists.test; spf=pass smtp.mailfrom=x; dmarc=pass header.from=author.test; y@evil.test; dmarc=fail header.from=author.test", false},
+		{"i=1; lists.test; dmarc=fail header.from=author.test; spf=pass smtp.mailfrom=x; dmarc=pass header.from=author.test", false},
+		{`i=1; lists.test; dmarc=pass header.from=author.test; x="`, false},
+		{`i=1; lists.test; dmarc=pass header.from=author.test; x=1 (`, false},
+	} {
+		f, ok := rfc5322.ParseField([]byte("ARC-Authentication-Results: " + tt.body + "\r\n"))
+		if !ok {
+			t.Fatal(tt.body)
+		}
+		if s := (&set{results: &f}); s.passed("author.test") != tt.passed {
+			t.Errorf("%s: %v", tt.body, !tt.passed)
 		}
 	}
 }
