@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -355,7 +354,7 @@ func (l *Log) send(ctx context.Context, r *report, now time.Time) error {
 		if err == nil && to != "" && !sent[to] {
 			if err = l.sendTo(ctx, r, to, now); err == nil {
 				sent[to] = true
-				l.opt.Sent(r.id(l.opt.Hostname), dayreport.Printable(to))
+				l.opt.Sent(r.id(l.opt.Hostname), dayreport.Printable("mailto:"+to))
 			}
 		}
 		if err != nil {
@@ -371,15 +370,7 @@ func (l *Log) send(ctx context.Context, r *report, now time.Time) error {
 	return nil
 }
 
-func (l *Log) sendTo(ctx context.Context, r *report, uri string, now time.Time) error {
-	u, err := url.Parse(uri)
-	if err != nil {
-		return err
-	}
-	to, err := dayreport.Mailto(u)
-	if err != nil {
-		return err
-	}
+func (l *Log) sendTo(ctx context.Context, r *report, to string, now time.Time) error {
 	msg, err := l.message(r, to, now)
 	if err != nil {
 		return err

@@ -2,9 +2,12 @@ package mailauth
 
 import (
 	"context"
+	"net/url"
 	"strings"
+	"unicode"
 
 	"posthaste/internal/resolver"
+	"posthaste/internal/rfc5322"
 )
 
 // Policy finds the DMARC record that counts for a domain, which is in lower case: its own, or
@@ -53,17 +56,17 @@ func (c *Checker) Allows(ctx context.Context, domain, other string) (bool, error
 	return uri != "", err
 }
 
-// ReportsTo is where aggregate reports on a domain go that its record sends to a mailto: URI: there,
-// if the domain of the address takes them (see Allows), or to an address at the same domain which
+// ReportsTo is the address that aggregate reports on a domain go to which its record sends to a mailto: URI: that
+// in the URI, if the domain of the address takes them (see Allows), or another at the same domain which
 // that domain's record for such reports names in place of it (RFC 9990 section 4). It is empty if
 // reports are not wanted there. The error says that the DNS did not answer.
 func (c *Checker) ReportsTo(ctx context.Context, domain, uri string) (string, error) {
-	other := uriDomain(uri)
+	address, other := reportAddress(uri)
 	if !resolver.ValidHostname(other) {
 		return "", nil
 	}
 	if c.organization(ctx, domain) == c.organization(ctx, other) {
-		return uri, nil
+		return address, nil
 	}
 	a, err := c.dns.TXT(ctx, domain+"._report._dmarc."+other)
 	if resolver.NotFound(err) {
@@ -77,17 +80,35 @@ func (c *Checker) ReportsTo(ctx context.Context, domain, uri string) (string, er
 		if !ok {
 			continue
 		}
-		for _, instead := range p.Reports {
-			if uriDomain(instead) == other {
+		for _, uri := range p.Reports {
+			if instead, there := reportAddress(uri); there == other {
 				return instead, nil
 			}
 		}
-		return uri, nil
+		return address, nil
 	}
 	return "", nil
 }
 
-// uriDomain is the domain of a mailto: URI, in lower case.
-func uriDomain(uri string) string {
-	return strings.ToLower(uri[strings.LastIndexByte(uri, '@')+1:])
+// reportAddress is the address of a mailto: URI, in internal form, and its domain in lower case. Both are empty
+// where there is no address, or more than one: who is asked whether reports are wanted must be
+// who gets them, whatever else a stranger has written into the URI.
+func reportAddress(uri string) (address, domain string) {
+	u, err := url.Parse(uri)
+	if err != nil || !strings.EqualFold(u.Scheme, "mailto") {
+		return "", ""
+	}
+	text, err := url.PathUnescape(u.Opaque)
+	if err != nil || strings.ContainsFunc(text, unicode.IsControl) {
+		return "", ""
+	}
+	list := rfc5322.AppendAddresses(nil, text, 0)
+	if len(list) != 1 {
+		return "", ""
+	}
+	_, domain, ok := rfc5322.Split(list[0].Addr)
+	if !ok {
+		return "", ""
+	}
+	return list[0].Addr, strings.ToLower(domain)
 }

@@ -98,8 +98,13 @@ bank.test._report._dmarc.evil.test. 60 IN TXT "v=spf1 -all"
 		uri, want string
 		err       bool
 	}{
-		{"mailto:d@bank.test", "mailto:d@bank.test", false}, {"mailto:d@sub.Bank.test", "mailto:d@sub.Bank.test", false}, {"mailto:a@reports.test", "mailto:a@reports.test", false},
-		{"mailto:a@moved.test", "mailto:y@Moved.test", false}, {"mailto:a@evil.test", "", false}, {"mailto:a@none.test", "", false}, {"mailto:a@slow.test", "", true}, {"mailto:a@not a name", "", false},
+		{"mailto:d@bank.test", "d@bank.test", false}, {"mailto:d@sub.Bank.test", "d@sub.Bank.test", false}, {"mailto:a@reports.test", "a@reports.test", false},
+		{"MAILTO:d%2Be@bank.test", "d+e@bank.test", false}, {"mailto:a@moved.test", "y@Moved.test", false}, {"mailto:a@evil.test", "", false}, {"mailto:a@none.test", "", false}, {"mailto:a@slow.test", "", true}, {"mailto:a@not a name", "", false},
+		// Who is asked is who would get them.
+		{"mailto:victim@none.test?cc=a@bank.test", "", false}, {"mailto:victim@none.test#@bank.test", "", false}, {"mailto:victim%40none.test%20(@bank.test", "", false},
+		{"mailto:victim@none.test%20@bank.test", "victim@none.test@bank.test", false}, // a local part with an @
+		{"mailto:%3Cvictim@none.test%3E@bank.test", "", false}, {"mailto:victim%40none.test%00@bank.test", "", false},
+		{"mailto://victim@none.test/@bank.test", "", false}, {"https://x@bank.test", "", false}, {"x@bank.test", "", false},
 	} {
 		if got, err := c.ReportsTo(t.Context(), "bank.test", tt.uri); got != tt.want || (err != nil) != tt.err {
 			t.Errorf("%s: %q %v, expected %q", tt.uri, got, err, tt.want)
