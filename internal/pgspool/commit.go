@@ -136,6 +136,12 @@ func (e *engine) withhold(list []*request) (rest []*request) {
 func (e *engine) write(ctx context.Context, list []*request) error {
 	g := &e.g
 	g.begin(e)
+	// First, since it needs nothing of the database, and so succeeds whatever becomes of the transaction.
+	for _, r := range list {
+		if r.adopt != nil {
+			e.takeIn(r.adopt)
+		}
+	}
 	if err := e.loadRests(ctx, list); err != nil {
 		return err
 	}
@@ -144,8 +150,7 @@ func (e *engine) write(ctx context.Context, list []*request) error {
 		switch {
 		case r.upkeep != nil:
 			r.err = g.upkeep(ctx, r.upkeep)
-		case r.adopt != nil:
-			e.takeIn(r.adopt) // nothing is written: it has been read
+		case r.adopt != nil: // nothing is written: it has been read
 		default:
 			r.err = g.put(ctx, r.b)
 		}
@@ -185,9 +190,12 @@ func (e *engine) refused(list []*request, err error) time.Duration {
 	}
 	var wait []*request
 	for _, r := range list {
-		if r.b == nil || r.b.adds > 0 {
+		switch {
+		case r.adopt != nil:
+			r.finish(nil) // it has been taken in, and the queue manager must hear of it
+		case r.b == nil || r.b.adds > 0:
 			r.finish(err)
-		} else {
+		default:
 			wait = append(wait, r)
 		}
 	}

@@ -394,6 +394,10 @@ func (e *engine) Close() error {
 	}
 	signal(e.wake)
 	e.ended.Wait()
+	// Those who wait for a lease that nobody renews any more.
+	for _, r := range e.lease.takeDeferred() {
+		r.finish(queue.ErrClosed)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
 	e.conn.Close(ctx) // all that it has done is committed

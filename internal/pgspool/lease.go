@@ -99,12 +99,14 @@ func (e *engine) renew(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		began := time.Now()
-		attempt, cancel := context.WithTimeout(ctx, renewTime)
+		// Of the servers in the URL the first may be dead, and say nothing for connectTime: the time for the
+		// attempt begins when another has let us in.
 		var err error
 		if conn == nil || conn.IsClosed() {
-			conn, err = e.store.connect(attempt)
+			conn, err = e.store.connect(ctx)
 		}
+		began := time.Now()
+		attempt, cancel := context.WithTimeout(ctx, renewTime)
 		if err == nil {
 			err = e.store.renewLeases(attempt, conn, e.held())
 		}

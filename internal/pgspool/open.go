@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,15 +24,17 @@ func (s *Store) Open(ctx context.Context, o storage.Options) (storage.Engine, er
 	}
 	e, err := s.open(ctx, conn, o)
 	if err != nil {
+		lost := conn.IsClosed()
 		conn.Close(context.Background())
-		return nil, openError(err)
+		return nil, openError(err, lost)
 	}
 	return e, nil
 }
 
-// openError sorts what can go wrong. What the database says may pass, save what our own tables lack.
-func openError(err error) error {
-	if sqlState(err) == "" && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+// openError sorts what can go wrong. What the database says may pass, save what our own tables lack, and so does
+// it that the connection is lost.
+func openError(err error, lost bool) error {
+	if sqlState(err) == "" && !lost && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		return err
 	}
 	return fmt.Errorf("%w: %w", queue.ErrBroken, clean(err))
@@ -71,17 +74,28 @@ func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*e
 	e.stop = stop
 	// Reading may take longer than the lease.
 	e.ended.Go(func() { e.renew(renewing) })
-	if e.idx, e.found, err = s.recover(ctx, conn, shards, o.Warn); err != nil {
+	idx, found, err := s.recover(ctx, conn, shards, o.Warn)
+	if err != nil {
 		stop()
-		e.ended.Wait()
+		e.abandon(err)
 		return nil, err
 	}
+	e.mu.Lock() // the renewer looks at it
+	e.idx, e.found = idx, found
+	e.mu.Unlock()
 	e.own(shards)
 	e.ended.Go(func() {
 		e.commit()
 		stop()
 	})
 	return e, nil
+}
+
+// abandon ends an engine that has no committer. Shards that the renewer has had read meanwhile are waiting for it.
+func (e *engine) abandon(err error) {
+	e.fail(err)
+	e.giveUp(nil, err)
+	e.ended.Wait()
 }
 
 // warnUnsafe tells of settings of the server with which what it has acknowledged may be lost. The engine cannot
@@ -197,12 +211,19 @@ func (s *Store) noteDoubt(ctx context.Context, conn *pgx.Conn, idx *index, shard
 			for _, h := range handed {
 				for _, i := range h.rcpts {
 					b.Queue(`INSERT INTO doubtful VALUES ($1, $2, $3, $4, clock_timestamp(), $5, $6, $7, nullif($8, '')) ON CONFLICT DO NOTHING`,
-						string(l.id()), int(i), h.nexthop, fromMicros(h.at), int(t.id), t.epoch, s.node, t.from)
+						string(l.id()), int(i), plainText(h.nexthop), fromMicros(h.at), int(t.id), t.epoch, s.node, t.from)
 				}
 			}
 		}
 		return conn.SendBatch(ctx, &b).Close()
 	})
+}
+
+// plainText is text for a column of type text, whatever the encoding of the database: an octet that it refuses
+// would keep the queue from being opened. What is not printable ASCII is written as in Go.
+func plainText(s string) string {
+	q := strconv.QuoteToASCII(s)
+	return q[1 : len(q)-1]
 }
 
 // A replay reads the records of shards into the index.

@@ -1,0 +1,120 @@
+package pgspool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"posthaste/internal/queue"
+	"posthaste/internal/testwait"
+)
+
+// A server that is dead, and does not even refuse connections, does not keep the lease from being renewed with
+// the one that has taken its place.
+func TestFirstServerSilent(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	dead, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dead.Close()
+	st := d.store("a")
+	a, err := parseURL(fmt.Sprintf("postgres://mail@%s,127.0.0.1:%d/mail", dead.Addr(), st.config.Port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Password, a.RuntimeParams = st.config.Password, st.config.RuntimeParams
+	st.config = a
+	e := st.mustOpen(t)
+	renewed := func() time.Time {
+		e.lease.mu.Lock()
+		defer e.lease.mu.Unlock()
+		return e.lease.renewed
+	}
+	first := renewed()
+	testwait.Until(t, "the lease is renewed", func() bool { return renewed().After(first) })
+}
+
+// A connection that is lost while the queue is opened is no fault of the configuration.
+func TestLostWhileOpened(t *testing.T) {
+	t.Parallel()
+	st := newDatabase(t, newServer(t), 1).store("a")
+	st.config.AfterConnect = func(_ context.Context, c *pgconn.PgConn) error { return c.Conn().Close() }
+	if _, err := st.testOpen(t); !errors.Is(err, queue.ErrBroken) {
+		t.Error(err)
+	}
+}
+
+// What an agent says of where it delivers to does not keep the queue from being opened, whatever octets are in it.
+func TestNexthopOfAnyOctets(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	a := d.store("a").mustOpen(t)
+	id, err := put(t, a, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := a.NewBatch()
+	b.Apart()
+	b.Handed(id, []int{0}, "b\xfccher\x00.test")
+	if err := a.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	a.Close()
+	if _, err := d.store("a").testOpen(t); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	if err := d.store("look").EachDoubt(t.Context(), func(x *Doubt) error { got = append(got, x.Nexthop); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 1 || got[0] != `b\xfccher\x00.test` {
+		t.Errorf("%q", got)
+	}
+}
+
+// An engine that cannot be opened does not wait for those who wait for it.
+func TestAbandon(t *testing.T) {
+	t.Parallel()
+	e := &engine{lease: &lease{}, wake: make(chan struct{}, 1), broken: make(chan struct{})}
+	got := make(chan error, 1)
+	e.ended.Go(func() {
+		r := &request{adopt: &adoption{}, ch: make(chan error, 1)}
+		err := e.enqueue(r, true)
+		if err == nil {
+			err = <-r.ch
+		}
+		got <- err
+	})
+	lost := fmt.Errorf("%w: lost", queue.ErrBroken)
+	e.abandon(lost)
+	if err := <-got; !errors.Is(err, queue.ErrBroken) {
+		t.Error(err)
+	}
+}
+
+// Shards that have been taken in stay so when the transaction is refused, and whoever brought them hears of it.
+func TestAdoptedWhileFull(t *testing.T) {
+	t.Parallel()
+	adopted := &request{adopt: &adoption{}, ch: make(chan error, 1)}
+	added := &request{b: &batch{adds: 1}, ch: make(chan error, 1)}
+	result := &request{b: &batch{}, ch: make(chan error, 1)}
+	e := &engine{}
+	e.opt.Warn = t.Logf
+	e.refused([]*request{adopted, added, result}, fmt.Errorf("%w: %w", errRefused, queue.ErrFull))
+	if err := <-adopted.ch; err != nil {
+		t.Errorf("shards: %v", err)
+	}
+	if err := <-added.ch; !errors.Is(err, queue.ErrFull) {
+		t.Errorf("new mail: %v", err)
+	}
+	if len(e.queue.list) != 1 || e.queue.list[0] != result {
+		t.Errorf("%d wait", len(e.queue.list))
+	}
+}
