@@ -24,6 +24,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"posthaste/internal/event"
 	"posthaste/internal/eventjournal"
@@ -256,6 +257,40 @@ func TestRetryAfter(t *testing.T) {
 		if got := retryAfter(value, now); got != want {
 			t.Errorf("%q: %v", value, got)
 		}
+	}
+}
+
+// A broker that takes events and does not answer is left when nobody waits any more, and used again later.
+func TestKafkaSilent(t *testing.T) {
+	t.Parallel()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "mail"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	k, err := newTopic(sink(t, "kafka:"+cluster.ListenAddrs()[0]+"/mail"), "1.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { k.close() }()
+	ctx, cancel := context.WithCancel(t.Context())
+	asked, silent := make(chan struct{}), make(chan struct{})
+	ask := sync.OnceFunc(func() { close(asked) })
+	cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		ask()
+		cluster.SleepControl(func() { <-silent })
+		return nil, nil, false
+	})
+	sent := make(chan error, 1)
+	go func() { sent <- k.send(ctx, entries(3)) }()
+	<-asked
+	cancel()
+	if err := <-sent; err == nil {
+		t.Error("events are sent that no broker has confirmed")
+	}
+	close(silent)
+	if err := k.send(t.Context(), entries(3)); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -22,7 +22,10 @@ import (
 const produceTime = 30 * time.Second
 
 // A topic produces records for a topic of Kafka.
-type topic struct{ client *kgo.Client }
+type topic struct {
+	opts   []kgo.Opt
+	client *kgo.Client
+}
 
 // newTopic makes the producer. It connects when there is something to send.
 func newTopic(s *event.Sink, version string) (*topic, error) {
@@ -52,7 +55,7 @@ func newTopic(s *event.Sink, version string) (*topic, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &topic{client}, nil
+	return &topic{opts, client}, nil
 }
 
 // kafkaVersion is the version as Kafka takes it: letters, digits, hyphens and dots.
@@ -97,7 +100,7 @@ func (t *topic) send(ctx context.Context, list []eventjournal.Entry) error {
 			records[i].Key = []byte(e.Key)
 		}
 	}
-	err := t.client.ProduceSync(ctx, records...).FirstErr()
+	err := t.produce(ctx, records)
 	switch {
 	case err == nil:
 		return nil
@@ -106,6 +109,28 @@ func (t *topic) send(ctx context.Context, list []eventjournal.Entry) error {
 	case ctx.Err() != nil || errors.Is(err, kgo.ErrRecordTimeout):
 		return fmt.Errorf("the brokers have not taken the events within %v: %w", produceTime, err)
 	}
+	return err
+}
+
+// produce produces records, and returns soon after ctx has ended. A client that is idempotent does not give
+// up what a broker may have taken: it waits until one answers, however long that is. So it is closed then, which
+// ends all that it has under way, and another takes its place. Records may be there twice.
+func (t *topic) produce(ctx context.Context, records []*kgo.Record) error {
+	client, closed := t.client, make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		client.Close()
+		close(closed)
+	})
+	err := client.ProduceSync(ctx, records...).FirstErr()
+	if stop() {
+		return err
+	}
+	<-closed
+	fresh, again := kgo.NewClient(t.opts...)
+	if again != nil { // the same options were good before
+		return errors.Join(err, again)
+	}
+	t.client = fresh
 	return err
 }
 
