@@ -300,11 +300,18 @@ func (c *courier) retry() {
 	}
 }
 
-// resend sends the dead letters again. Those that are refused again stay dead. n is how many were taken.
-func (c *courier) resend() (n uint64, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), resendTime)
+// resend sends the dead letters again, until ctx ends at most: the journal's next process waits for this one. Those
+// that are refused again stay dead. n is how many were taken.
+func (c *courier) resend(ctx context.Context) (n uint64, err error) {
+	turn, cancel := context.WithTimeout(ctx, resendTime)
 	defer cancel()
-	return c.dead.resend(func(e *eventjournal.Entry) error { return c.send(ctx, []eventjournal.Entry{*e}) })
+	return c.dead.resend(func(e *eventjournal.Entry) error {
+		err := c.send(turn, []eventjournal.Entry{*e})
+		if err != nil && ctx.Err() != nil {
+			return errors.New("the events service ends; the others stay")
+		}
+		return err
+	})
 }
 
 // status is the state of the sink.

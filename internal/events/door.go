@@ -1,6 +1,7 @@
 package events
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,8 +19,8 @@ func (c *counter) add(n int)   { c.n.Add(uint64(n)) }
 func (c *counter) get() uint64 { return c.n.Load() }
 
 // handle is the service's ipc.Handler. Events are queued for the journal in the order in which they come over a
-// connection.
-func (s *server) handle(c *ipc.Conn, r *ipc.Request) {
+// connection. ctx ends when the service is to.
+func (s *server) handle(ctx context.Context, c *ipc.Conn, r *ipc.Request) {
 	switch r.Kind {
 	case proto.KindEvents:
 		s.take(c, r)
@@ -31,7 +32,7 @@ func (s *server) handle(c *ipc.Conn, r *ipc.Request) {
 			r.Fail("%v", err)
 			return
 		}
-		s.wg.Go(func() { s.order(&q, r) }) // it may take time
+		s.wg.Go(func() { s.order(ctx, &q, r) }) // it may take time
 	default:
 		r.Fail("events: unknown request %d", r.Kind)
 	}
@@ -75,7 +76,7 @@ func (s *server) status() *proto.EventStatusReply {
 }
 
 // order carries out what an operator wants of a sink.
-func (s *server) order(q *proto.EventOrder, r *ipc.Request) {
+func (s *server) order(ctx context.Context, q *proto.EventOrder, r *ipc.Request) {
 	i := slices.IndexFunc(s.couriers, func(c *courier) bool { return c.sink.Name == q.Sink })
 	if i < 0 {
 		r.Fail("there is no sink of the name %s", q.Sink)
@@ -97,7 +98,7 @@ func (s *server) order(q *proto.EventOrder, r *ipc.Request) {
 	case proto.EventRetry:
 		c.retry()
 	case proto.EventResend:
-		n, err = c.resend()
+		n, err = c.resend(ctx)
 	default:
 		err = fmt.Errorf("events: unknown order %d", q.Verb)
 	}

@@ -559,18 +559,42 @@ func TestDeadLetters(t *testing.T) {
 			}
 		}
 		s.set(func() { delete(bad, 2) })
-		if n, err := s.courier.resend(); n != 1 || err != nil {
+		if n, err := s.courier.resend(t.Context()); n != 1 || err != nil {
 			t.Errorf("sent again: %d, %v", n, err)
 		}
 		if st := s.courier.status(); st.Dead != 1 {
 			t.Errorf("%+v", st)
 		}
 		s.set(func() { delete(bad, 4) })
-		if n, err := s.courier.resend(); n != 1 || err != nil {
+		if n, err := s.courier.resend(t.Context()); n != 1 || err != nil {
 			t.Errorf("sent again: %d, %v", n, err)
 		}
 		if _, err := os.Stat(deadPath(s.dir, "crm")); err == nil {
 			t.Error("the empty file stays")
+		}
+		s.stop()
+	})
+}
+
+// What is sent again does not keep the service from ending.
+func TestResendEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, "file:/x, name=crm", func([]eventjournal.Entry) error { return &refusal{"400"} })
+		s.put("delivered", 3)
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		s.set(func() {
+			s.carrier.play = func([]eventjournal.Entry) error {
+				cancel()
+				return ctx.Err()
+			}
+		})
+		if n, err := s.courier.resend(ctx); n != 0 || err == nil || !strings.Contains(err.Error(), "service ends") {
+			t.Errorf("%d were sent, %v", n, err)
+		}
+		if st := s.courier.status(); st.Dead != 3 {
+			t.Errorf("%+v", st)
 		}
 		s.stop()
 	})

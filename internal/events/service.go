@@ -156,7 +156,7 @@ func (s *server) serve(ctx context.Context) error {
 		wg.Go(func() { c.run(sending) })
 	}
 	wg.Go(func() { s.keep(sending) })
-	err := s.env.ServeIPC(ctx, &ipc.Server{Handler: s.handle, OnTrigger: func([]byte) {}}, drainTime)
+	err := s.env.ServeIPC(ctx, &ipc.Server{Handler: func(c *ipc.Conn, r *ipc.Request) { s.handle(ctx, c, r) }, OnTrigger: func([]byte) {}}, drainTime)
 	s.wg.Wait()
 	stop()
 	wg.Wait()
