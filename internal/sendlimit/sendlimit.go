@@ -9,7 +9,8 @@
 // "posthaste account unlock". The postmaster gets one notice about it (error_notice_recipient, if
 // notify_classes has the class resource). "posthaste account usage" shows what counts.
 //
-// Login names are compared without regard to letter case. Mail that users hand to sendmail(1) is
+// Login names are compared without regard to letter case. One without a domain is the same account as
+// one with that of smtpd_sasl_local_domain, by which it may log in as well; tables are asked for both. Mail that users hand to sendmail(1) is
 // not limited: it comes from no account.
 //
 // # Durability
@@ -26,7 +27,7 @@
 // # Parameters
 //
 // account_limit_lock, account_recipient_limit, account_recipient_limit_maps, data_directory,
-// error_notice_recipient, notify_classes.
+// error_notice_recipient, notify_classes, smtpd_sasl_local_domain.
 //
 // # Diagnostics
 //
@@ -122,8 +123,9 @@ func readLedger(dir *statedir.Dir) (*ledger, error) {
 
 // limits are the limits of accounts. Its methods may be called concurrently.
 type limits struct {
-	all  []rate.Rate
-	maps *table.Maps
+	all   []rate.Rate
+	maps  *table.Maps
+	realm string // "@" and smtpd_sasl_local_domain, in lower case; empty: it is not set
 }
 
 // readLimits reads them.
@@ -132,12 +134,27 @@ func readLimits(cfg *config.Config, o table.Options) (*limits, error) {
 	if err != nil {
 		return nil, fmt.Errorf("account_recipient_limit: %w", err)
 	}
-	return &limits{all, table.OpenMaps("account_recipient_limit_maps", cfg.List("account_recipient_limit_maps"), o)}, nil
+	realm := strings.ToLower(cfg.String("smtpd_sasl_local_domain"))
+	if realm != "" {
+		realm = "@" + realm
+	}
+	return &limits{all, table.OpenMaps("account_recipient_limit_maps", cfg.List("account_recipient_limit_maps"), o), realm}, nil
+}
+
+// account is the name by which an account counts, however its user has logged in.
+func (l *limits) account(name string) string {
+	if name = strings.ToLower(name); name != "" && !strings.Contains(name, "@") {
+		name += l.realm
+	}
+	return name
 }
 
 // of are the limits of an account. An error is that of a table.
 func (l *limits) of(ctx context.Context, name string) ([]rate.Rate, error) {
 	value, found, err := l.maps.Lookup(ctx, name, false)
+	if bare, local := strings.CutSuffix(name, l.realm); err == nil && !found && local && bare != name {
+		value, found, err = l.maps.Lookup(ctx, bare, false)
+	}
 	if err != nil || !found {
 		return l.all, err
 	}
@@ -210,7 +227,7 @@ func (s *server) of(name string) ([]rate.Rate, error) {
 
 // spend counts recipients.
 func (s *server) spend(q *proto.Spend) (*proto.SpendReply, error) {
-	name := strings.ToLower(q.Account)
+	name := s.limits.account(q.Account)
 	list, err := s.of(name)
 	if err != nil {
 		return nil, err
@@ -250,7 +267,7 @@ func (s *server) exceeded(name, client string, o outcome) {
 // usage says what accounts have sent, and unlocks one.
 func (s *server) usage(q *proto.Usage) (*proto.UsageReply, error) {
 	reply := new(proto.UsageReply)
-	name := strings.ToLower(q.Account)
+	name := s.limits.account(q.Account)
 	names := []string{name}
 	if name == "" {
 		s.mu.Lock()

@@ -255,6 +255,33 @@ func TestService(t *testing.T) {
 	}
 }
 
+// An account has its limit once, also where its user may log in with the domain and without it.
+func TestRealm(t *testing.T) {
+	t.Parallel()
+	w := start(t, filepath.Join(t.TempDir(), "state"), "smtpd_sasl_local_domain = Example.org\naccount_recipient_limit = 3/d\n"+
+		"account_recipient_limit_maps = inline:{ {big=5/d}, {full@example.org=4/d} }\n")
+	for account, limit := range map[string]uint64{"ann": 3, "big": 5, "full": 4, "eve@example.net": 3} {
+		other := account + "@EXAMPLE.org"
+		if strings.Contains(account, "@") {
+			other = account
+		}
+		if r, err := w.Spend(t.Context(), &proto.Spend{Account: account, Count: limit - 1, Client: "c"}); err != nil || r.Refused {
+			t.Errorf("%s: %+v, %v", account, r, err)
+		}
+		if r, err := w.Spend(t.Context(), &proto.Spend{Account: other, Count: 1, Client: "c"}); err != nil || r.Refused {
+			t.Errorf("%s: %+v, %v", other, r, err)
+		}
+		for _, name := range []string{account, other} {
+			if r, err := w.Spend(t.Context(), &proto.Spend{Account: name, Count: 1, Client: "c"}); err != nil || !r.Refused {
+				t.Errorf("%s has more than its limit: %+v, %v", name, r, err)
+			}
+			if u, err := w.Usage(t.Context(), &proto.Usage{Account: name}); err != nil || len(u.Accounts) != 1 || u.Accounts[0].Limits[0].Used != int64(limit) {
+				t.Errorf("%s: %+v, %v", name, u, err)
+			}
+		}
+	}
+}
+
 // A file that cannot be read is an error: whoever has used up a limit would have another.
 func TestDamaged(t *testing.T) {
 	t.Parallel()
