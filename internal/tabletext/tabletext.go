@@ -179,15 +179,21 @@ func (t File) Exists() bool {
 }
 
 // Ours refuses a table in a directory that somebody else controls, who could lead elsewhere what
-// root writes there.
+// root writes there, or read it. Where the text is a symbolic link, that holds for what it leads to as well.
 func (t File) Ours() error {
-	dir, who, err := rights.OpenDirectory(filepath.Dir(t.Path))
-	if err != nil {
-		return err
+	paths := []string{t.Path}
+	if target, err := filepath.EvalSymlinks(t.Path); err == nil && target != t.Path {
+		paths = append(paths, target)
 	}
-	defer dir.Close()
-	if !who.IsOwn() {
-		return fmt.Errorf("%s is not changed: its directory is not root's", t.Path)
+	for _, path := range paths {
+		dir, who, err := rights.OpenDirectory(filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		dir.Close()
+		if !who.IsOwn() {
+			return fmt.Errorf("%s is not changed: the directory of %s is not root's", t.Path, path)
+		}
 	}
 	return nil
 }

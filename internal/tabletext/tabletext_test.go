@@ -1,6 +1,7 @@
 package tabletext
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -35,6 +36,30 @@ func TestRemoveEntry(t *testing.T) {
 	} {
 		if got, found := removeEntry(tt.text, "a.test"); got != tt.want || found != tt.found {
 			t.Errorf("%q: %q %v, expected %q", tt.text, got, found, tt.want)
+		}
+	}
+}
+
+// What root writes is not for who controls the directory that it is written in.
+func TestOurs(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root may give a directory away")
+	}
+	dir := t.TempDir()
+	ours, theirs := filepath.Join(dir, "ours"), filepath.Join(dir, "theirs")
+	for _, d := range []string{ours, theirs} {
+		if err := errors.Join(os.Mkdir(d, 0o755), os.WriteFile(filepath.Join(d, "users"), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := errors.Join(os.Chown(theirs, 65534, 65534), os.Symlink("../theirs/users", filepath.Join(ours, "away")), os.Symlink("users", filepath.Join(ours, "here")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{"ours/users": true, "ours/new": true, "ours/here": true, "theirs/users": false, "theirs/new": false, "ours/away": false} {
+		if err := (File{Path: filepath.Join(dir, path)}).Ours(); (err == nil) != want {
+			t.Errorf("%s: %v", path, err)
 		}
 	}
 }
