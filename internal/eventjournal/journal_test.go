@@ -504,6 +504,39 @@ func TestReaderBehind(t *testing.T) {
 	}
 }
 
+// A reader that cannot read on gives what it has read, and after the error what follows.
+func TestReadError(t *testing.T) {
+	t.Parallel()
+	bad := ""
+	disk := &vfs.Faulty{FS: vfs.NewMem(512), Hook: func(op vfs.Op) error {
+		if op.Kind == vfs.OpOpen && op.Name == bad {
+			return syscall.EIO
+		}
+		return nil
+	}}
+	j := open(t, small(disk))
+	defer j.Close()
+	for n := 0; len(j.segments) < 3; n++ {
+		if _, err := put(j, record(n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bad = j.segments[1].name("events")
+	r := j.Reader(1)
+	defer r.Close()
+	list, lost, err := r.Next(t.Context(), 1000, 1<<20)
+	if uint64(len(list)) != j.segments[1].first-1 || lost != 0 || err != nil {
+		t.Fatalf("%d events, %d lost, %v", len(list), lost, err)
+	}
+	if list, lost, err := r.Next(t.Context(), 1000, 1<<20); len(list) != 0 || lost != 0 || !errors.Is(err, syscall.EIO) {
+		t.Fatalf("%d events, %d lost, %v", len(list), lost, err)
+	}
+	bad = ""
+	if list, lost, err := r.Next(t.Context(), 1, 1<<20); len(list) != 1 || list[0].Seq != j.segments[1].first || lost != 0 || err != nil {
+		t.Fatalf("%v, %d lost, %v", list, lost, err)
+	}
+}
+
 // No octets make the scanner panic, or read what is no record.
 func FuzzScan(f *testing.F) {
 	one, two := record(1), record(2)

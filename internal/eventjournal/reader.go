@@ -42,7 +42,8 @@ func (r *Reader) Position() uint64 { return r.seq }
 
 // Next waits until there is an event at the position, and gives it with those that follow: at most n, and
 // with the first one at most so many octets of JSON. lost is how many were passed over because the journal does
-// not have them any more. The error is that of ctx, ErrClosed, or one of reading.
+// not have them any more. The error is that of ctx, ErrClosed, or one of reading: then there is no event, and the
+// position is where it was but for those that are lost.
 func (r *Reader) Next(ctx context.Context, n, octets int) (list []Entry, lost uint64, err error) {
 	for {
 		r.j.mu.Lock()
@@ -55,8 +56,11 @@ func (r *Reader) Next(ctx context.Context, n, octets int) (list []Entry, lost ui
 			var missed uint64
 			list, missed, err = r.read(durable, n, octets)
 			lost += missed
-			if len(list) > 0 || err != nil {
-				return list, lost, err
+			if len(list) > 0 { // an error comes again, behind them
+				return list, lost, nil
+			}
+			if err != nil {
+				return nil, lost, err
 			}
 			if missed > 0 {
 				continue

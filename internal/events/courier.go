@@ -98,9 +98,9 @@ func (c *courier) run(ctx context.Context) {
 			c.moved(from, 0)
 		}
 		list, lost, err := r.Next(turn, c.sink.Batch, batchOctets)
+		c.missed(lost)
 		switch {
 		case err == nil:
-			c.missed(lost)
 			// Else it was interrupted: the service ends, or others are wanted.
 			if wanted := c.choose(list); c.deliver(turn, wanted) {
 				c.moved(r.Position(), len(wanted))
