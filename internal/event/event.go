@@ -32,6 +32,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"posthaste/internal/proto"
 )
 
 // A Kind is what has become of a message.
@@ -87,7 +89,8 @@ type Event struct {
 
 	// Of one recipient. Original is the address as it was before aliases and rewriting.
 	Recipient, Original string
-	// Recipients are all of a message that was received, or the first hundred; Count is how many there are.
+	// Recipients are all of a message that was received, or the first hundred, or fewer where these are too
+	// large for an event; Count is how many there are.
 	Recipients []string
 	Count      int
 
@@ -193,7 +196,13 @@ func (e *Event) JSON(host string) []byte {
 	if !e.Until.IsZero() {
 		f.Until = e.Until.UTC().Format(time.RFC3339)
 	}
-	return identified(&f)
+	line := identified(&f)
+	// Of addresses whose characters take six each in JSON fewer fit. The event must not be lost for them.
+	for len(line) > proto.MaxEvent && len(f.Recipients) > 0 {
+		f.Recipients = f.Recipients[:len(f.Recipients)/2]
+		line = identified(&f)
+	}
+	return line
 }
 
 // identified gives the object with its version and its identifier.

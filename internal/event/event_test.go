@@ -13,6 +13,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the golden lines anew")
@@ -126,6 +127,23 @@ func TestDocument(t *testing.T) {
 		if !strings.Contains(doc, "`"+name+"`") {
 			t.Errorf("the field %s is not described", name)
 		}
+	}
+}
+
+// No sender can have so many addresses, and of such characters, that there is no event.
+func TestTooLarge(t *testing.T) {
+	t.Parallel()
+	e := Event{Kind: Received, QueueID: "q", Sender: strings.Repeat("\x01", 2000), FromMessage: true, Count: 200}
+	for range e.Count {
+		e.Recipients = append(e.Recipients, strings.Repeat("\x01", 300)+"@example.org")
+	}
+	var got struct {
+		Recipients []string `json:"recipients"`
+		Count      int      `json:"recipient_count"`
+	}
+	line := e.JSON("host")
+	if err := json.Unmarshal(line, &got); err != nil || len(line) > proto.MaxEvent || got.Count != 200 || len(got.Recipients) < 25 {
+		t.Errorf("%d octets, %d recipients of %d, %v", len(line), len(got.Recipients), got.Count, err)
 	}
 }
 
