@@ -120,9 +120,13 @@ func (e *engine) livingIn(sh *shard, segno uint32) (list []uint64) {
 	size := 0
 	for from, more := uint64(0), true; more && len(list) < copyStep && size < copyOctets; {
 		from, more = e.some(from, func(l *live) {
-			if l.shard == sh.id && needs(l, e.idx.bigOf(l.number), segno) && len(list) < copyStep {
+			big := e.idx.bigOf(l.number)
+			if l.shard == sh.id && needs(l, big, segno) && len(list) < copyStep && size < copyOctets {
 				list = append(list, l.number)
 				size += int(l.msgLen)
+				if big != nil {
+					size += int(big.size)
+				}
 			}
 		})
 	}
@@ -334,5 +338,8 @@ func (e *engine) tombstones(ctx context.Context, conn *pgx.Conn, sh *shard, segn
 		}
 		return nil
 	})
+	if sqlState(err) == undefinedTable {
+		return nil, nil // see dropSegment
+	}
 	return list, err
 }

@@ -136,6 +136,7 @@ func (e *engine) withhold(list []*request) (rest []*request) {
 func (e *engine) write(ctx context.Context, list []*request) error {
 	g := &e.g
 	g.begin(e)
+	defer g.unpin()
 	// First, since it needs nothing of the database, and so succeeds whatever becomes of the transaction.
 	for _, r := range list {
 		if r.adopt != nil {

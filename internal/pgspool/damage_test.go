@@ -131,9 +131,104 @@ func TestPinned(t *testing.T) {
 	if tidy(t, e); !there() {
 		t.Fatal("it has been dropped")
 	}
-	e.unpin(e.home, p)
+	e.unpin(e.home, p.seg)
 	if tidy(t, e); there() {
 		t.Error("it is kept for ever")
+	}
+}
+
+// The segment that a transaction writes to is not dropped either, when another has become the head meanwhile. It is so
+// when content that was to fill the rest of it could not be stored.
+func TestPinnedByTransaction(t *testing.T) {
+	t.Parallel()
+	e := newDatabase(t, newServer(t), 1).store("a").mustOpen(t)
+	s, err := e.head(t.Context(), e.home, e.conn) // as the committer does; nothing else is under way
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.mu.Lock()
+	s.bytes = e.store.segmentSize
+	e.mu.Unlock()
+	next, err := e.head(t.Context(), e.home, e.conn)
+	if err != nil || next == s {
+		t.Fatal(next, err)
+	}
+	if v := e.victim(e.home); v != nil {
+		t.Fatalf("segment %d would be dropped", v.segno)
+	}
+	e.unpin(e.home, s.segno)
+	if v := e.victim(e.home); v != s {
+		t.Fatalf("%+v would be dropped", v)
+	}
+	e.unpin(e.home, next.segno)
+	id, err := put(t, e, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := e.NewBatch()
+	b.Remove(id)
+	if err := e.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	for _, s := range e.home.segs {
+		if s.pins != 0 {
+			t.Errorf("segment %d is kept for %d", s.segno, s.pins)
+		}
+	}
+}
+
+// A batch that cannot be stored leaves neither files nor pins behind.
+func TestRefusedContent(t *testing.T) {
+	t.Parallel()
+	e := newDatabase(t, newServer(t), 1).store("a").mustOpen(t)
+	b := e.NewBatch()
+	var files []*file
+	for range 2 {
+		m := message(t, e, "")
+		f, err := e.NewFile()
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(f, "content")
+		m.Content, m.File = nil, f
+		b.Add(m)
+		files = append(files, f.(*file))
+	}
+	files[1].f.Close() // it cannot be read
+	if err := e.Commit(b); !errors.Is(err, queue.ErrUnstored) {
+		t.Fatal(err)
+	}
+	if files[0].f != nil || e.home.head.pins != 0 {
+		t.Errorf("%v, %d", files[0].f, e.home.head.pins)
+	}
+}
+
+// A segment whose table is missing, since the answer to its end did not come, does not end the cleaning of the others.
+func TestDroppedAlready(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	st := d.store("a")
+	st.segmentSize = 1
+	e := st.mustOpen(t)
+	for range 3 {
+		id, err := put(t, e, "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := e.NewBatch()
+		b.Remove(id)
+		if err := e.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := d.conn().Exec(t.Context(), dropSegment(e.home.id, 2)); err != nil {
+		t.Fatal(err)
+	}
+	tidy(t, e)
+	if _, _, n := e.space(); n > 2 {
+		t.Errorf("%d segments", n)
 	}
 }
 

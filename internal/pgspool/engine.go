@@ -109,14 +109,19 @@ func (e *engine) NewBatch() storage.Batch { return new(batch) }
 // Commit implements storage.Engine.
 func (e *engine) Commit(sb storage.Batch) error {
 	b := sb.(*batch)
-	if err := e.Silent(); err != nil && b.adds > 0 {
-		return err
-	}
-	if err := e.upload(b); err != nil {
-		return err
-	}
 	r := &request{b: b, ch: make(chan error, 1)}
-	if err := e.enqueue(r, true); err != nil {
+	var err error
+	if b.adds > 0 {
+		err = e.Silent()
+	}
+	if err == nil {
+		err = e.upload(b)
+	}
+	if err == nil {
+		err = e.enqueue(r, true)
+	}
+	if err != nil {
+		b.settle()
 		return err
 	}
 	return <-r.ch
@@ -130,6 +135,7 @@ func (e *engine) Post(sb storage.Batch, done func(error)) {
 		err = e.enqueue(r, false)
 	}
 	if err != nil {
+		r.b.settle()
 		done(err)
 	}
 }

@@ -89,7 +89,8 @@ func (f *file) Abort() {
 }
 
 // upload writes the content files of b, in the goroutine of who commits it, in transactions of their own. Until a
-// MSG record refers to the rows they mean nothing; when none ever does they go with their segment.
+// MSG record refers to the rows they mean nothing; when none ever does they go with their segment. After an error
+// the caller settles b.
 func (e *engine) upload(b *batch) error {
 	for i := range b.ops {
 		o := &b.ops[i]
@@ -104,7 +105,7 @@ func (e *engine) upload(b *batch) error {
 		if err != nil {
 			return err
 		}
-		o.big, o.unpin = p, func() { e.unpin(e.home, p) }
+		o.big, o.unpin = p, func() { e.unpin(e.home, p.seg) }
 	}
 	return nil
 }
@@ -131,7 +132,6 @@ func (e *engine) uploadFile(f *file, number uint64) (*place, error) {
 	p := &place{seg: seg.segno, parts: uint32((f.size + partLen - 1) / partLen), size: f.size}
 	e.mu.Lock()
 	p.pos = seg.reserve(p.parts)
-	seg.pins++
 	seg.bytes += f.size
 	e.mu.Unlock()
 	err = e.transact(ctx, conn, []*shard{sh}, func() error {
@@ -139,7 +139,7 @@ func (e *engine) uploadFile(f *file, number uint64) (*place, error) {
 		return err
 	})
 	if err != nil {
-		e.unpin(sh, p)
+		e.unpin(sh, p.seg)
 		return nil, unstored(err)
 	}
 	return p, nil
@@ -154,11 +154,12 @@ func unstored(err error) error {
 	return fmt.Errorf("%w: %v", queue.ErrUnstored, err)
 }
 
-// unpin ends that a segment is kept for content that no message has yet.
-func (e *engine) unpin(sh *shard, p *place) {
+// unpin ends that a segment is kept for who got it from head: what was written to it counts as alive now, or is
+// of no use.
+func (e *engine) unpin(sh *shard, segno uint32) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if s := sh.segs[p.seg]; s != nil {
+	if s := sh.segs[segno]; s != nil {
 		s.pins--
 	}
 }
@@ -238,14 +239,19 @@ func partHead(body []byte, number uint64, part int) []byte {
 	return binary.LittleEndian.AppendUint32(nil, sum(body, rowPART, number, part))
 }
 
-// head returns the segment that a shard's new rows go to, with room in it. The connection is not in a transaction.
-// Errors are those of transact.
+// head returns the segment that a shard's new rows go to, with room in it, and pins it: another may be the head before
+// they are there, and an empty one that is not the head is dropped. The connection is not in a transaction. Errors
+// are those of transact.
 func (e *engine) head(ctx context.Context, sh *shard, conn *pgx.Conn) (*segment, error) {
 	full := func() (*segment, bool) {
-		e.mu.RLock()
-		defer e.mu.RUnlock()
+		e.mu.Lock()
+		defer e.mu.Unlock()
 		s := sh.head
-		return s, s == nil || s.bytes >= e.store.segmentSize
+		if s == nil || s.bytes >= e.store.segmentSize {
+			return nil, true
+		}
+		s.pins++
+		return s, false
 	}
 	if s, full := full(); !full {
 		return s, nil
@@ -256,7 +262,7 @@ func (e *engine) head(ctx context.Context, sh *shard, conn *pgx.Conn) (*segment,
 		return s, nil
 	}
 	e.mu.Lock()
-	s := &segment{segno: sh.nextSeg, next: 1}
+	s := &segment{segno: sh.nextSeg, next: 1, pins: 1}
 	sh.nextSeg++
 	e.mu.Unlock()
 	err := e.transact(ctx, conn, []*shard{sh}, func() error {

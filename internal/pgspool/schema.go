@@ -86,9 +86,9 @@ ALTER TABLE %s ALTER COLUMN head SET STORAGE EXTERNAL, ALTER COLUMN rest SET STO
 `, shard, segno, epoch, t, t)
 }
 
-// dropSegment removes it.
+// dropSegment removes it. The table may be missing: somebody has dropped it, or the answer to a COMMIT did not come.
 func dropSegment(shard, segno uint32) string {
-	return fmt.Sprintf("DELETE FROM segment WHERE shard = %d AND segno = %d; DROP TABLE %s;\n", shard, segno, segmentTable(shard, segno))
+	return fmt.Sprintf("DELETE FROM segment WHERE shard = %d AND segno = %d; DROP TABLE IF EXISTS %s;\n", shard, segno, segmentTable(shard, segno))
 }
 
 // SQLSTATE codes, and classes of them, that are told apart.

@@ -16,7 +16,7 @@ type segment struct {
 	next  uint32 // position of the next row
 	bytes int64  // octets of all rows
 	live  int64  // octets of those that a live message needs
-	pins  int    // uploads under way to it
+	pins  int    // transactions and uploads under way to it, see engine.head
 	// read says that content has been copied from it that may be read at this moment, and since when: it is
 	// left for a while. 0: there is none.
 	read int64

@@ -88,6 +88,13 @@ func (g *group) to(ctx context.Context, sh *shard) *writing {
 	return w
 }
 
+// unpin ends that the segments are kept that are written to.
+func (g *group) unpin() {
+	for _, w := range g.heads {
+		g.e.unpin(w.shard, w.seg.segno)
+	}
+}
+
 // row adds a row of a message, and returns its position and octets; 0 octets: see to.
 func (g *group) row(ctx context.Context, s *staged, kind uint8, head, rest, body []byte) (seg, pos uint32, n int) {
 	w := g.to(ctx, s.shard)
