@@ -68,11 +68,17 @@ type keeper struct {
 	drain    time.Duration          // instead of retireDrain; 0: that
 	serving  atomic.Pointer[server] // of the engine; nil while there is none
 	engine   atomic.Pointer[engine] // nil while there is none
+	// late is damage that adoptions have found, for postmaster; made by run.
+	late chan string
 }
+
+// maxLate bounds the reports of damage that wait until a queue is served; the log has all of it.
+const maxLate = 16
 
 // run serves until ctx ends. The error is one that time does not mend, such as a queue of
 // another format.
 func (k *keeper) run(ctx context.Context) error {
+	k.late = make(chan string, maxLate)
 	en, err := k.open()
 	for {
 		if err != nil {
@@ -134,11 +140,18 @@ func (k *keeper) announce(r recovery) {
 }
 
 // adopted takes in that mail of another node has come into the queue while it was open. The queue manager is told
-// the queue once more: it knows how to deal with that, since cleanup may die at any time.
-func (k *keeper) adopted(r recovery) {
+// the queue once more: it knows how to deal with that, since cleanup may die at any time. run may not have seen en
+// yet: whoever attaches later is told of all that there is.
+func (k *keeper) adopted(en engine, r recovery) {
 	k.announce(r)
-	if en := k.engine.Load(); en != nil && k.found != nil {
-		k.found(*en, r)
+	if k.found != nil {
+		k.found(en, r)
+	}
+	if r.Report != "" {
+		select {
+		case k.late <- r.Report:
+		default: // there is more than postmaster would read
+		}
 	}
 	if s := k.serving.Load(); s != nil {
 		s.tellAgain()
@@ -182,15 +195,27 @@ func (k *keeper) serve(ctx context.Context, en engine) error {
 	// as it is.
 	watching.Go(func() { en.Maintain(serving) })
 	// While serving, because the notice is mail that comes in here.
-	if report := en.Recovery().Report; report != "" {
-		watching.Go(func() { k.tell(serving, report) })
-	}
+	watching.Go(func() { k.tellDamage(serving, en.Recovery().Report) })
 	err := k.lend(serving, s.IPC(), drainTime)
 	stop()
 	close(s.left)
 	s.Wait()
 	watching.Wait()
 	return err
+}
+
+// tellDamage tells postmaster of the damage that the start has found, and adoptions, until ctx ends.
+func (k *keeper) tellDamage(ctx context.Context, report string) {
+	for {
+		if report != "" {
+			k.tell(ctx, report)
+		}
+		select {
+		case report = <-k.late:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // watch chooses the moment to retire, and bounds how long clients may take to leave after

@@ -345,6 +345,17 @@ func TestKeeperTellsDamage(t *testing.T) {
 	}
 }
 
+// The letter about damage does not promise what the engine does not do.
+func TestDamageLetter(t *testing.T) {
+	t.Parallel()
+	if letter := damageLetter("x\n", true); !strings.HasPrefix(letter, "x\n") || strings.Contains(letter, "directory") || !strings.Contains(letter, "dropped") {
+		t.Error(letter)
+	}
+	if letter := damageLetter("x\n", false); !strings.Contains(letter, `directory "damaged"`) {
+		t.Error(letter)
+	}
+}
+
 // A node that does not own the queue refuses mail at once, says so once, and serves when it has come to own it. Mail
 // that it adopts later has the queue manager attach again.
 func TestKeeperStandsBy(t *testing.T) {
@@ -358,8 +369,14 @@ func TestKeeperStandsBy(t *testing.T) {
 			k.opened.Add(1)
 			return nil, fmt.Errorf("%w: b has it", queue.ErrNotOurs)
 		}
-		return disk()
+		en, err := disk()
+		if err == nil { // a shard may be adopted as early as that
+			k.adopted(en, recovery{Summary: "took over the queue from c", Report: "early"})
+		}
+		return en, err
 	}
+	told := make(chan string, 2)
+	k.tell = func(_ context.Context, report string) { told <- report }
 	var found atomic.Int64
 	k.found = func(engine, recovery) { found.Add(1) }
 	stop, done, c := k.begin(t)
@@ -378,16 +395,19 @@ func TestKeeperStandsBy(t *testing.T) {
 	if err := conn.Call(t.Context(), new(proto.Attach), new(proto.RecordReply)); err != nil {
 		t.Fatal(err)
 	}
-	k.adopted(recovery{Summary: "took over the queue from b"})
+	k.adopted(*k.engine.Load(), recovery{Summary: "took over the queue from b", Report: "late"})
 	testwait.Until(t, "the queue manager's connection ends", func() bool {
 		return conn.Call(t.Context(), &proto.Locate{ID: "x"}, new(proto.LocateReply)) != nil
 	})
+	if early, late := <-told, <-told; early != "early" || late != "late" {
+		t.Errorf("postmaster is told of %q and %q", early, late)
+	}
 	stop()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
 	log := k.log.String()
-	if strings.Count(log, "standing by, mail is refused: ") != 1 || strings.Contains(log, "error: ") || !strings.Contains(log, "took over the queue from b") || found.Load() != 2 {
+	if strings.Count(log, "standing by, mail is refused: ") != 1 || strings.Contains(log, "error: ") || !strings.Contains(log, "took over the queue from b") || found.Load() != 3 {
 		t.Errorf("found %d times; log: %s", found.Load(), log)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"posthaste/internal/rewriteclient"
 	"posthaste/internal/service"
 	"posthaste/internal/spool"
+	"posthaste/internal/storage"
 	"posthaste/internal/submit"
 )
 
@@ -145,11 +146,19 @@ func tellDamage(ctx context.Context, env *service.Env, report string) {
 	defer client.Close()
 	submitter := submit.New(client)
 	defer submitter.Close()
-	notice.New(env.Config, submitter, env.Log).Tell(ctx, notice.Software, "queue: damage was found", damageLetter(report))
+	notice.New(env.Config, submitter, env.Log).Tell(ctx, notice.Software, "queue: damage was found", damageLetter(report, storage.Elsewhere(env.Config)))
 }
 
-// damageLetter is the text of that message.
-func damageLetter(report string) string {
+// damageLetter is the text of that message. elsewhere says that the queue is in a database: nothing is set aside there.
+func damageLetter(report string, elsewhere bool) string {
+	if elsewhere {
+		return report + `
+What is left out is not delivered. It is in the tables until nothing else in them is needed, and they are then
+dropped: copy a table that is named now, with pg_dump, if you want to look into it.
+
+Look after the database server's disk, and after its memory.
+`
+	}
 	return report + `
 Messages that are named as lost are not in the queue any more. Those that are on hold
 are delivered when you release them (postsuper -H).

@@ -28,7 +28,7 @@ type store struct {
 	files vfs.FS
 	dir   string
 	// adopted is told of mail of another node that has come into the open queue; it is set before open is called.
-	adopted func(recovery)
+	adopted func(engine, recovery)
 	exact   bool // deliveries are recorded before they are made
 }
 
@@ -51,7 +51,7 @@ func (st *store) useProgram(env *service.Env) error {
 	}
 	cfg := env.Config
 	o := storage.Options{TempDir: st.dir, InlineLimit: int(cfg.Bytes("spool_inline_limit")), PostDelay: cfg.Duration("spool_commit_delay"), Warn: env.Log.Warning,
-		Adopted: func(r recovery) { st.adopted(r) }}
+		Adopted: func(en engine, r recovery) { st.adopted(en, r) }}
 	st.await = env.Await
 	// Each attempt tries to become the owner; until then all mail is refused.
 	st.open = func(ctx context.Context) (engine, error) { return made.Open(ctx, o) }

@@ -217,7 +217,7 @@ func (e *engine) adopt(ctx context.Context, list []*taken) error {
 		return err
 	}
 	if e.opt.Adopted != nil {
-		e.opt.Adopted(a.found)
+		e.opt.Adopted(e, a.found)
 	}
 	return nil
 }

@@ -21,7 +21,8 @@ func pair(t *testing.T, adopted func(storage.Recovery)) (d *database, a, b *engi
 		}
 	}
 	a = d.store("a").mustOpen(t)
-	en, err := d.store("b").Open(context.Background(), storage.Options{TempDir: t.TempDir(), InlineLimit: 1000, Warn: t.Logf, Adopted: adopted})
+	en, err := d.store("b").Open(context.Background(), storage.Options{TempDir: t.TempDir(), InlineLimit: 1000, Warn: t.Logf,
+		Adopted: func(_ storage.Engine, r storage.Recovery) { adopted(r) }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,8 +52,9 @@ type Options struct {
 	PostDelay   time.Duration // how long a posted batch may wait for others (spool_commit_delay)
 	Warn        func(format string, args ...any)
 	// Adopted is told that messages of another node have come into the queue while it was open, and what was
-	// found out about them; nil: nobody is. The engine has them already.
-	Adopted func(r Recovery)
+	// found out about them; nil: nobody is. The engine has them already. It may be so before Open returns e, and
+	// Close waits for it.
+	Adopted func(e Engine, r Recovery)
 }
 
 // Elsewhere says whether the queue is kept by another engine than the log on the local disk.
