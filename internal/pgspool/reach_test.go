@@ -2,9 +2,15 @@ package pgspool
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -116,5 +122,36 @@ func TestAdoptedWhileFull(t *testing.T) {
 	}
 	if len(e.queue.list) != 1 || e.queue.list[0] != result {
 		t.Errorf("%d wait", len(e.queue.list))
+	}
+}
+
+// The system's CAs are known when the URL has been read, though they are out of sight later, inside chroot. Another
+// process does it: they are read once in a process.
+func TestRootsOutOfSight(t *testing.T) {
+	t.Parallel()
+	const marker = "POSTHASTE_TEST_ROOTS"
+	if os.Getenv(marker) == "" {
+		dir := t.TempDir()
+		cmd := exec.Command(os.Args[0], "-test.run=^TestRootsOutOfSight$")
+		cmd.Env = append(os.Environ(), marker+"=1", "SSL_CERT_FILE="+filepath.Join(dir, "system.pem"), "SSL_CERT_DIR="+filepath.Join(dir, "none"))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	s := httptest.NewTLSServer(nil)
+	defer s.Close()
+	file := os.Getenv("SSL_CERT_FILE")
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parseURL("postgres://u@h/d?sslmode=verify-full"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Certificate().Verify(x509.VerifyOptions{}); err != nil {
+		t.Error(err)
 	}
 }

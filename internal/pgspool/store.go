@@ -2,6 +2,7 @@ package pgspool
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"os"
@@ -89,6 +90,10 @@ func parseURL(url string) (*pgx.ConnConfig, error) {
 	c, err := pgx.ParseConfig(url)
 	if err != nil {
 		return nil, errURL
+	}
+	if c.TLSConfig != nil && c.TLSConfig.RootCAs == nil {
+		// They are read once, when they are first asked for: inside chroot they would be out of sight.
+		_, _ = x509.SystemCertPool() // who needs them says what is wrong
 	}
 	if c.RuntimeParams["search_path"] == "" {
 		c.RuntimeParams["search_path"] = defaultSchema
