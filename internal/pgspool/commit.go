@@ -20,6 +20,8 @@ const (
 	transactionTime = 20 * time.Second
 	// retryDelay is how often what the database has no room for is tried again.
 	retryDelay = time.Second
+	// remindTime is how often the log says that it still has none.
+	remindTime = time.Minute
 )
 
 // commit is the committer's goroutine: whatever waits goes into the next transaction, which all of them
@@ -200,7 +202,11 @@ func (e *engine) refused(list []*request, err error) time.Duration {
 			wait = append(wait, r)
 		}
 	}
-	e.opt.Warn("spool: %v; delivery results wait until the database has room", err)
+	// Each message that comes in tries once more.
+	if time.Since(e.fullSaid) >= remindTime {
+		e.fullSaid = time.Now()
+		e.opt.Warn("spool: %v; delivery results wait until the database has room", err)
+	}
 	q := &e.queue
 	q.mu.Lock()
 	q.list = append(wait, q.list...)

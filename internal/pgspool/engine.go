@@ -71,9 +71,10 @@ type engine struct {
 	bal balance // the renewer's own
 
 	// The committer's own.
-	conn  *pgx.Conn
-	cache restCache
-	g     group
+	conn     *pgx.Conn
+	cache    restCache
+	g        group
+	fullSaid time.Time // when the log was last told that the database has no room; zero: never
 }
 
 // queued is what waits for the committer.

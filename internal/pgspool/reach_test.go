@@ -112,8 +112,13 @@ func TestAdoptedWhileFull(t *testing.T) {
 	added := &request{b: &batch{adds: 1}, ch: make(chan error, 1)}
 	result := &request{b: &batch{}, ch: make(chan error, 1)}
 	e := &engine{}
-	e.opt.Warn = t.Logf
-	e.refused([]*request{adopted, added, result}, fmt.Errorf("%w: %w", errRefused, queue.ErrFull))
+	said := 0
+	e.opt.Warn = func(string, ...any) { said++ }
+	full := fmt.Errorf("%w: %w", errRefused, queue.ErrFull)
+	e.refused([]*request{adopted, added, result}, full)
+	if e.refused(nil, full); said != 1 {
+		t.Errorf("the log says %d times at once that there is no room", said)
+	}
 	if err := <-adopted.ch; err != nil {
 		t.Errorf("shards: %v", err)
 	}
