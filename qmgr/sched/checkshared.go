@@ -81,15 +81,24 @@ func (c *checker) legs(q *queue, of func(*shared) *sums) {
 func (c *checker) sharedOne(n *shared) {
 	now, conc := c.s.now, n.limits.Concurrency
 	c.ok(conc == 0 || n.busy+n.held <= conc+n.over, "limit %v: %d under way and %d about to be, of %d and %d", n.key, n.busy, n.held, conc, n.over)
-	count := 0
-	var last *stander
+	count, owed := 0, 0
+	var last, lastOwed *stander
 	for st := n.line.first; st != nil; st = st.nxt {
 		count++
 		c.ok(st.gate == n && st.prv == last, "limit %v: line broken", n.key)
-		c.ok(n.granted-st.joined <= st.before, "limit %v: %d were served before one that had %d ahead", n.key, n.granted-st.joined, st.before)
+		served := n.granted - st.joined
+		if st.ahead {
+			c.ok(last == lastOwed, "limit %v: one whose turn is owed is behind others", n.key)
+			served = n.repaid - st.joined
+			owed++
+			lastOwed = st
+		}
+		c.ok(served <= st.before, "limit %v: %d were served before one that had %d ahead", n.key, served, st.before)
+		c.ok(st.ahead || !st.owing(), "limit %v: one whose turn is owed is not ahead", n.key)
 		last = st
 	}
 	c.ok(count == n.line.n && last == n.line.last, "limit %v: %d in line, count %d", n.key, count, n.line.n)
+	c.ok(owed == n.line.nOwed && lastOwed == n.line.owed, "limit %v: the turns of %d are owed, count %d", n.key, owed, n.line.nOwed)
 	room := c.s.room(n)
 	if n.parent == nil {
 		c.ok(n.line.n == 0 || !room, "limit %v: has room, and %d wait", n.key, n.line.n)

@@ -14,7 +14,12 @@
 // So each place that becomes free at the top goes down to a destination in as many steps as
 // there are levels, without looking at anybody who cannot go. Lines are first come, first
 // served, and who has been served and wants more goes to the end. So who stands in a line
-// of n is served after at most n others there.
+// of n is served after at most n others there, and those whose turn is owed.
+//
+// A turn is owed to a destination that is in two trees, when its turn came in one and there was
+// no place in the other. It goes before all others there when it comes back. At the end it
+// could stand for ever: whoever has ended a delivery would be before it in the one line each
+// time, and have the place in the other when its own turn comes.
 
 package sched
 
@@ -28,27 +33,45 @@ type stander struct {
 	queue *queue
 	node  *shared
 	tree  int
-	// gate.granted when it came, and how many stood before it then.
+	// A destination's: its turn here came, and there was no place in the other tree.
+	owed bool
+	// It stands among those at the head of the line whose turn is owed.
+	ahead bool
+	// gate's turns of its kind when it came, and how many of that kind stood before it then.
 	joined, before uint64
 }
 
-// A line is the list of those who wait for a limit, first come first.
+// A line is the list of those who wait for a limit: those whose turn is owed, and then the
+// others, first come first of each.
 type line struct {
 	first, last *stander
-	n           int
+	owed        *stander // the last of those whose turn is owed; nil: there are none
+	n, nOwed    int
 }
 
-// joinLine puts st at the end of n's line.
+// owing says whether a turn is owed to st, or to somebody in the line of the limit that it is.
+func (st *stander) owing() bool { return st.owed || st.node != nil && st.node.line.owed != nil }
+
+// joinLine puts st at the end of n's line, or behind the others whose turn is owed.
 func (s *Scheduler) joinLine(n *shared, st *stander) {
 	l := &n.line
-	st.gate, st.prv = n, l.last
-	if l.last != nil {
-		l.last.nxt = st
-	} else {
-		l.first = st
+	st.gate, st.prv, st.ahead = n, l.last, st.owing()
+	st.joined, st.before = n.granted, uint64(l.n-l.nOwed)
+	if st.ahead {
+		st.joined, st.before = n.repaid, uint64(l.nOwed)
+		st.prv, l.owed = l.owed, st
+		l.nOwed++
 	}
-	l.last = st
-	st.joined, st.before = n.granted, uint64(l.n)
+	if st.prv != nil {
+		st.nxt, st.prv.nxt = st.prv.nxt, st
+	} else {
+		st.nxt, l.first = l.first, st
+	}
+	if st.nxt != nil {
+		st.nxt.prv = st
+	} else {
+		l.last = st
+	}
 	l.n++
 }
 
@@ -69,7 +92,13 @@ func (s *Scheduler) leaveLine(st *stander) {
 		l.last = st.prv
 	}
 	l.n--
-	st.gate, st.prv, st.nxt = nil, nil, nil
+	if st.ahead {
+		l.nOwed--
+		if l.owed == st {
+			l.owed = st.prv
+		}
+	}
+	st.gate, st.prv, st.nxt, st.ahead = nil, nil, nil, false
 }
 
 // ask brings a destination's place in line with whether it wants to begin a delivery, and
@@ -115,8 +144,10 @@ func (s *Scheduler) lineUp(l *leg) {
 	}
 }
 
-// stepBack takes a destination out of its line, or gives back the place that it has.
+// stepBack takes a destination out of its line, or gives back the place that it has. Nothing is
+// owed to it then.
 func (s *Scheduler) stepBack(q *queue) {
+	q.repay()
 	if l := q.inLine(); l != nil {
 		s.leaveLine(l.stand)
 		for a := l.leaf; a != nil; a = a.parent {
@@ -154,6 +185,10 @@ func (s *Scheduler) settleShared(n *shared) {
 				s.roots = append(s.roots, n)
 			}
 		case wants && n.stand.gate == nil:
+			s.joinLine(parent, &n.stand)
+		// Somebody has come to it who goes before others.
+		case wants && !n.stand.ahead && n.stand.owing():
+			s.leaveLine(&n.stand)
 			s.joinLine(parent, &n.stand)
 		case !wants && n.stand.gate != nil:
 			s.leaveLine(&n.stand)
@@ -198,15 +233,19 @@ func (s *Scheduler) grantAll() {
 // A destination that is in two trees needs a place in both. It holds none in one while it
 // waits for one in the other: that would keep others from it that have both. So if the other
 // tree has none to give, or has others in line, it lines up there, and the place goes to the
-// next. Each root is left with nobody in line or without room, and nobody lines up at one
-// that has room and no line; so this ends.
+// next; its turn is owed to it. Each root is left with nobody in line or without room, and
+// nobody lines up at one that has room and no line; so this ends.
 func (s *Scheduler) grant(root *shared) {
 	n := root
 	var st *stander
 	for n != nil {
 		st = n.line.first
+		if st.ahead {
+			n.repaid++
+		} else {
+			n.granted++
+		}
 		s.leaveLine(st)
-		n.granted++
 		n = st.node
 	}
 	q := st.queue
@@ -215,17 +254,28 @@ func (s *Scheduler) grant(root *shared) {
 		a.waiting--
 	}
 	if other.leaf != nil && !s.free(other.leaf) {
+		st.owed = true
 		s.settleShared(own.leaf)
 		s.lineUp(other)
 		return
 	}
 	q.placed = true
+	q.repay()
 	for a := range q.above {
 		a.held++
 	}
 	s.settleShared(own.leaf) // those below root whose turn it was go to the end of their lines
 	s.settleShared(other.leaf)
 	s.updateQueue(q)
+}
+
+// repay takes note that no turn is owed to q.
+func (q *queue) repay() {
+	for i := range q.legs {
+		if st := q.legs[i].stand; st != nil {
+			st.owed = false
+		}
+	}
 }
 
 // free says whether n and all above it have room, and nobody who is to be served before.

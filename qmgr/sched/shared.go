@@ -156,11 +156,12 @@ type shared struct {
 
 	// Who waits for it, and its own place in its parent's line (gate.go). waiting is how
 	// many destinations wait here and below, granted how many places in the line have been
-	// served, ever.
+	// served, ever, without those whose turn was owed, and repaid how many of those.
 	line    line
 	stand   stander
 	waiting int
 	granted uint64
+	repaid  uint64
 	// When its meters let the next go, or make it forgettable.
 	timer timer
 	// It is on s.roots.

@@ -336,3 +336,48 @@ func TestNoSources(t *testing.T) {
 		t.Error("mail without sources has something of them")
 	}
 }
+
+// Destinations that share a limit of their source get their turns all, however much comes for
+// others under the limit that all of them share. Whoever has had a turn in one tree and could not
+// use it, for want of a place in the other, is not behind those who come later.
+func TestTwoTreesAreFair(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(8) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		w := newWorld(t, one(func(_ *Config, c *TransportConfig) { c.BatchLimit, c.ProcessLimit, c.ConcurrencyLimit = 1, 20, 1 }))
+		common := [levels]Share{ProviderLimit: {"p", Limits{Concurrency: 2 + r.IntN(4)}}}
+		sites, slow, from := seed%2 == 0, r.IntN(3), 1+r.IntN(2)
+		for i, d := range []string{"a", "b", "c", "x", "y"} {
+			mb := Member{Source: "m2", Terms: &Terms{Source: "m2", Shares: common}}
+			if sites { // each is below a limit of its own, which stands in line for it
+				mb.Terms.Shares[OwnLimit] = Share{d, Limits{Concurrency: 5}}
+			}
+			if i < 3 {
+				mb.Source, mb.Terms.Source = "m1", "m1"
+				mb.Terms.From[ProviderLimit] = Share{"p", Limits{Concurrency: from}}
+			}
+			w.pools[d] = poolOf(mb)
+			var rcpts []Rcpt
+			for range 150 {
+				rcpts = append(rcpts, rcpt("smtp", d))
+			}
+			w.arrive(MsgID(i+1), 0, rcpts...)
+		}
+		n := map[string]int{}
+		for range 150 {
+			// Deliveries of the source that is limited may take longer.
+			id := w.order[0]
+			for range slow {
+				if e := w.order[r.IntN(len(w.order))]; w.busy[e].Source == "m2" {
+					id = e
+				}
+			}
+			n[string(w.busy[id].Nexthop)]++
+			w.done(id, sent, false)
+		}
+		least, most := min(n["a"], n["b"], n["c"]), max(n["a"], n["b"], n["c"])
+		if 2*least < most {
+			t.Errorf("seed %d: own limits %v, %d from m1, of %d: %v", seed, sites, from, common[ProviderLimit].Limits.Concurrency, n)
+		}
+	}
+}
