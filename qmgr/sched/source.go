@@ -226,6 +226,11 @@ func (s *Scheduler) secondTry(e *entry, r *Result) *Member {
 	if e.pool == nil || e.second || !r.SiteFailed || r.SitePartly || r.Status.Subject == network || e.msg.cmd != cmdNone {
 		return nil
 	}
+	// Meanwhile it may have come to be out of time, or no agent be had any more: then it goes no
+	// way at all. See route.
+	if s.record(e.msg).flags&FlagExpire != 0 || e.msg.swept || e.peer.queue.tport.dead {
+		return nil
+	}
 	// The agent may have named others than it was given.
 	for _, i := range r.Deferred {
 		if !slices.Contains(e.rcpts, i) {

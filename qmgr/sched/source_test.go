@@ -170,6 +170,21 @@ func TestSecondTry(t *testing.T) {
 	}
 }
 
+// Mail that an operator has returned to its sender while it was being delivered is not tried from
+// another source.
+func TestNoSecondTryOfExpired(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(*Config, *TransportConfig) {}))
+	w.pools["a"] = poolOf(Member{Source: "m1"}, Member{Source: "m2"})
+	n := counted(w)
+	w.arrive(1, 0, rcpt("smtp", "a"))
+	w.step(Event{Kind: EventExpire, Scope: ScopeMessage, ID: 1, Now: true})
+	finishAll(w, func(Effect) outcome { return refusedAtOnce })
+	if n["m1"]+n["m2"] != 1 {
+		t.Errorf("%v: it was tried again after it had been given up", n)
+	}
+}
+
 // warming is a member that may send so many a day to provider p.
 func warming(name string, n int64, wait bool) Member {
 	mb := Member{Source: name, Weight: 1, Wait: wait, Terms: &Terms{Source: name}}
