@@ -69,7 +69,8 @@ func (d *delivery) helloName() string {
 }
 
 // reachable leaves out servers of a family of which the source has no address. The list is
-// changed.
+// changed. The failure is none of the network (RFC 3463, X.4): the queue manager may have a source
+// that has such an address.
 func (d *delivery) reachable(list []target) ([]target, *failure) {
 	if d.source == nil {
 		return list, nil
@@ -84,7 +85,7 @@ func (d *delivery) reachable(list []target) ([]target, *failure) {
 		if d.source.Address.IsValid() {
 			family = "IPv6"
 		}
-		return nil, lookupFailure(dsn.S(4, 4, 4), fmt.Sprintf("%s has %s addresses only, and egress source %s has none", d.hop.host, family, d.source.Name))
+		return nil, lookupFailure(dsn.S(4, 3, 5), fmt.Sprintf("%s has %s addresses only, and egress source %s has none", d.hop.host, family, d.source.Name))
 	}
 	return kept, nil
 }
@@ -100,18 +101,25 @@ func (d *delivery) dialFrom(ctx context.Context, dialer *net.Dialer, t *target) 
 	case egress.HAProxy:
 		conn, err := d.dialWith(dialer)(ctx, "tcp", d.source.Proxy.Addr)
 		if err != nil {
-			return nil, fmt.Errorf("proxy %s: %w", d.source.Proxy.Addr, err)
+			return nil, &proxyError{d.source.Proxy.Addr, err}
 		}
 		if err := d.introduceTo(conn, from, t); err != nil {
 			conn.Close()
-			return nil, fmt.Errorf("proxy %s: %w", d.source.Proxy.Addr, err)
+			return nil, &proxyError{d.source.Proxy.Addr, err}
 		}
 		return conn, nil
 	case egress.SOCKS5:
 		// Package proxy knows no time limit of its own. The proxy is given as long as the server.
 		ctx, cancel := context.WithTimeout(ctx, d.set.time.connect)
 		defer cancel()
-		p, err := proxy.SOCKS5("tcp", d.source.Proxy.Addr, nil, forward(d.dialWith(dialer)))
+		dial := d.dialWith(dialer)
+		p, err := proxy.SOCKS5("tcp", d.source.Proxy.Addr, nil, forward(func(ctx context.Context, network, addr string) (net.Conn, error) {
+			conn, err := dial(ctx, network, addr)
+			if err != nil {
+				return nil, &proxyError{addr, err}
+			}
+			return conn, nil
+		}))
 		if err != nil {
 			return nil, err
 		}
@@ -120,6 +128,15 @@ func (d *delivery) dialFrom(ctx context.Context, dialer *net.Dialer, t *target) 
 	dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
 	return d.dialWith(dialer)(ctx, "tcp", addr)
 }
+
+// A proxyError is a proxy that cannot be reached. It says nothing of the server.
+type proxyError struct {
+	addr string
+	err  error
+}
+
+func (e *proxyError) Error() string { return "proxy " + e.addr + ": " + e.err.Error() }
+func (e *proxyError) Unwrap() error { return e.err }
 
 type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
 
@@ -181,7 +198,7 @@ func (d *delivery) sourceFailed(err error) (f *failure, ok bool) {
 	// do; a source is there to be that and no other.
 	if isBindError(err) {
 		d.log.Warning("egress source %s: bind: %s", d.source.Name, errnoText(err))
-		return &failure{kind: sessionFailed, status: dsn.S(4, 4, 0), text: "server configuration error: no connection can be made from egress source " + d.source.Name}, true
+		return &failure{kind: sessionFailed, status: dsn.S(4, 3, 5), text: "server configuration error: no connection can be made from egress source " + d.source.Name}, true
 	}
 	return nil, false
 }

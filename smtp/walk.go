@@ -404,6 +404,9 @@ func (d *delivery) dial(ctx context.Context, t *target) (net.Conn, *failure) {
 		if f.ours {
 			f.status = dsn.S(4, 3, 0)
 		}
+		if _, ok := errors.AsType[*proxyError](err); ok { // the server may well be there
+			f.status = dsn.S(4, 3, 0)
+		}
 		return nil, f
 	}
 	return conn, nil
