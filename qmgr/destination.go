@@ -138,7 +138,7 @@ func (s *Server) portrayActive(p *portrait) {
 	site := sitePrefix + s.terms.siteOf(p.dest.String())
 	shown := make(map[string]bool)
 	s.sched.Dests(func(d sched.Dest) bool {
-		if d.Transport == sched.RetryTransport || d.Transport == sched.ErrorTransport || d.Queue != site && !p.dest.Match(string(d.Transport), string(d.Nexthop), "") {
+		if d.Transport == sched.RetryTransport || d.Transport == sched.ErrorTransport || d.Queue != sched.SourceQueue(site, d.Source) && !p.dest.Match(string(d.Transport), string(d.Nexthop), "") {
 			return true
 		}
 		s.portrayLimits(p, &d, shown)

@@ -42,15 +42,16 @@ func (t *terms) pool(ans *proto.ResolveReply, base *sched.Terms, whole, limited 
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.pools == nil || len(t.pools) >= maxTerms || len(t.same) >= maxTerms || len(t.latest) >= maxTerms {
+	if t.pools == nil || len(t.pools) >= maxTerms || t.pooled >= maxPooled || len(t.same) >= maxTerms || len(t.latest) >= maxTerms {
 		t.pools, t.same = make(map[poolKey]knownPool), make(map[sched.Terms]*sched.Terms)
-		t.from, t.latest = make(map[*sched.Terms]asked), make(map[string]string)
+		t.from, t.latest, t.pooled = make(map[*sched.Terms]asked), make(map[string]string), 0
 	}
 	known, ok := t.pools[k]
 	// Mail that has been told of pools and terms keeps them when they are forgotten here.
 	if !ok {
 		known = t.newPool(&k, base)
 		t.pools[k] = known
+		t.pooled += len(known.specs)
 	}
 	if t.specs == nil {
 		t.specs = make(map[string]sourceSpec)

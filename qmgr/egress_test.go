@@ -1,6 +1,7 @@
 package qmgr
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -192,6 +193,52 @@ func TestMemberTerms(t *testing.T) {
 	if none := ask(proto.ResolveReply{Transport: "smtp", Nexthop: "a.test"}, true); none != nil {
 		t.Errorf("%+v", none)
 	}
+}
+
+// Strangers choose destinations, and each has its pool: what is remembered is bounded by the members
+// of all of them.
+func TestPoolsAreBounded(t *testing.T) {
+	t.Parallel()
+	var all terms
+	var list []proto.PoolMember
+	for i := range 256 {
+		list = append(list, proto.PoolMember{Source: fmt.Sprint("m", i), Spec: "address=192.0.2.1"})
+	}
+	ans := proto.ResolveReply{Transport: "smtp", Pool: "p", Members: members(list...)}
+	for i := range 2 * maxPooled / len(list) {
+		ans.Nexthop = fmt.Sprint("d", i, ".test")
+		ans.Hop = ans.Nexthop
+		if pool := all.pool(&ans, nil, true, true); len(pool.Members) != len(list) {
+			t.Fatal(pool)
+		}
+		if len(all.pools)*len(list) > maxPooled+len(list) {
+			t.Fatalf("%d pools of %d members are remembered", len(all.pools), len(list))
+		}
+	}
+}
+
+// A site that has several sources is described under the name of each of its domains.
+func TestSiteFromSource(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, poolsOn+"destination_rollup = yes\n")
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.share(func(r *proto.ResolveReply) {
+		r.Site, r.Pool, r.Hop = "mx.host.test", "news", r.Nexthop
+		r.Members = members(proto.PoolMember{Source: "m1", Weight: 1, Spec: "address=192.0.2.1"})
+	}, "a.test", "b.test")
+	st.run()
+	st.waitAttached(1)
+	st.arrive("s@from.test", "x@a.test", "x@b.test")
+	orders := []order{smtp.next(), smtp.next()}
+	for _, domain := range []string{"a.test", "b.test"} {
+		if text := st.explainDest(domain); !strings.Contains(text, "smtp to site:mx.host.test from m1: 2 deliveries under way") {
+			t.Errorf("%s: %s", domain, text)
+		}
+	}
+	for _, o := range orders {
+		o.answer("ok")
+	}
+	st.quiet()
 }
 
 // A message whose envelope names a pool is asked about with that, and nothing that was known

@@ -22,6 +22,9 @@ const (
 	// destinations; when there are too many all are forgotten, and mail that comes brings
 	// its own again.
 	maxTerms = 50000
+	// maxPooled bounds the members of all pools that are remembered: there is a pool for each
+	// destination, and it may have many members.
+	maxPooled = 4 * maxTerms
 	// termsTime is how often destinations that wait for a limit are asked about again: a
 	// table may have changed, and no mail may come that would bring the news.
 	termsTime = time.Minute
@@ -41,9 +44,10 @@ type terms struct {
 	from map[*sched.Terms]asked
 	// Pools of sources, their members' terms by what they are, and what agents are to be told
 	// of each source, which is as many as the tables have (egress.go).
-	pools map[poolKey]knownPool
-	same  map[sched.Terms]*sched.Terms
-	specs map[string]sourceSpec
+	pools  map[poolKey]knownPool
+	pooled int // members of all of pools
+	same   map[sched.Terms]*sched.Terms
+	specs  map[string]sourceSpec
 	// The members of each pool, as they were in the latest answer.
 	latest map[string]string
 	// The site of each next hop that has one, for "posthaste explain".
