@@ -20,11 +20,14 @@ package dayreport
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"hash/fnv"
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -186,9 +189,36 @@ func Due(hostname string, day time.Time) time.Time {
 // GivenUp says whether the time is over in which a report on a day is tried again.
 func (j *Journal) GivenUp(day, now time.Time) bool { return now.Sub(Due(j.Hostname, day)) > patience }
 
-// Save writes a report durably. name is its file's, without the suffix; a report of that name is
-// replaced.
+// Conclude calls conclude for each of days, which makes all reports of a day and then drops its counts. It is called
+// again for a day for which it fails, until that day's reports are given up.
+func (j *Journal) Conclude(days []time.Time, now time.Time, conclude func(day time.Time) error) {
+	for _, day := range days {
+		err := conclude(day)
+		if err == nil {
+			continue
+		}
+		name := day.Format(DayForm)
+		j.Warn("reports of %s: %v", name, err)
+		if j.GivenUp(day, now) {
+			j.Warn("reports of %s: the counts are given up", name)
+			if err := j.Drop(name); err != nil {
+				j.Warn("%v", err)
+			}
+		}
+	}
+}
+
+// maxName is how long the name of a report's file may be, in octets, before it is replaced by a hash: a stranger's
+// domain may be longer than file systems allow.
+const maxName = 200
+
+// Save writes a report durably. name is what its file is called by, without the suffix, and begins with the day and
+// a dot; a report of that name is replaced.
 func (j *Journal) Save(name string, text []byte) error {
+	if len(name) > maxName {
+		sum := sha256.Sum256([]byte(name))
+		name = name[:len(DayForm)] + "." + hex.EncodeToString(sum[:])
+	}
 	if err := j.Dir.Mkdir(reportDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -205,9 +235,17 @@ func (j *Journal) Waiting() []string {
 }
 
 // Each calls send for each report that waits, several at a time: a site that hangs is not to have the
-// reports to others wait.
+// reports to others wait. A day that still has counts is not reported: its reports will be made again, and what was
+// sent would be sent twice.
 func (j *Journal) Each(ctx context.Context, send func(path string)) {
-	files := j.Waiting()
+	days, err := j.Days()
+	if err != nil {
+		j.Warn("%v", err)
+		return
+	}
+	files := slices.DeleteFunc(j.Waiting(), func(file string) bool {
+		return slices.ContainsFunc(days, func(day time.Time) bool { return strings.HasPrefix(path.Base(file), day.Format(DayForm)+".") })
+	})
 	next := make(chan string)
 	var wg sync.WaitGroup
 	for range min(AtOnce, len(files)) {

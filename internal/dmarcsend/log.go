@@ -237,11 +237,7 @@ func (l *Log) step(ctx context.Context, now time.Time, early bool) (ok bool) {
 		if err != nil {
 			l.warn("%v", err)
 		}
-		for _, day := range days {
-			if err := l.conclude(day); err != nil {
-				l.warn("reports of %s: %v", day.Format(dayreport.DayForm), err)
-			}
-		}
+		l.journal.Conclude(days, now, l.conclude)
 		l.journal.Each(ctx, func(path string) { l.sendOne(ctx, path, now) })
 	})
 }

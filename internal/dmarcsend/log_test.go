@@ -230,6 +230,49 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
+// A domain whose name is as long as may be gets its report, and what cannot be kept does not have others sent twice.
+func TestLongName(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "dmarc")
+	label := strings.Repeat("x", 60) + "."
+	long := label + label + label + label[:50] + ".test"
+	s := newSite(t, dir, zone+"_dmarc."+long+`. 60 IN TXT "v=DMARC1; p=none; rua=mailto:d@`+long+"\"\n")
+	same := func(*Evaluation) {}
+	s.Record(noon, found(long, same))
+	s.Record(noon, found("bank.test", same))
+	s.Step(t.Context(), morning)
+	if len(s.sent) < 2 || s.mails["d@"+long] == "" || len(s.said) > 0 {
+		t.Errorf("sent %v, said %q", s.sent, s.said)
+	}
+	s.sent, s.said = nil, nil
+	s.Step(t.Context(), morning.Add(time.Hour))
+	if len(s.sent) > 0 || len(s.said) > 0 {
+		t.Errorf("afterwards: sent %v, said %q", s.sent, s.said)
+	}
+	// The next day's reports cannot be made: something is in the way of one of them.
+	tomorrow := noon.AddDate(0, 0, 1)
+	s.Record(tomorrow, found("bank.test", same))
+	s.Record(tomorrow, found("test.test", same))
+	obstacle := filepath.Join(dir, "report", "2026-11-26.test.test.json.new")
+	if err := os.Mkdir(obstacle, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for hours := range 3 {
+		s.Step(t.Context(), morning.AddDate(0, 0, 1).Add(time.Duration(hours)*time.Hour))
+	}
+	if len(s.sent) > 0 || len(s.said) != 3 {
+		t.Errorf("with an obstacle: sent %v, said %q", s.sent, s.said)
+	}
+	if err := os.Remove(obstacle); err != nil {
+		t.Fatal(err)
+	}
+	s.mails = map[string]string{}
+	s.Step(t.Context(), morning.AddDate(0, 0, 1).Add(4*time.Hour))
+	if len(s.sent) != len(s.mails) || s.mails["d@test.test"] == "" {
+		t.Errorf("without it: sent %v, mails %d", s.sent, len(s.mails))
+	}
+}
+
 // Without waiting the reports of days that are over are sent, and today's are not.
 func TestSendNow(t *testing.T) {
 	t.Parallel()

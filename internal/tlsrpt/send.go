@@ -31,11 +31,7 @@ func (l *Log) Step(ctx context.Context, now time.Time) {
 		if err != nil {
 			l.warn("%v", err)
 		}
-		for _, day := range days {
-			if err := l.conclude(day); err != nil {
-				l.warn("reports of %s: %v", day.Format(dayreport.DayForm), err)
-			}
-		}
+		l.journal.Conclude(days, now, l.conclude)
 		l.journal.Each(ctx, func(path string) { l.sendOne(ctx, path, now) })
 	})
 }
