@@ -73,6 +73,7 @@ func TestARC(t *testing.T) {
 		{"another folding", strings.Replace(one, "[list]  hello\r\n\tworld", "[list] hello world", 1), both, Pass, true, ""},
 		{"a field that is not signed", "X-Y: z\r\n" + one, both, Pass, true, ""},
 		{"one more From:", strings.Replace(one, "From:", "From: evil@author.test\r\nFrom:", 1), both, Fail, false, "does not cover what it must"},
+		{"an author of another domain", strings.Replace(one, "From: ", "From: eve@evil.test, ", 1), both, "", false, ""},
 		{"other results", strings.Replace(one, "i=1; lists.test; dmarc=pass header.from=author.test", "i=1; lists.test; dmarc=pass header.from=other.test", 1), both, Fail, false, "seal 1: the signature is not good"},
 		{"a set twice", one[:strings.Index(one, "ARC-Message")] + one, both, Fail, false, "two fields of a kind in set 1"},
 		{"a set that is not complete", strings.Replace(one, "ARC-Authentication-Results", "X-Results", 1), both, Fail, false, "set 1 is not complete"},

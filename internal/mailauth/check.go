@@ -118,8 +118,10 @@ func (c *Checker) Check(ctx context.Context, m *Message) *Results {
 	defer cancel()
 	r := &Results{SPF: c.SPF(ctx, m.Client, m.Helo, m.Sender)}
 	r.DKIM = c.dkim(ctx, m)
-	r.DMARC = c.dmarcOf(ctx, c.authorDomains(m.Header), r)
-	if r.DMARC.Result == Fail && len(c.sealers) > 0 {
+	authors := c.authorDomains(m.Header)
+	r.DMARC = c.dmarcOf(ctx, authors, r)
+	// A forwarder says of one author that it has passed, and another of the same message may be forged.
+	if r.DMARC.Result == Fail && len(c.sealers) > 0 && len(authors) == 1 {
 		r.ARC = c.chain(ctx, m, r.DMARC.From)
 	}
 	return r
