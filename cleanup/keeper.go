@@ -78,6 +78,7 @@ const maxLate = 16
 // run serves until ctx ends. The error is one that time does not mend, such as a queue of
 // another format.
 func (k *keeper) run(ctx context.Context) error {
+	// Reports that come while no queue is served wait for the next one.
 	k.late = make(chan string, maxLate)
 	en, err := k.open()
 	for {
@@ -144,9 +145,12 @@ func (k *keeper) announce(r recovery) {
 // yet: whoever attaches later is told of all that there is.
 func (k *keeper) adopted(en engine, r recovery) {
 	k.announce(r)
+	// Not k.engine, which is set a moment after the engine is open: what is in doubt would be missing
+	// in the list.
 	if k.found != nil {
 		k.found(en, r)
 	}
+	// Postmaster is told by a message that comes in here, which the engine's goroutine must not wait for.
 	if r.Report != "" {
 		select {
 		case k.late <- r.Report:
@@ -204,7 +208,9 @@ func (k *keeper) serve(ctx context.Context, en engine) error {
 	return err
 }
 
-// tellDamage tells postmaster of the damage that the start has found, and adoptions, until ctx ends.
+// tellDamage tells postmaster of the damage that the start has found, and adoptions, until ctx ends. report is
+// that of the start; empty: it has found none. Reports are told of one after the other, so that mail
+// is not held up by letters about it. One that ctx cuts short is not told of again: it is in the log.
 func (k *keeper) tellDamage(ctx context.Context, report string) {
 	for {
 		if report != "" {

@@ -151,6 +151,8 @@ func tellDamage(ctx context.Context, env *service.Env, report string) {
 
 // damageLetter is the text of that message. elsewhere says that the queue is in a database: nothing is set aside there.
 func damageLetter(report string, elsewhere bool) string {
+	// There a damaged row stays where it is until its table is dropped, and "posthaste spool" knows
+	// nothing of it.
 	if elsewhere {
 		return report + `
 What is left out is not delivered. It is in the tables until nothing else in them is needed, and they are then
