@@ -50,9 +50,13 @@ const releaseBudget = 10000
 // setPauses replaces the pauses. What waits on account of those that are gone
 // is made due.
 func (s *Scheduler) setPauses(list []Pause) {
+	old := s.pauses
 	s.pauses = make(map[PauseID]*pause, len(list))
 	for _, p := range list {
 		s.pauses[p.ID] = &pause{Pause: p, until: toMicros(p.Until)}
+	}
+	for id, p := range old {
+		s.sourceBack = s.sourceBack || p.Source != "" && s.pauses[id] == nil
 	}
 	s.endPauses()
 	s.stopSources()
@@ -67,6 +71,7 @@ func (s *Scheduler) endPauses() {
 		case p.until == never:
 		case p.until <= s.clock.wall:
 			delete(s.pauses, id)
+			s.sourceBack = s.sourceBack || p.Source != ""
 		case s.pauseEnd == never || p.until < s.pauseEnd:
 			s.pauseEnd = p.until
 		}
@@ -89,10 +94,16 @@ func (s *Scheduler) endPauses() {
 	}
 }
 
-// over says whether what waits for a site waits for a pause that there is no longer.
+// over says whether what waits for a site waits for a pause that there is no longer. What waits
+// because all sources of its pool are suspended waits for one of them, and may go from any: when
+// one comes back, all of it is looked at.
 func (s *Scheduler) over(site int32) bool {
-	p := s.sites[site].pause // 0 of site 0, which is none
-	return p != 0 && p < beyondID && s.pauses[p] == nil
+	id := s.sites[site].pause // 0 of site 0, which is none
+	if id == 0 || id >= beyondID {
+		return false
+	}
+	p := s.pauses[id]
+	return p == nil || s.sourceBack && p.Source != ""
 }
 
 // releaseEnded makes mail due whose pause has ended, a part of it in each Step.
@@ -115,8 +126,9 @@ func (s *Scheduler) releaseEnded() {
 			s.leftSite(site)
 		}
 	}
-	if n > 0 && len(s.ended) == 0 {
-		s.ended = nil
+	// What waits for a source from now on has been looked at.
+	if len(s.ended) == 0 {
+		s.ended, s.sourceBack = nil, false
 	}
 }
 
@@ -244,7 +256,11 @@ func (s *Scheduler) parkTime(m *message) int64 {
 	if warnAt := rec.created + micros(s.cfg.DelayWarning); s.cfg.DelayWarning > 0 && rec.flags&(FlagWarned|FlagNoDelayNotice) == 0 && warnAt > s.clock.wall {
 		at = min(at, warnAt)
 	}
-	return s.now + max(at-s.clock.wall, second)
+	next := s.now + max(at-s.clock.wall, second)
+	if p.Source != "" { // its pool may have come to have others
+		next = min(next, s.retryTime(rec))
+	}
+	return next
 }
 
 // Waiting calls f for every recipient of an active message that waits for its

@@ -79,7 +79,9 @@ type Scheduler struct {
 	stopped   map[string]PauseID // of sources that are suspended; nil: none is
 	pauseEnd  int64              // when the first of the pauses ends by itself, by the wall clock
 	ended     []MsgID            // that wait for pauses that have ended, to be made due; nil when there are none
-	limits    SetLimits          // what operators have set of windows; nil: nothing
+	// A source is not suspended any more; false once all that waits for sources has been looked at.
+	sourceBack bool
+	limits     SetLimits // what operators have set of windows; nil: nothing
 	// Domains of fast_flush_domains, with the messages that may wait for each.
 	flushSites map[string]*flushSite
 	// The part of the deferred queue that is in memory.

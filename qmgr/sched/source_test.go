@@ -185,6 +185,34 @@ func TestNoSecondTryOfExpired(t *testing.T) {
 	}
 }
 
+// Mail waits when all sources of its pool are suspended, until any of them is back.
+func TestSourceResumed(t *testing.T) {
+	t.Parallel()
+	for _, back := range []string{"m1", "m2", "m3"} {
+		w := newWorld(t, one(func(*Config, *TransportConfig) {}))
+		w.pools["a"] = poolOf(Member{Source: "m1"}, Member{Source: "m2"}, Member{Source: "m3"})
+		n := counted(w)
+		var all, left []Pause
+		for i := range 3 {
+			p := Pause{ID: PauseID(i + 1), Source: fmt.Sprint("m", i+1)}
+			all = append(all, p)
+			if p.Source != back {
+				left = append(left, p)
+			}
+		}
+		w.step(Event{Kind: EventPauses, Pauses: all})
+		w.arrive(1, 0, rcpt("smtp", "a"))
+		if len(w.order) > 0 || w.mail[1].queue != QueueDeferred {
+			t.Fatalf("%v: all sources are suspended", n)
+		}
+		w.step(Event{Kind: EventPauses, Pauses: left})
+		finishAll(w, allSent)
+		if n[back] != 1 || w.mail[1].gone != EffectFinish {
+			t.Errorf("%s is back: %v", back, n)
+		}
+	}
+}
+
 // warming is a member that may send so many a day to provider p.
 func warming(name string, n int64, wait bool) Member {
 	mb := Member{Source: name, Weight: 1, Wait: wait, Terms: &Terms{Source: name}}
