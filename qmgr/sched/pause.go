@@ -256,11 +256,7 @@ func (s *Scheduler) parkTime(m *message) int64 {
 	if warnAt := rec.created + micros(s.cfg.DelayWarning); s.cfg.DelayWarning > 0 && rec.flags&(FlagWarned|FlagNoDelayNotice) == 0 && warnAt > s.clock.wall {
 		at = min(at, warnAt)
 	}
-	next := s.now + max(at-s.clock.wall, second)
-	if p.Source != "" { // its pool may have come to have others
-		next = min(next, s.retryTime(rec))
-	}
-	return next
+	return s.now + max(at-s.clock.wall, second)
 }
 
 // Waiting calls f for every recipient of an active message that waits for its
