@@ -60,7 +60,8 @@ func (d *delivery) tlsSourceKey(certs []*tls.Certificate) string {
 	return key
 }
 
-// helloName is what EHLO, HELO and LHLO say.
+// helloName is what EHLO, HELO and LHLO say: the source's name, since receivers compare it with the
+// reverse name of the address that they see.
 func (d *delivery) helloName() string {
 	if d.source != nil && d.source.Helo != "" {
 		return d.source.Helo
@@ -80,6 +81,7 @@ func (d *delivery) reachable(list []target) ([]target, *failure) {
 		_, ok := d.source.From(t.ip)
 		return t.path == "" && !ok
 	})
+	// All servers are of the family that the source has not.
 	if len(kept) == 0 {
 		family := "IPv4"
 		if d.source.Address.IsValid() {
@@ -125,6 +127,7 @@ func (d *delivery) dialFrom(ctx context.Context, dialer *net.Dialer, t *target) 
 		}
 		return p.(proxy.ContextDialer).DialContext(ctx, "tcp", addr)
 	}
+	// Without a proxy. There is no other address to fall back to: mail must not go from it.
 	dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
 	return d.dialWith(dialer)(ctx, "tcp", addr)
 }

@@ -82,6 +82,9 @@ func TestSitesMistakes(t *testing.T) {
 	for _, c := range siteFiles(t) {
 		s := newStage(t)
 		for _, m := range s.mistakes(t, c.main, c.master) {
+			if strings.Contains(m.Text, "this machine does not have the address") {
+				continue // the page is of other machines
+			}
 			if !m.Stops && (strings.Contains(m.Text, "there is no such program") || strings.Contains(m.Text, ": no process listens on ") ||
 				strings.Contains(m.Text, "/crm.secret: no such file")) {
 				continue // on this machine it is true
