@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"time"
 )
 
 // Results are the answer to a batch: what came of each message, in the order of the request.
@@ -99,13 +100,13 @@ func (s *server) results(w http.ResponseWriter, status int, results []*Result, l
 			return // it has texts and numbers
 		}
 		if b.Len() > 32<<10 {
-			_ = control.SetWriteDeadline(s.now().Add(answerTime))
+			_ = control.SetWriteDeadline(time.Now().Add(answerTime))
 			if _, err := w.Write(b.Bytes()); err != nil {
 				return
 			}
 			b.Reset()
 		}
 	}
-	_ = control.SetWriteDeadline(s.now().Add(answerTime))
+	_ = control.SetWriteDeadline(time.Now().Add(answerTime))
 	_, _ = w.Write(b.Bytes())
 }

@@ -32,8 +32,9 @@ func (b *body) Read(p []byte) (int, error) {
 	if left <= 0 {
 		return 0, errSlow
 	}
-	// A connection that knows no deadlines has an end of its own.
-	_ = b.control.SetReadDeadline(begun.Add(left))
+	// Deadlines of sockets are by the system's clock, whatever clock the service is given. A connection
+	// that knows none has an end of its own.
+	_ = b.control.SetReadDeadline(time.Now().Add(left))
 	n, err := b.r.Read(p)
 	b.octets += int64(n)
 	b.spent += b.now().Sub(begun)

@@ -159,7 +159,7 @@ func (s *server) problem(w http.ResponseWriter, r *http.Request, who *caller, er
 	if r.ContentLength != 0 {
 		w.Header().Set("Connection", "close")
 	}
-	_ = http.NewResponseController(w).SetWriteDeadline(s.now().Add(answerTime))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTime))
 	more := map[string]any{}
 	maps.Copy(more, f.more)
 	if f.field != "" {
@@ -183,7 +183,7 @@ func clip(s string, n int) string {
 
 // reply answers with JSON.
 func (s *server) reply(w http.ResponseWriter, status int, result any) {
-	_ = http.NewResponseController(w).SetWriteDeadline(s.now().Add(answerTime))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTime))
 	webserver.Reply(w, status, result)
 }
 
@@ -314,7 +314,7 @@ func (s *server) answer(w http.ResponseWriter, r *http.Request, who *caller, res
 		s.retryAfter(w, retryTime)
 	}
 	s.log.Log(maillog.InjectRefused{Name: who.client.Name, Addr: who.client.Addr, Token: who.token.Name, Request: r.Method + " " + r.URL.Path, Status: result.Status, Reason: clip(result.Detail, 300)})
-	_ = http.NewResponseController(w).SetWriteDeadline(s.now().Add(answerTime))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTime))
 	webserver.Problem(w, result.Status, result.Detail, map[string]any{"refused": result.Refused})
 }
 
