@@ -244,6 +244,7 @@ const ownCommands = `  explain ID|DESTINATION ... say why a message is still in 
   watch client|destination NAME
                              show the SMTP dialogues with one peer as they happen
   classify [REPLY ...]       say what kind of failure a server's reply describes
+  account COMMAND ...        keep the accounts of people who send mail
   passwd [user]              make an entry for a table of users
   dkim genkey|record ...     make keys to sign mail with
   cert list|renew|rollover   show the servers' certificates and their TLSA records; renew one, or its key
@@ -252,6 +253,8 @@ const ownCommands = `  explain ID|DESTINATION ... say why a message is still in 
   token add|list|remove      make and remove tokens for programs that use HTTP
   cluster init|status|doubtful|drain|undrain
                              make the database for a queue that several nodes share; show the nodes
+  srs encode|decode [ADDRESS ...]
+                             rewrite or decode the senders of forwarded mail
   dmarc report [FILE ...]    read DMARC and TLS reports: who sends in your domains' names
   setup site|relay|null-client|backup-mx|sender
                              write main.cf and master.cf for one of the usual cases
@@ -261,7 +264,7 @@ const ownCommands = `  explain ID|DESTINATION ... say why a message is still in 
 // helped prints how a command is called, if its arguments ask for that, and says whether they did.
 // Commands that have commands of their own may be asked behind those.
 func helped(command string, args []string, w io.Writer) bool {
-	if len(args) == 2 && slices.Contains([]string{"queue", "spool", "tls", "cert", "dkim", "dmarc", "domain", "token", "cluster", "events"}, command) {
+	if len(args) == 2 && slices.Contains([]string{"queue", "spool", "tls", "cert", "dkim", "dmarc", "domain", "token", "cluster", "events", "account", "srs"}, command) {
 		args = args[1:]
 	}
 	text := usage.Of(command)

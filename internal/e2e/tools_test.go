@@ -276,7 +276,7 @@ func TestCheck(t *testing.T) {
 	}{
 		{"", "", 0},
 		{"mynetworks = 127.0.0.1/33", `fatal: .*/master\.cf:1: service 127\.0\.0\.1:\d+/inet: .*"127\.0\.0\.1/33": the length after "/" is not a number from 0 to 32`, 1},
-		{"smtpd_sasl_auth_enable = yes\nsmtpd_sasl_type = sesame", `fatal: .*/master\.cf:1: service .*: smtpd_sasl_type = sesame: expected dovecot`, 1},
+		{"smtpd_sasl_auth_enable = yes\nsmtpd_sasl_type = sesame", `fatal: .*/master\.cf:1: service .*: smtpd_sasl_type = sesame: expected accounts, dovecot`, 1},
 		{"smtpd_sasl_auth_enable = yes\nsmtpd_sasl_type = cyrus\ncyrus_sasl_config_path = /nonexistent", `fatal: .*/master\.cf:1: service .*: smtpd_sasl_path: there is no smtpd\.conf in /nonexistent; .*: expected pwcheck_method: saslauthd`, 1},
 		{"smtpd_milters = inet:foo", `fatal: .*smtpd_milters: milter "inet:foo": expected inet:host:port`, 1},
 		{"smtpd_tls_security_level = may\nsmtpd_tls_chain_files = /nonexistent/pem", `: fatal: .*/main\.cf:\d+: smtpd_tls_chain_files: TLS is disabled: .*/nonexistent/pem: no such file`, 1},
