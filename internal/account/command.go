@@ -43,46 +43,30 @@ type command struct {
 // Run runs posthaste account, and returns its exit status.
 func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	c := &command{Tool: &cli.Tool{Name: name, Stdin: stdin, Stdout: stdout, Stderr: stderr}, scheme: sasl.Schemes()[0], prompts: passwordsFrom(stdin, stderr)}
-	verbs := map[string]struct {
-		letters  string
-		min, max int // of arguments
-		do       func() error
-	}{
-		"add":          {"c:s:", 1, 1, c.add},
-		"passwd":       {"c:s:", 1, 1, c.passwd},
-		"app-password": {"c:r", 2, 2, c.appPassword},
-		"list":         {"c:j", 0, 1 << 16, c.list},
-		"disable":      {"c:", 1, 1 << 16, func() error { return c.setDisabled(true) }},
-		"enable":       {"c:", 1, 1 << 16, func() error { return c.setDisabled(false) }},
-		"remove":       {"c:", 1, 1 << 16, c.removeAll},
-		"usage":        {"c:j", 0, 1 << 16, c.usage},
-		"unlock":       {"c:", 1, 1 << 16, c.unlock},
-	}
-	if len(args) == 0 || verbs[args[0]].do == nil {
-		return c.Fatal(cli.ExitUsage, "%s", usage)
-	}
-	verb := verbs[args[0]]
-	opts, rest, err := cli.Getopt(args[1:], verb.letters)
-	if err != nil || len(rest) < verb.min || len(rest) > verb.max {
-		return c.Fatal(cli.ExitUsage, "%s", usage)
-	}
+	return c.Run(map[string]cli.Verb{
+		"add":          {Letters: "c:s:", Min: 1, Max: 1, Do: c.add},
+		"passwd":       {Letters: "c:s:", Min: 1, Max: 1, Do: c.passwd},
+		"app-password": {Letters: "c:r", Min: 2, Max: 2, Do: c.appPassword},
+		"list":         {Letters: "c:j", Max: 1 << 16, Do: c.list},
+		"disable":      {Letters: "c:", Min: 1, Max: 1 << 16, Do: func() error { return c.setDisabled(true) }},
+		"enable":       {Letters: "c:", Min: 1, Max: 1 << 16, Do: func() error { return c.setDisabled(false) }},
+		"remove":       {Letters: "c:", Min: 1, Max: 1 << 16, Do: c.removeAll},
+		"usage":        {Letters: "c:j", Max: 1 << 16, Do: c.usage},
+		"unlock":       {Letters: "c:", Min: 1, Max: 1 << 16, Do: c.unlock},
+	}, usage, args, c.begin)
+}
+
+// begin takes in the options and arguments, and reads main.cf.
+func (c *command) begin(opts []cli.Option, rest []string) (err error) {
+	c.args = rest
 	dir, err := c.options(opts)
 	if err != nil {
-		return c.Fatal(cli.ExitUsage, "%v", err)
+		return cli.Errorf(cli.ExitUsage, "%v", err)
 	}
 	if c.cfg, err = config.Load(config.Dir(dir)); err != nil {
-		return c.Fatal(cli.ExitConfig, "%v", err)
+		return cli.Errorf(cli.ExitConfig, "%v", err)
 	}
-	c.args = rest
-	w := &cli.ErrWriter{W: stdout}
-	c.Stdout = w
-	if err := verb.do(); err != nil {
-		return c.Fail(err)
-	}
-	if w.Err != nil {
-		return c.Fatal(cli.ExitIO, "%v", w.Err)
-	}
-	return 0
+	return nil
 }
 
 // options reads them. dir is the configuration's directory.

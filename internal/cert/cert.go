@@ -47,18 +47,15 @@ type command struct {
 // Run runs posthaste cert, and returns its exit status.
 func Run(name string, args []string, stdout, stderr io.Writer) int {
 	c := &command{Tool: &cli.Tool{Name: name, Stdout: stdout, Stderr: stderr}}
-	verbs := map[string]struct {
-		letters string
-		do      func() error
-	}{"list": {"c:j", c.list}, "renew": {"c:", c.renew}, "rollover": {"c:", c.rollover}}
-	if len(args) == 0 || verbs[args[0]].do == nil {
-		return c.Fatal(cli.ExitUsage, "%s", usage)
-	}
-	verb := verbs[args[0]]
-	opts, rest, err := cli.Getopt(args[1:], verb.letters)
-	if err != nil || len(rest) > 0 {
-		return c.Fatal(cli.ExitUsage, "%s", usage)
-	}
+	return c.Run(map[string]cli.Verb{
+		"list":     {Letters: "c:j", Do: c.list},
+		"renew":    {Letters: "c:", Do: c.renew},
+		"rollover": {Letters: "c:", Do: c.rollover},
+	}, usage, args, c.begin)
+}
+
+// begin takes in the options, and reads main.cf.
+func (c *command) begin(opts []cli.Option, _ []string) (err error) {
 	dir := ""
 	for _, o := range opts {
 		switch o.Letter {
@@ -69,17 +66,9 @@ func Run(name string, args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	if c.cfg, err = config.Load(config.Dir(dir)); err != nil {
-		return c.Fatal(cli.ExitConfig, "%v", err)
+		return cli.Errorf(cli.ExitConfig, "%v", err)
 	}
-	w := &cli.ErrWriter{W: stdout}
-	c.Stdout = w
-	if err := verb.do(); err != nil {
-		return c.Fail(err)
-	}
-	if w.Err != nil {
-		return c.Fatal(cli.ExitIO, "%v", w.Err)
-	}
-	return 0
+	return nil
 }
 
 // A Certificate is one that is listed.

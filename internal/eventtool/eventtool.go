@@ -53,38 +53,26 @@ type command struct {
 // Run runs posthaste events, and returns its exit status.
 func Run(name string, args []string, stdout, stderr io.Writer) int {
 	c := &command{Tool: &cli.Tool{Name: name, Stdout: stdout, Stderr: stderr}, from: 1}
-	verbs := map[string]struct {
-		letters  string
-		min, max int // of arguments
-		do       func() error
-	}{"status": {"c:j", 0, 0, c.status}, "replay": {"c:f:", 1, 1, func() error { return c.order(proto.EventReplay) }},
-		"retry": {"c:", 1, 1, func() error { return c.order(proto.EventRetry) }}, "dead": {"c:", 0, 1, c.dead},
-		"resend": {"c:", 1, 1, func() error { return c.order(proto.EventResend) }}}
-	if len(args) == 0 || verbs[args[0]].do == nil {
-		return c.Fatal(cli.ExitUsage, "%s", usage)
-	}
-	verb := verbs[args[0]]
-	opts, rest, err := cli.Getopt(args[1:], verb.letters)
-	if err != nil || len(rest) < verb.min || len(rest) > verb.max {
-		return c.Fatal(cli.ExitUsage, "%s", usage)
-	}
+	return c.Run(map[string]cli.Verb{
+		"status": {Letters: "c:j", Do: c.status},
+		"replay": {Letters: "c:f:", Min: 1, Max: 1, Do: func() error { return c.order(proto.EventReplay) }},
+		"retry":  {Letters: "c:", Min: 1, Max: 1, Do: func() error { return c.order(proto.EventRetry) }},
+		"dead":   {Letters: "c:", Max: 1, Do: c.dead},
+		"resend": {Letters: "c:", Min: 1, Max: 1, Do: func() error { return c.order(proto.EventResend) }},
+	}, usage, args, c.begin)
+}
+
+// begin takes in the options and arguments, and reads main.cf.
+func (c *command) begin(opts []cli.Option, rest []string) (err error) {
 	c.args = rest
 	dir, err := c.options(opts)
 	if err != nil {
-		return c.Fatal(cli.ExitUsage, "%v", err)
+		return cli.Errorf(cli.ExitUsage, "%v", err)
 	}
 	if c.cfg, err = config.Load(config.Dir(dir)); err != nil {
-		return c.Fatal(cli.ExitConfig, "%v", err)
+		return cli.Errorf(cli.ExitConfig, "%v", err)
 	}
-	w := &cli.ErrWriter{W: stdout}
-	c.Stdout = w
-	if err := verb.do(); err != nil {
-		return c.Fail(err)
-	}
-	if w.Err != nil {
-		return c.Fatal(cli.ExitIO, "%v", w.Err)
-	}
-	return 0
+	return nil
 }
 
 // options reads them. dir is the configuration's directory.

@@ -32,47 +32,40 @@ type command struct {
 	t    apitoken.Token
 	days int // 0: it does not expire
 	args []string
-	now  func() time.Time
+	// Opened by begin; nil before.
+	store *apitoken.Store
+	now   func() time.Time
 }
 
 // Run runs posthaste token, and returns its exit status.
 func Run(name string, args []string, stdout, stderr io.Writer) int {
 	c := &command{Tool: &cli.Tool{Name: name, Stdout: stdout, Stderr: stderr}, now: time.Now}
-	verbs := map[string]struct {
-		letters  string
-		min, max int // of arguments
-		do       func(*apitoken.Store) error
-	}{"add": {"c:e:q:r:s:t:", 1, 1, c.add}, "list": {"c:j", 0, 0, c.list}, "remove": {"c:", 1, 1 << 10, c.remove}}
-	if len(args) == 0 || verbs[args[0]].do == nil {
-		return c.Fatal(cli.ExitUsage, "%s", usage)
-	}
-	verb := verbs[args[0]]
-	opts, rest, err := cli.Getopt(args[1:], verb.letters)
-	if err != nil || len(rest) < verb.min || len(rest) > verb.max {
-		return c.Fatal(cli.ExitUsage, "%s", usage)
-	}
+	defer func() {
+		if c.store != nil {
+			c.store.Close()
+		}
+	}()
+	return c.Run(map[string]cli.Verb{
+		"add":    {Letters: "c:e:q:r:s:t:", Min: 1, Max: 1, Do: c.add},
+		"list":   {Letters: "c:j", Do: c.list},
+		"remove": {Letters: "c:", Min: 1, Max: 1 << 10, Do: c.remove},
+	}, usage, args, c.begin)
+}
+
+// begin takes in the options and arguments, and opens the tokens that main.cf names.
+func (c *command) begin(opts []cli.Option, rest []string) (err error) {
 	c.args = rest
 	dir, err := c.options(opts)
 	if err != nil {
-		return c.Fatal(cli.ExitUsage, "%v", err)
+		return cli.Errorf(cli.ExitUsage, "%v", err)
 	}
 	if c.cfg, err = config.Load(config.Dir(dir)); err != nil {
-		return c.Fatal(cli.ExitConfig, "%v", err)
+		return cli.Errorf(cli.ExitConfig, "%v", err)
 	}
-	store, err := apitoken.Open(c.cfg.String("api_token_directory"), c.now)
-	if err != nil {
-		return c.Fatal(cli.ExitUnavailable, "%v", err)
+	if c.store, err = apitoken.Open(c.cfg.String("api_token_directory"), c.now); err != nil {
+		return cli.Errorf(cli.ExitUnavailable, "%v", err)
 	}
-	defer store.Close()
-	w := &cli.ErrWriter{W: stdout}
-	c.Stdout = w
-	if err := verb.do(store); err != nil {
-		return c.Fail(err)
-	}
-	if w.Err != nil {
-		return c.Fatal(cli.ExitIO, "%v", w.Err)
-	}
-	return 0
+	return nil
 }
 
 // options reads them. dir is the configuration's directory.
@@ -111,7 +104,7 @@ func (c *command) options(opts []cli.Option) (dir string, err error) {
 }
 
 // add makes a token and prints it.
-func (c *command) add(store *apitoken.Store) error {
+func (c *command) add() error {
 	c.t.Name = c.args[0]
 	if len(c.t.Roles) == 0 {
 		c.t.Roles = []string{apitoken.Inject}
@@ -119,7 +112,7 @@ func (c *command) add(store *apitoken.Store) error {
 	if c.days > 0 {
 		c.t.Expires = c.now().UTC().AddDate(0, 0, c.days).Truncate(time.Second)
 	}
-	token, err := store.Add(c.t)
+	token, err := c.store.Add(c.t)
 	if err != nil {
 		return cli.Errorf(cli.ExitData, "%v", err)
 	}
@@ -128,9 +121,9 @@ func (c *command) add(store *apitoken.Store) error {
 }
 
 // remove withdraws tokens.
-func (c *command) remove(store *apitoken.Store) error {
+func (c *command) remove() error {
 	for _, name := range c.args {
-		if err := store.Remove(name); err != nil {
+		if err := c.store.Remove(name); err != nil {
 			return cli.Errorf(cli.ExitNoInput, "%v", err)
 		}
 	}
@@ -150,8 +143,8 @@ type Listed struct {
 }
 
 // list prints all tokens.
-func (c *command) list(store *apitoken.Store) error {
-	all, err := store.List()
+func (c *command) list() error {
+	all, err := c.store.List()
 	if err != nil {
 		return cli.Errorf(cli.ExitUnavailable, "%v", err)
 	}
