@@ -3,7 +3,7 @@
 // hold for it at the destination.
 //
 // What is not known for sure is not guessed: mail from the wrong address harms those who
-// own it. So a pool or a source that there is not, or that has errors, defers the mail, and
+// own it. So an unknown pool or source, or one that has errors, defers the mail, and
 // the log says which.
 
 package trivialrewrite

@@ -100,7 +100,7 @@ bank.test._report._dmarc.evil.test. 60 IN TXT "v=spf1 -all"
 	}{
 		{"mailto:d@bank.test", "d@bank.test", false}, {"mailto:d@sub.Bank.test", "d@sub.Bank.test", false}, {"mailto:a@reports.test", "a@reports.test", false},
 		{"MAILTO:d%2Be@bank.test", "d+e@bank.test", false}, {"mailto:a@moved.test", "y@Moved.test", false}, {"mailto:a@evil.test", "", false}, {"mailto:a@none.test", "", false}, {"mailto:a@slow.test", "", true}, {"mailto:a@not a name", "", false},
-		// Who is asked is who would get them.
+		// The domain that is asked is that of the address that would get the reports.
 		{"mailto:victim@none.test?cc=a@bank.test", "", false}, {"mailto:victim@none.test#@bank.test", "", false}, {"mailto:victim%40none.test%20(@bank.test", "", false},
 		{"mailto:victim@none.test%20@bank.test", "victim@none.test@bank.test", false}, // a local part with an @
 		{"mailto:%3Cvictim@none.test%3E@bank.test", "", false}, {"mailto:victim%40none.test%00@bank.test", "", false},

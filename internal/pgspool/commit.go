@@ -171,7 +171,7 @@ func (e *engine) write(ctx context.Context, list []*request) error {
 	return nil
 }
 
-// answer tells those who wait. Who has asked for leave to deliver is told while the lease is good
+// answer tells those who wait. A request for leave to deliver is answered while the lease is good
 // (invariant 7), or when it has been renewed.
 func (e *engine) answer(list []*request) {
 	for _, r := range list {

@@ -314,7 +314,7 @@ func TestHanded(t *testing.T) {
 				if !slices.Equal(got, tt.after) || !rep.Exact {
 					t.Errorf("start %d: in doubt %v, want %v; exact %v", start, got, tt.after, rep.Exact)
 				}
-				// Who asks for what is in hand has been told of these.
+				// Recovery has named these, and Hands does not name them again.
 				if got := inHandNow(s); len(got) > 0 {
 					t.Errorf("start %d: in hand %v", start, got)
 				}
