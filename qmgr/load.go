@@ -412,13 +412,7 @@ func (s *Server) askResolver(l *loading, addr string) (proto.ResolveReply, error
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, s.opt.ResolveTime)
 	defer cancel()
-	var ans proto.ResolveReply
-	var err error
-	if l.env.Pool != "" {
-		ans, err = s.opt.Resolver.ResolveFrom(ctx, l.env.Sender, addr, l.env.Pool)
-	} else {
-		ans, err = s.opt.Resolver.Resolve(ctx, l.env.Sender, addr)
-	}
+	ans, err := s.opt.Resolver.ResolveFrom(ctx, l.env.Sender, addr, l.env.Pool)
 	if err != nil && ctx.Err() != nil {
 		l.mute = fmt.Errorf("no answer within %v", s.opt.ResolveTime)
 		err = l.mute

@@ -87,7 +87,7 @@ import (
 // rewriteclient's Client, or a table in tests.
 type Resolver interface {
 	Resolve(ctx context.Context, sender, addr string) (proto.ResolveReply, error)
-	// ResolveFrom is Resolve for mail whose envelope names a pool of sources.
+	// ResolveFrom is Resolve for mail whose envelope names a pool of sources, if pool is not empty.
 	ResolveFrom(ctx context.Context, sender, addr, pool string) (proto.ResolveReply, error)
 	// Known is Resolve's answer for any sender if that needs nobody to be asked.
 	Known(addr string) (proto.ResolveReply, bool)

@@ -207,13 +207,7 @@ func (s *Server) renew(old *sched.Terms, q asked) {
 	defer cancel()
 	// Without a sender: what depends on one goes its own way, and then the answer is not
 	// for this destination.
-	var ans proto.ResolveReply
-	var err error
-	if q.pool != "" {
-		ans, err = s.opt.Resolver.ResolveFrom(ctx, "", q.addr, q.pool)
-	} else {
-		ans, err = s.opt.Resolver.Resolve(ctx, "", q.addr)
-	}
+	ans, err := s.opt.Resolver.ResolveFrom(ctx, "", q.addr, q.pool)
 	if err != nil || ans.Flags&(proto.ResolveFail|proto.ResolveError) != 0 || ans.Transport != q.transport || ans.Nexthop != q.nexthop {
 		return
 	}

@@ -154,8 +154,11 @@ func (c *Client) Resolve(ctx context.Context, sender, addr string) (proto.Resolv
 }
 
 // ResolveFrom is Resolve for mail whose envelope names a pool of sources, which the answer is
-// about. Such answers are not kept.
+// about. Such answers are not kept. With an empty pool it is Resolve.
 func (c *Client) ResolveFrom(ctx context.Context, sender, addr, pool string) (proto.ResolveReply, error) {
+	if pool == "" {
+		return c.Resolve(ctx, sender, addr)
+	}
 	c.mu.Lock()
 	f, err := c.ask(ctx, question{proto.KindResolve, sender, addr, pool})
 	if err != nil {
