@@ -188,6 +188,24 @@ func (e *Envelope) readWay(r *pack.Reader) {
 	}
 }
 
+// Glance reads of an envelope's stored form only what an index of the queue wants to know: whether the
+// sender is null, the size, and the trace flags.
+func Glance(stored []byte) (null bool, size int64, trace Trace, err error) {
+	null = true
+	r := pack.NewReader(stored)
+	for r.Next() {
+		switch r.Tag() {
+		case 'S':
+			null = len(r.Bytes()) == 0
+		case 'C':
+			size = r.Int()
+		case 't':
+			trace = Trace(r.Uint())
+		}
+	}
+	return null, size, trace, r.Err()
+}
+
 // AppendRecipients appends the stored form of a list of recipients.
 func AppendRecipients(b []byte, list []Recipient) []byte {
 	for i := range list {

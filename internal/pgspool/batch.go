@@ -75,7 +75,7 @@ func (b *batch) Add(m storage.Addition) int {
 	switch {
 	case err != nil || number == 0:
 		return b.fail("%q is not a queue ID of this queue", string(m.ID))
-	case m.NRcpt < 1 || m.NRcpt > maxRcpts:
+	case m.NRcpt < 1 || m.NRcpt > queue.MaxRecipients:
 		return b.fail("message %q with %d recipients", string(m.ID), m.NRcpt)
 	case m.Content != nil && m.File != nil:
 		return b.fail("message %q with content twice", string(m.ID))
@@ -86,7 +86,7 @@ func (b *batch) Add(m storage.Addition) int {
 	b.adds++
 	b.cost += len(m.Envelope) + len(m.Recipients) + len(m.Content)
 	o.add = m
-	o.msg = live{number: o.number, created: o.created, next: micros(m.NextAttempt), nrcpt: uint32(m.NRcpt), npending: uint32(m.NRcpt), queue: uint8(m.Queue)}
+	o.msg = live{number: o.number, created: o.created, next: queue.Micros(m.NextAttempt), nrcpt: uint32(m.NRcpt), npending: uint32(m.NRcpt), queue: uint8(m.Queue)}
 	if err := scanEnvelope(m.Envelope, &o.msg); err != nil && b.err == nil {
 		b.err = fmt.Errorf("%w: message %q: %w", queue.ErrInvalid, string(m.ID), err)
 	}
@@ -127,7 +127,7 @@ func (b *batch) Handed(id mail.QueueID, rcpts []int, nexthop string) int {
 	o.rcpts = slices.Clone(rcpts)
 	slices.Sort(o.rcpts)
 	o.rcpts = slices.Compact(o.rcpts)
-	o.nexthop = nexthop[:min(len(nexthop), maxNexthop)]
+	o.nexthop = nexthop[:min(len(nexthop), queue.MaxNexthop)]
 	b.cost += 4 * len(rcpts)
 	return len(b.ops) - 1
 }

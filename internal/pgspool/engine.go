@@ -309,8 +309,8 @@ func (e *engine) hands() (list []queue.Doubt) {
 	for _, number := range slices.Sorted(maps.Keys(e.idx.handed)) {
 		l := e.idx.find(number)
 		for i := range e.idx.handed[number] {
-			if h := &e.idx.handed[number][i]; l != nil && !h.reported {
-				list = append(list, h.doubt(l))
+			if h := &e.idx.handed[number][i]; l != nil && !h.Reported {
+				list = append(list, h.Doubt(l.id()))
 			}
 		}
 	}
@@ -327,7 +327,7 @@ func (e *engine) InHand(id mail.QueueID, rcpts []int) (in []int) {
 	defer e.mu.RUnlock()
 	has := map[int]bool{}
 	for _, h := range e.idx.handed[number] {
-		for _, i := range h.rcpts {
+		for _, i := range h.Rcpts {
 			has[int(i)] = true
 		}
 	}

@@ -7,13 +7,14 @@ import (
 	"pgregory.net/rapid"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/queue"
 )
 
 // FuzzState: whatever is in a row's head, reading it ends, with an error or with what is written again as it is.
 // The database is not trusted to be sound.
 func FuzzState(f *testing.F) {
 	s := state{live: live{number: 7, created: 1800000000123456, nrcpt: 3, size: 10, queue: 1, first: 2}, done: []byte{5}, restSum: 9,
-		handed: []handing{{at: 1, nexthop: "mx", rcpts: []uint32{0, 2}}}, bodySum: 3, bodyLen: 4}
+		handed: []handing{{At: 1, Nexthop: "mx", Rcpts: []uint32{0, 2}}}, bodySum: 3, bodyLen: 4}
 	f.Add(appendState(nil, &s, true))
 	s.msgSeg, s.msgPos, s.big = 4, 5, place{seg: 1, pos: 2, parts: 3, size: 4}
 	f.Add(appendState(nil, &s, false))
@@ -39,7 +40,7 @@ func FuzzState(f *testing.F) {
 func FuzzRest(f *testing.F) {
 	r := rest{envelope: []byte("e"), recipients: []byte("r"), hasEnv: true, outcomes: (&mail.Outcome{Rcpt: 1, Reason: "x"}).Append(nil, tagOutcome)}
 	f.Add(r.append(nil))
-	f.Add(appendRcpts(nil, []int{1, 2, 300}))
+	f.Add(queue.AppendRcpts(nil, tagRcpts, []int{1, 2, 300}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_ = eachRcpt(b, func(uint64) {}) // any error will do
 		firstOf(b)

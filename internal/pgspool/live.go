@@ -1,7 +1,6 @@
 package pgspool
 
 import (
-	"math/bits"
 	"time"
 
 	"posthaste/internal/mail"
@@ -54,28 +53,14 @@ func (l *live) set(flag uint8, on bool) {
 }
 
 // isDone says whether nothing more is to be done for recipient i. more is the bits from 64 on.
-func isDone(l *live, more []uint64, i uint64) bool {
-	if i < 64 {
-		return l.done>>i&1 != 0
-	}
-	w := i/64 - 1
-	return w < uint64(len(more)) && more[w]>>(i%64)&1 != 0
-}
+func isDone(l *live, more []uint64, i uint64) bool { return queue.IsDone(l.done, more, i) }
 
 // setDone marks recipient i, which l has, and returns more, made if need be.
 func setDone(l *live, more []uint64, i uint64) []uint64 {
-	if isDone(l, more, i) {
-		return more
+	more, news := queue.SetDone(&l.done, more, i, l.nrcpt)
+	if news {
+		l.npending--
 	}
-	l.npending--
-	if i < 64 {
-		l.done |= 1 << i
-		return more
-	}
-	if more == nil {
-		more = make([]uint64, (l.nrcpt+63)/64-1)
-	}
-	more[i/64-1] |= 1 << (i % 64)
 	return more
 }
 
@@ -84,50 +69,20 @@ func doneBitmap(l *live, more []uint64) []byte {
 	if l.npending == l.nrcpt {
 		return nil
 	}
-	b := make([]byte, (l.nrcpt+7)/8)
-	put := func(w int, v uint64) {
-		for i := 0; i < 8 && w*8+i < len(b); i++ {
-			b[w*8+i] = byte(v >> (8 * i))
-		}
-	}
-	put(0, l.done)
-	for w, v := range more {
-		put(w+1, v)
-	}
-	return b
+	return queue.DoneBitmap(l.done, more, l.nrcpt)
 }
 
 // loadDone sets the bits of l from that form. Bits beyond the last recipient are dropped.
 func loadDone(l *live, b []byte) (more []uint64) {
 	l.done, l.npending = 0, l.nrcpt
-	for i, v := range b {
-		for ; v != 0; v &= v - 1 {
-			if r := uint64(i*8 + bits.TrailingZeros8(v)); r < uint64(l.nrcpt) {
-				more = setDone(l, more, r)
-			}
-		}
-	}
+	queue.EachDone(b, l.nrcpt, func(i uint64) { more = setDone(l, more, i) })
 	return more
 }
 
 // entry is what l says of its message, in the words of package queue.
 func (l *live) entry(more []uint64) queue.Entry {
 	return queue.Entry{ID: l.id(), Ref: queue.Ref{File: l.shard, Segno: uint64(l.refSeg), Offset: l.refPos, Length: l.refLen},
-		Queue: queue.Name(l.queue), NextAttempt: fromMicros(l.next), Attempts: int(l.attempts), Size: l.size,
+		Queue: queue.Name(l.queue), NextAttempt: queue.FromMicros(l.next), Attempts: int(l.attempts), Size: l.size,
 		NRcpt: int(l.nrcpt), NPending: int(l.npending), Null: l.flags&msgNull != 0, Trace: mail.Trace(l.trace),
 		Warned: l.flags&msgWarned != 0, Expire: l.flags&msgExpire != 0, Done: doneBitmap(l, more)}
-}
-
-func micros(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixMicro()
-}
-
-func fromMicros(us int64) time.Time {
-	if us == 0 {
-		return time.Time{}
-	}
-	return time.UnixMicro(us)
 }

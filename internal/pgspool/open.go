@@ -179,12 +179,12 @@ func inDoubt(idx *index, found *storage.Recovery) {
 		from, more = idx.page(from, func(l *live) {
 			for i := range idx.handed[l.number] {
 				h := &idx.handed[l.number][i]
-				h.reported = true
+				h.Reported = true
 				if len(found.InDoubt) == maxInDoubt {
 					found.MoreInDoubt++
 					continue
 				}
-				found.InDoubt = append(found.InDoubt, h.doubt(l))
+				found.InDoubt = append(found.InDoubt, h.Doubt(l.id()))
 			}
 		})
 	}
@@ -209,9 +209,9 @@ func (s *Store) noteDoubt(ctx context.Context, conn *pgx.Conn, idx *index, shard
 			l := idx.find(number)
 			t := of[l.shard]
 			for _, h := range handed {
-				for _, i := range h.rcpts {
+				for _, i := range h.Rcpts {
 					b.Queue(`INSERT INTO doubtful VALUES ($1, $2, $3, $4, clock_timestamp(), $5, $6, $7, nullif($8, '')) ON CONFLICT DO NOTHING`,
-						string(l.id()), int(i), plainText(h.nexthop), fromMicros(h.at), int(t.id), t.epoch, s.node, t.from)
+						string(l.id()), int(i), plainText(h.Nexthop), queue.FromMicros(h.At), int(t.id), t.epoch, s.node, t.from)
 				}
 			}
 		}
@@ -362,11 +362,11 @@ func (rp *replay) change(l *live, kind uint8, head []byte, segno uint32) error {
 	case rowHANDED:
 		r := pack.NewReader(head)
 		for r.Next() {
-			h, err := decodeHanding(r.Bytes())
+			h, err := queue.DecodeHanding(r.Bytes())
 			if err != nil {
 				return err
 			}
-			handed = pending(hand(handed, h), l, more)
+			handed = pending(queue.HandOut(handed, h), l, more)
 		}
 	default:
 		return fmt.Errorf("%w: kind %d is not known", queue.ErrCorrupt, kind)

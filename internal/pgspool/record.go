@@ -50,16 +50,6 @@ const (
 	tagOutcome    = 'O' // mail.Outcome, repeated
 )
 
-// Tags of a handing.
-const (
-	tagHandedAt   = 'a' // µs
-	tagHandedTo   = 'h'
-	tagHandedRcpt = 'r' // indexes, varints of the differences
-)
-
-// maxRcpts bounds the recipients of a message, and so the memory for their bits.
-const maxRcpts = 1 << 22
-
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // sum is the checksum of p in a row of this kind of message number. For parts of content, part tells them
@@ -109,7 +99,7 @@ func appendState(b []byte, s *state, here bool) []byte {
 	b = pack.Uint(b, tagTrace, s.trace)
 	b = pack.Bytes(b, tagDone, s.done)
 	for i := range s.handed {
-		b = appendHanding(b, &s.handed[i])
+		b = s.handed[i].Append(b, tagHanded)
 	}
 	b = pack.Uint(b, tagFirst, s.first)
 	b = pack.Uint(b, tagRestSum, s.restSum)
@@ -154,7 +144,7 @@ func decodeState(b []byte, number uint64, seg, pos uint32) (s state, err error) 
 		case tagDone:
 			s.done = slices.Clone(r.Bytes())
 		case tagHanded:
-			h, err := decodeHanding(r.Bytes())
+			h, err := queue.DecodeHanding(r.Bytes())
 			if err != nil {
 				return s, fmt.Errorf("%w: %w", queue.ErrCorrupt, err)
 			}
@@ -170,7 +160,7 @@ func decodeState(b []byte, number uint64, seg, pos uint32) (s state, err error) 
 	if err := r.Err(); err != nil {
 		return s, fmt.Errorf("%w: %w", queue.ErrCorrupt, err)
 	}
-	if s.nrcpt == 0 || s.nrcpt > maxRcpts || s.queue >= uint8(queue.Names) {
+	if s.nrcpt == 0 || s.nrcpt > queue.MaxRecipients || s.queue >= uint8(queue.Names) {
 		return s, fmt.Errorf("%w: %d recipients, queue %d", queue.ErrCorrupt, s.nrcpt, s.queue)
 	}
 	s.big.size = s.bodyLen
@@ -232,34 +222,10 @@ func decodeRest(b []byte) (s rest, err error) {
 	return s, nil
 }
 
-// appendRcpts encodes recipients' indexes, for DONE.
-func appendRcpts(b []byte, rcpts []int) []byte {
-	return pack.Nested(b, tagRcpts, func(b []byte) []byte {
-		for _, i := range rcpts {
-			b = binary.AppendUvarint(b, uint64(i))
-		}
-		return b
-	})
-}
-
 // eachRcpt calls f for each index in the head of a DONE.
 func eachRcpt(b []byte, f func(i uint64)) error {
-	r := pack.NewReader(b)
-	for r.Next() {
-		if r.Tag() != tagRcpts {
-			continue
-		}
-		for v := r.Bytes(); len(v) > 0; {
-			i, n := binary.Uvarint(v)
-			if n <= 0 {
-				return fmt.Errorf("%w: recipients", queue.ErrCorrupt)
-			}
-			f(i)
-			v = v[n:]
-		}
-	}
-	if err := r.Err(); err != nil {
-		return fmt.Errorf("%w: %w", queue.ErrCorrupt, err)
+	if err := queue.EachRcpt(b, tagRcpts, f); err != nil {
+		return fmt.Errorf("%w: recipients: %w", queue.ErrCorrupt, err)
 	}
 	return nil
 }
@@ -277,20 +243,10 @@ func firstOf(b []byte) (first uint32) {
 
 // scanEnvelope takes from a stored envelope what the index wants to know.
 func scanEnvelope(env []byte, l *live) error {
-	null := true
-	r := pack.NewReader(env)
-	for r.Next() {
-		switch r.Tag() {
-		case 'S':
-			null = len(r.Bytes()) == 0
-		case 'C':
-			l.size = r.Int()
-		case 't':
-			l.trace = uint8(r.Uint())
-		}
-	}
+	null, size, trace, err := mail.Glance(env)
+	l.size, l.trace = size, uint8(trace)
 	l.set(msgNull, null)
-	return r.Err()
+	return err
 }
 
 // mergeOutcomes adds newer outcomes, encoded, to older ones. Newer ones take the place of older

@@ -239,10 +239,10 @@ func (g *group) checkHanded(o *op, s *staged) error {
 			return fmt.Errorf("%w: there is nothing to do any more for recipient %d of message %q", queue.ErrInvalid, i, string(o.id))
 		}
 	}
-	h := handing{nexthop: o.nexthop, rcpts: make([]uint32, len(o.rcpts))}
-	size := len(appendHanding(nil, &h)) + 5*len(o.rcpts)
+	h := handing{Nexthop: o.nexthop, Rcpts: make([]uint32, len(o.rcpts))}
+	size := len(h.Append(nil, tagHanded)) + 5*len(o.rcpts)
 	for i := range s.handed {
-		size += len(appendHanding(nil, &s.handed[i]))
+		size += len(s.handed[i].Append(nil, tagHanded))
 	}
 	if size > maxHanded {
 		return fmt.Errorf("%w: %d octets for what agents have in hand of message %q, %d are possible", queue.ErrTooLarge, size, string(o.id), maxHanded)
@@ -320,7 +320,7 @@ func (g *group) putDone(ctx context.Context, s *staged, rcpts []int) {
 	case 0:
 		g.putGone(ctx, s)
 	default:
-		g.row(ctx, s, rowDONE, appendRcpts(nil, rcpts), nil, nil)
+		g.row(ctx, s, rowDONE, queue.AppendRcpts(nil, tagRcpts, rcpts), nil, nil)
 	}
 }
 
@@ -328,12 +328,12 @@ func (g *group) putHanded(ctx context.Context, s *staged, o *op) {
 	if len(o.rcpts) == 0 {
 		return
 	}
-	h := handing{at: time.Now().UnixMicro(), nexthop: o.nexthop, rcpts: make([]uint32, 0, len(o.rcpts))}
+	h := handing{At: time.Now().UnixMicro(), Nexthop: o.nexthop, Rcpts: make([]uint32, 0, len(o.rcpts))}
 	for _, i := range o.rcpts {
-		h.rcpts = append(h.rcpts, uint32(i))
+		h.Rcpts = append(h.Rcpts, uint32(i))
 	}
-	s.handed = hand(s.handed, h)
-	g.row(ctx, s, rowHANDED, appendHanding(nil, &h), nil, nil)
+	s.handed = queue.HandOut(s.handed, h)
+	g.row(ctx, s, rowHANDED, h.Append(nil, tagHanded), nil, nil)
 }
 
 func (g *group) putUpdate(ctx context.Context, s *staged, o *op) {
@@ -345,12 +345,12 @@ func (g *group) putUpdate(ctx context.Context, s *staged, o *op) {
 		g.putGone(ctx, s)
 		return
 	}
-	s.handed = settledBy(pending(s.handed, &s.live, s.more), c.Outcomes)
+	s.handed = queue.Told(pending(s.handed, &s.live, s.more), c.Outcomes)
 	if c.Set&queue.SetQueue != 0 {
 		s.queue = uint8(c.Queue)
 	}
 	if c.Set&queue.SetNextAttempt != 0 {
-		s.next = micros(c.NextAttempt)
+		s.next = queue.Micros(c.NextAttempt)
 	}
 	if c.Set&queue.SetAttempts != 0 {
 		s.attempts = uint32(max(c.Attempts, 0))

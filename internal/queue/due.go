@@ -31,19 +31,28 @@ func (a dueMark) compare(b dueMark) int {
 
 // NewDueSearch returns a search for what q asks for.
 func NewDueSearch(q *DueQuery) *DueSearch {
-	d := &DueSearch{after: dueMark{microseconds(q.After.Next), q.After.Number}, sane: math.MaxInt64, amnesty: microseconds(q.Amnesty),
+	d := &DueSearch{after: dueMark{Micros(q.After.Next), q.After.Number}, sane: math.MaxInt64, amnesty: Micros(q.Amnesty),
 		limit: max(q.Limit, 1), bound: dueMark{math.MaxInt64, math.MaxUint64}}
 	if !q.Sane.IsZero() {
-		d.sane = microseconds(q.Sane)
+		d.sane = Micros(q.Sane)
 	}
 	return d
 }
 
-func microseconds(t time.Time) int64 {
+// Micros is t in microseconds since 1970, and 0 for the zero time.
+func Micros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}
 	return t.UnixMicro()
+}
+
+// FromMicros is the counterpart of Micros.
+func FromMicros(us int64) time.Time {
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us)
 }
 
 // mark is where a message has its place.
@@ -88,7 +97,7 @@ func (d *DueSearch) Found(q *DueQuery, find func(number uint64) (Entry, bool), y
 		if m.next != 0 {
 			last.Next = time.UnixMicro(m.next)
 		}
-		if en, ok := find(m.number); ok && en.Queue == Deferred && d.mark(m.number, microseconds(en.NextAttempt)) == m {
+		if en, ok := find(m.number); ok && en.Queue == Deferred && d.mark(m.number, Micros(en.NextAttempt)) == m {
 			en.NextAttempt = last.Next
 			if !yield(en) {
 				return last, false

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
-	"posthaste/internal/pack"
+	"posthaste/internal/queue"
 	"posthaste/internal/reuse"
 )
 
@@ -78,7 +78,7 @@ func (b *Batch) op(kind opKind, id mail.QueueID) *op {
 
 // Add adds a message and returns the index for Entry.
 func (b *Batch) Add(m Message) int {
-	if m.NRcpt < 1 || m.NRcpt > maxRcpts {
+	if m.NRcpt < 1 || m.NRcpt > queue.MaxRecipients {
 		return b.fail("message %q with %d recipients", string(m.ID), m.NRcpt)
 	}
 	if m.Content != nil && m.File != nil {
@@ -93,7 +93,7 @@ func (b *Batch) Add(m Message) int {
 	o.body = m.Content
 	o.bodyCRC = checksum(m.Content)
 	mm := meta{created: o.created, envelope: m.Envelope, recipients: m.Recipients, hasEnv: true,
-		nrcpt: uint32(m.NRcpt), queue: uint8(m.Queue), next: micros(m.NextAttempt)}
+		nrcpt: uint32(m.NRcpt), queue: uint8(m.Queue), next: queue.Micros(m.NextAttempt)}
 	if err := scanEnvelope(m.Envelope, &mm); err != nil {
 		b.ops = b.ops[:len(b.ops)-1]
 		b.adds--
@@ -110,29 +110,14 @@ func (b *Batch) Add(m Message) int {
 	return len(b.ops) - 1
 }
 
-// maxRcpts bounds the recipients of one message, and so the memory for
-// their bits. Postfix's smtpd_recipient_limit has no such bound, but a
-// message to millions does not arrive by SMTP.
-const maxRcpts = 1 << 22
-
 // scanEnvelope takes from a stored envelope what the index wants to know.
 func scanEnvelope(env []byte, m *meta) error {
-	null := true
-	r := pack.NewReader(env)
-	for r.Next() {
-		switch r.Tag() {
-		case 'S':
-			null = len(r.Bytes()) == 0
-		case 'C':
-			m.size = r.Int()
-		case 't':
-			m.trace = uint8(r.Uint())
-		}
-	}
+	null, size, trace, err := mail.Glance(env)
+	m.size, m.trace = size, uint8(trace)
 	if null {
 		m.flags |= msgNull
 	}
-	return r.Err()
+	return err
 }
 
 func (b *Batch) putMeta(o *op, m *meta) {
@@ -236,18 +221,4 @@ func (b *Batch) Entry(i int) (Entry, bool) {
 		return Entry{}, false
 	}
 	return b.entries[i], true
-}
-
-func micros(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixMicro()
-}
-
-func fromMicros(us int64) time.Time {
-	if us == 0 {
-		return time.Time{}
-	}
-	return time.UnixMicro(us)
 }

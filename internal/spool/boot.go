@@ -9,6 +9,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/pack"
+	"posthaste/internal/queue"
 	"posthaste/internal/reuse"
 )
 
@@ -184,7 +185,7 @@ func saysMore(rc *rec, l *live, known []uint64) bool {
 			return rc.h.flags&recRemoved == 0
 		}
 		claim.nrcpt, claim.npending = l.nrcpt, l.nrcpt
-		if eachRcpt(rc.done, func(i uint64) {
+		if queue.EachRcpt(rc.done, tagRcpts, func(i uint64) {
 			if i < uint64(l.nrcpt) {
 				more = setDone(&claim, more, i)
 			}

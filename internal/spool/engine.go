@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"posthaste/internal/queue"
 	"posthaste/internal/reuse"
 	"posthaste/internal/vfs"
 )
@@ -406,7 +407,7 @@ func (e *engine) putDone(s *staged, rcpts []int) {
 		s.gone = true
 		e.w.record(recDONE, recAll, s.number, nil, nil)
 	default:
-		e.w.meta = appendRcpts(reuse.Truncated(e.w.meta), rcpts)
+		e.w.meta = queue.AppendRcpts(reuse.Truncated(e.w.meta), tagRcpts, rcpts)
 		e.w.record(recDONE, 0, s.number, e.w.meta, nil)
 	}
 }
@@ -428,7 +429,7 @@ func (e *engine) putUpdate(s *staged, b *Batch, o *op) {
 		l.queue = uint8(c.Queue)
 	}
 	if c.Set&SetNextAttempt != 0 {
-		l.next = micros(c.NextAttempt)
+		l.next = queue.Micros(c.NextAttempt)
 	}
 	if c.Set&SetAttempts != 0 {
 		l.attempts = uint32(max(c.Attempts, 0))
@@ -468,7 +469,7 @@ func (e *engine) setPlaces(b *Batch) {
 // entry describes l. Its ID is left out.
 func (e *engine) entry(l *live) Entry {
 	en := Entry{Ref: Ref{File: l.refSeg, Offset: l.refOff, Length: l.refLen},
-		Queue: Queue(l.queue), NextAttempt: fromMicros(l.next), Attempts: int(l.attempts), Size: l.size,
+		Queue: Queue(l.queue), NextAttempt: queue.FromMicros(l.next), Attempts: int(l.attempts), Size: l.size,
 		NRcpt: int(l.nrcpt), NPending: int(l.npending), Trace: traceOf(l), Null: l.flags&msgNull != 0,
 		Warned: l.flags&msgWarned != 0, Expire: l.flags&msgExpire != 0}
 	if s := e.segs[l.refSeg]; s != nil {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/queue"
 	"posthaste/internal/vfs"
 )
 
@@ -35,7 +36,7 @@ func FuzzRecord(f *testing.F) {
 		if l.npending > l.nrcpt || len(doneBitmap(&l, more)) > int(l.nrcpt+7)/8 {
 			t.Errorf("%d of %d pending", l.npending, l.nrcpt)
 		}
-		eachRcpt(data, func(uint64) {})
+		queue.EachRcpt(data, tagRcpts, func(uint64) {})
 		decodePoint(data)
 		mergeOutcomes(data, data, func(uint64) bool { return false }, 100)
 		var e mail.Envelope

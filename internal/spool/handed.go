@@ -6,34 +6,17 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"posthaste/internal/mail"
 	"posthaste/internal/pack"
+	"posthaste/internal/queue"
 	"posthaste/internal/reuse"
 	"posthaste/internal/vfs"
 )
 
-// A handing is a delivery that an agent has in hand: the message may arrive, or have
-// arrived, and nothing is recorded yet of what came of it. One that is in the index
-// after a crash is in doubt.
-type handing struct {
-	at      int64    // µs: when it was recorded
-	nexthop string   // where to, for people; "": not known
-	rcpts   []uint32 // ascending, all pending; not changed once it is in the index
-	// It was recorded before this process opened the spool, whose RecoveryReport names it.
-	reported bool
-}
-
-// maxNexthop bounds Handed's nexthop, in octets.
-const maxNexthop = 255
-
-// Tags of one handing, which is a field tagHanded of MSG, STATE and HANDED.
-const (
-	tagHandedAt   = 'a' // µs
-	tagHandedTo   = 'h'
-	tagHandedRcpt = 'r' // recipients' indexes: a varint for the difference to the one before
-)
+// A handing is what the index keeps of a delivery that an agent has in hand. One that is there after
+// a crash is in doubt. Its stored form is a field tagHanded of MSG, STATE and HANDED.
+type handing = queue.Handing
 
 // Handed records that an agent has these recipients in hand: the delivery may be made
 // as soon as this is durable, and is in doubt after a crash until Done, or an
@@ -44,7 +27,7 @@ func (b *Batch) Handed(id mail.QueueID, rcpts []int, nexthop string) int {
 	o.rcpts = slices.Clone(rcpts)
 	slices.Sort(o.rcpts)
 	o.rcpts = slices.Compact(o.rcpts)
-	o.nexthop = nexthop[:min(len(nexthop), maxNexthop)]
+	o.nexthop = nexthop[:min(len(nexthop), queue.MaxNexthop)]
 	return len(b.ops) - 1
 }
 
@@ -55,31 +38,16 @@ func (b *Batch) Finish(id mail.QueueID) int {
 	return len(b.ops) - 1
 }
 
-func appendHanding(b []byte, h *handing) []byte {
-	return pack.Nested(b, tagHanded, func(b []byte) []byte {
-		b = pack.Int(b, tagHandedAt, h.at)
-		b = pack.String(b, tagHandedTo, h.nexthop)
-		return pack.Nested(b, tagHandedRcpt, func(b []byte) []byte {
-			prev := uint32(0)
-			for _, i := range h.rcpts {
-				b = binary.AppendUvarint(b, uint64(i-prev))
-				prev = i
-			}
-			return b
-		})
-	})
-}
-
 func appendHandings(b []byte, list []handing) []byte {
 	for i := range list {
-		b = appendHanding(b, &list[i])
+		b = list[i].Append(b, tagHanded)
 	}
 	return b
 }
 
-// handingLen bounds what appendHanding appends.
+// handingLen bounds what Handing.Append appends.
 func handingLen(h *handing) int64 {
-	return int64(3*(1+binary.MaxVarintLen32) + 1 + binary.MaxVarintLen64 + len(h.nexthop) + binary.MaxVarintLen32*len(h.rcpts))
+	return int64(3*(1+binary.MaxVarintLen32) + 1 + binary.MaxVarintLen64 + len(h.Nexthop) + binary.MaxVarintLen32*len(h.Rcpts))
 }
 
 // handedLen bounds what the handings of message number take in a STATE.
@@ -101,7 +69,7 @@ func decodeHandings(b []byte, f func(handing)) error {
 		if r.Tag() != tagHanded {
 			continue
 		}
-		h, err := decodeHanding(r.Bytes())
+		h, err := queue.DecodeHanding(r.Bytes())
 		if err != nil {
 			return err
 		}
@@ -110,61 +78,14 @@ func decodeHandings(b []byte, f func(handing)) error {
 	return r.Err()
 }
 
-func decodeHanding(b []byte) (h handing, err error) {
-	r := pack.NewReader(b)
-	for r.Next() {
-		switch r.Tag() {
-		case tagHandedAt:
-			h.at = r.Int()
-		case tagHandedTo:
-			h.nexthop = r.String()
-		case tagHandedRcpt:
-			i := uint64(0)
-			for v := r.Bytes(); len(v) > 0; {
-				d, n := binary.Uvarint(v)
-				if n <= 0 || d > maxRcpts || i+d >= maxRcpts {
-					return h, pack.ErrMalformed
-				}
-				i, v = i+d, v[n:]
-				h.rcpts = append(h.rcpts, uint32(i))
-			}
-		}
-	}
-	return h, r.Err()
-}
-
-// without is list without the recipients for which settled is true. list is not changed.
-func without(list []handing, settled func(uint32) bool) []handing {
-	var out []handing
-	for i, h := range list {
-		if !slices.ContainsFunc(h.rcpts, settled) {
-			if out != nil {
-				out = append(out, h)
-			}
-			continue
-		}
-		if out == nil {
-			out = append(make([]handing, 0, len(list)), list[:i]...)
-		}
-		if h.rcpts = slices.DeleteFunc(slices.Clone(h.rcpts), settled); len(h.rcpts) > 0 {
-			out = append(out, h)
-		}
-	}
-	if out == nil {
-		return list
-	}
-	return out
-}
-
 // hand gives list with one more, of the recipients that are pending: what is known of
 // these of before is over. The result is list when there are none.
 func hand(list []handing, h handing, l *live, more []uint64) (_ []handing, some bool) {
-	h.rcpts = slices.DeleteFunc(h.rcpts, func(i uint32) bool { return i >= l.nrcpt || isDone(l, more, uint64(i)) })
-	if len(h.rcpts) == 0 {
+	h.Rcpts = slices.DeleteFunc(h.Rcpts, func(i uint32) bool { return i >= l.nrcpt || isDone(l, more, uint64(i)) })
+	if len(h.Rcpts) == 0 {
 		return list, false
 	}
-	list = without(list, func(i uint32) bool { _, is := slices.BinarySearch(h.rcpts, i); return is })
-	return append(list[:len(list):len(list)], h), true
+	return queue.HandOut(list, h), true
 }
 
 // handedOf is what agents have in hand of a message.
@@ -179,7 +100,7 @@ func (x *index) handedOf(number uint64) []handing {
 func (x *index) settleHanded(l *live) {
 	if list := x.handedOf(l.number); len(list) > 0 {
 		more := x.more[l.number]
-		x.setHanded(l.number, without(list, func(i uint32) bool { return isDone(l, more, uint64(i)) }))
+		x.setHanded(l.number, queue.Settled(list, func(i uint32) bool { return isDone(l, more, uint64(i)) }))
 	}
 }
 
@@ -203,7 +124,7 @@ func (x *index) setHanded(number uint64, list []handing) {
 
 // checkHanded is checkOp for Handed.
 func (e *engine) checkHanded(o *op) (cost int64, err error) {
-	h := handing{nexthop: o.nexthop, rcpts: make([]uint32, len(o.rcpts))}
+	h := handing{Nexthop: o.nexthop, Rcpts: make([]uint32, len(o.rcpts))}
 	cost = handingLen(&h)
 	s, l := e.current(o.number)
 	switch {
@@ -222,33 +143,29 @@ func (e *engine) checkHanded(o *op) (cost int64, err error) {
 
 // putHanded writes a HANDED record.
 func (e *engine) putHanded(s *staged, o *op) {
-	h := handing{at: e.now().UnixMicro(), nexthop: o.nexthop, rcpts: make([]uint32, 0, len(o.rcpts))}
+	h := handing{At: e.now().UnixMicro(), Nexthop: o.nexthop, Rcpts: make([]uint32, 0, len(o.rcpts))}
 	for _, i := range o.rcpts {
-		h.rcpts = append(h.rcpts, uint32(i))
+		h.Rcpts = append(h.Rcpts, uint32(i))
 	}
 	var some bool
 	if s.handed, some = hand(s.handed, h, &s.live, s.more); !some {
 		return
 	}
 	w := &e.w
-	w.meta = appendHanding(reuse.Truncated(w.meta), &s.handed[len(s.handed)-1])
+	w.meta = s.handed[len(s.handed)-1].Append(reuse.Truncated(w.meta), tagHanded)
 	w.record(recHANDED, 0, s.number, w.meta, nil)
 }
 
 // settleDone takes back the handings of recipients that are done now.
 func (s *staged) settleDone() {
 	if len(s.handed) > 0 {
-		s.handed = without(s.handed, func(i uint32) bool { return isDone(&s.live, s.more, uint64(i)) })
+		s.handed = queue.Settled(s.handed, func(i uint32) bool { return isDone(&s.live, s.more, uint64(i)) })
 	}
 }
 
 // settleOutcomes takes back those of recipients of whom it is known what came of it.
 func (s *staged) settleOutcomes(list []mail.Outcome) {
-	if len(s.handed) > 0 && len(list) > 0 {
-		s.handed = without(s.handed, func(i uint32) bool {
-			return slices.ContainsFunc(list, func(o mail.Outcome) bool { return o.Rcpt == int(i) })
-		})
-	}
+	s.handed = queue.Told(s.handed, list)
 }
 
 // loadHanded puts what a record says that agents have in hand into the index, in place
@@ -305,8 +222,8 @@ func (r *recovery) doubt() {
 		seen[n] = true
 		for i := range e.idx.handed[n] {
 			h := &e.idx.handed[n][i]
-			h.reported = true
-			r.inDoubt(h.doubt(l))
+			h.Reported = true
+			r.inDoubt(h.Doubt(l.id()))
 		}
 	}
 	if r.exact {
@@ -370,21 +287,12 @@ func (s *Spool) hands() (list []Doubt) {
 	for _, n := range slices.Sorted(maps.Keys(e.idx.handed)) {
 		l := e.idx.find(n, &found)
 		for i := range e.idx.handed[n] {
-			if h := &e.idx.handed[n][i]; l != nil && !h.reported {
-				list = append(list, h.doubt(l))
+			if h := &e.idx.handed[n][i]; l != nil && !h.Reported {
+				list = append(list, h.Doubt(l.id()))
 			}
 		}
 	}
 	return list
-}
-
-// doubt is h in the words of those who look from outside.
-func (h *handing) doubt(l *live) Doubt {
-	d := Doubt{ID: l.id(), Nexthop: h.nexthop, At: time.UnixMicro(h.at), Rcpts: make([]int, len(h.rcpts))}
-	for i, r := range h.rcpts {
-		d.Rcpts[i] = int(r)
-	}
-	return d
 }
 
 // InHand gives those of rcpts that an agent has in hand, as is durable.
@@ -394,7 +302,7 @@ func (s *Spool) InHand(id mail.QueueID, rcpts []int) (in []int) {
 	defer e.mu.RUnlock()
 	for _, h := range e.idx.handedOf(id.Number()) {
 		for _, i := range rcpts {
-			if _, is := slices.BinarySearch(h.rcpts, uint32(i)); is && i >= 0 {
+			if _, is := slices.BinarySearch(h.Rcpts, uint32(i)); is && i >= 0 {
 				in = append(in, i)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/queue"
 	"posthaste/internal/vfs"
 )
 
@@ -25,7 +26,7 @@ type delivered struct {
 func (w *world) inHand(id mail.QueueID) string {
 	var all []int
 	for _, h := range w.e.idx.handed[id.Number()] {
-		for _, i := range h.rcpts {
+		for _, i := range h.Rcpts {
 			all = append(all, int(i))
 		}
 	}
@@ -418,13 +419,13 @@ func TestHandingForm(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 1))
 	for range 200 {
-		h := handing{at: r.Int64N(1 << 52), nexthop: strings.Repeat("x", r.IntN(maxNexthop))}
+		h := handing{At: r.Int64N(1 << 52), Nexthop: strings.Repeat("x", r.IntN(queue.MaxNexthop))}
 		set := map[uint32]bool{}
 		for range 1 + r.IntN(20) {
-			set[r.Uint32N(maxRcpts)] = true
+			set[r.Uint32N(queue.MaxRecipients)] = true
 		}
-		h.rcpts = slices.Sorted(maps.Keys(set))
-		b := appendHanding(nil, &h)
+		h.Rcpts = slices.Sorted(maps.Keys(set))
+		b := h.Append(nil, tagHanded)
 		if int64(len(b)) > handingLen(&h) {
 			t.Fatalf("%d octets, bounded by %d", len(b), handingLen(&h))
 		}

@@ -13,6 +13,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/pack"
+	"posthaste/internal/queue"
 	"posthaste/internal/reuse"
 	"posthaste/internal/vfs"
 )
@@ -372,9 +373,9 @@ func (r *Reader) Read(ref Ref, id mail.QueueID) (*Stored, error) {
 	if err := st.checkTime(t); err != nil {
 		return nil, err
 	}
-	st.live = live{number: number, nrcpt: min(m.nrcpt, maxRcpts)}
+	st.live = live{number: number, nrcpt: min(m.nrcpt, queue.MaxRecipients)}
 	st.more = loadDone(&st.live, m.done)
-	st.entry = Entry{ID: id, Ref: ref, Queue: Queue(m.queue), NextAttempt: fromMicros(m.next), Attempts: int(m.attempts),
+	st.entry = Entry{ID: id, Ref: ref, Queue: Queue(m.queue), NextAttempt: queue.FromMicros(m.next), Attempts: int(m.attempts),
 		Size: m.size, NRcpt: int(m.nrcpt), Trace: mail.Trace(m.trace), Null: m.flags&msgNull != 0,
 		Warned: m.flags&msgWarned != 0, Expire: m.flags&msgExpire != 0}
 	return st, nil

@@ -330,32 +330,3 @@ func decodePoint(b []byte) (p point, void uint64, err error) {
 	}
 	return p, void, r.Err()
 }
-
-// appendRcpts encodes recipient indexes.
-func appendRcpts(b []byte, rcpts []int) []byte {
-	return pack.Nested(b, tagRcpts, func(b []byte) []byte {
-		for _, i := range rcpts {
-			b = binary.AppendUvarint(b, uint64(i))
-		}
-		return b
-	})
-}
-
-// eachRcpt calls f for each index in the metadata of a DONE.
-func eachRcpt(b []byte, f func(i uint64)) error {
-	r := pack.NewReader(b)
-	for r.Next() {
-		if r.Tag() != tagRcpts {
-			continue
-		}
-		for v := r.Bytes(); len(v) > 0; {
-			i, n := binary.Uvarint(v)
-			if n <= 0 {
-				return pack.ErrMalformed
-			}
-			f(i)
-			v = v[n:]
-		}
-	}
-	return r.Err()
-}

@@ -7,6 +7,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"posthaste/internal/queue"
 )
 
 // recovery is the state of an opening spool.
@@ -483,7 +485,7 @@ func (r *recovery) applyDone(rc *rec) {
 	e.account(l, -1)
 	if !gone {
 		more := e.idx.more[l.number]
-		if err := eachRcpt(rc.done, func(i uint64) {
+		if err := queue.EachRcpt(rc.done, tagRcpts, func(i uint64) {
 			if i < uint64(l.nrcpt) {
 				more = setDone(l, more, i)
 			}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/queue"
 	"posthaste/internal/vfs"
 )
 
@@ -180,7 +181,7 @@ func tryRead(rd *Reader, en Entry) (*modelMsg, error) {
 	if aloneErr != nil || !slices.Equal(alone, body) {
 		fail("message %s: content alone: %d octets, want %d, %v", en.ID, len(alone), len(body), aloneErr)
 	}
-	m := &modelMsg{id: en.ID, queue: en.Queue, next: micros(en.NextAttempt), attempts: en.Attempts, warned: en.Warned,
+	m := &modelMsg{id: en.ID, queue: en.Queue, next: queue.Micros(en.NextAttempt), attempts: en.Attempts, warned: en.Warned,
 		nrcpt: en.NRcpt, body: slices.Clone(body), big: c.Bytes() == nil}
 	done, outs := make([]byte, en.NRcpt), make([]byte, en.NRcpt)
 	for i := range done {

@@ -3,6 +3,8 @@ package spool
 import (
 	"bytes"
 	"encoding/binary"
+
+	"posthaste/internal/queue"
 )
 
 // rec is a record as read back, without content.
@@ -272,7 +274,7 @@ func (r *rec) decode(s *segment) bool {
 	switch h.typ {
 	case recMSG, recSTATE:
 		var m meta
-		if m.decode(p) != nil || m.queue >= uint8(numQueues) || m.nrcpt > maxRcpts {
+		if m.decode(p) != nil || m.queue >= uint8(numQueues) || m.nrcpt > queue.MaxRecipients {
 			return false
 		}
 		r.m = live{number: h.number, created: m.created, next: m.next, size: m.size, nrcpt: m.nrcpt,

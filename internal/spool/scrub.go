@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/queue"
 )
 
 // A Place is where on the disk something is, for people.
@@ -362,7 +363,7 @@ func loadScrub(e *engine) (at uint64, last time.Time) {
 	if at >= 1<<32 {
 		at = 0
 	}
-	return at, fromMicros(int64(min(binary.LittleEndian.Uint64(b[8:]), math.MaxInt64)))
+	return at, queue.FromMicros(int64(min(binary.LittleEndian.Uint64(b[8:]), math.MaxInt64)))
 }
 
 // saveScrub writes that down. It need not be durable: at worst more is read than need be.
@@ -376,7 +377,7 @@ func saveScrub(e *engine, at uint64, last time.Time) {
 		return // the next part tries again
 	}
 	b := binary.LittleEndian.AppendUint64(nil, at)
-	b = binary.LittleEndian.AppendUint64(b, uint64(micros(last)))
+	b = binary.LittleEndian.AppendUint64(b, uint64(queue.Micros(last)))
 	b = binary.LittleEndian.AppendUint32(b, checksum(b))
 	_, _ = f.WriteAt(b, 0)
 	_ = f.Close()

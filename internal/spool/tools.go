@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/queue"
 	"posthaste/internal/vfs"
 )
 
@@ -246,7 +247,7 @@ func dumpRecord(w io.Writer, r *rec, ids map[uint64]mail.QueueID) {
 	case recDONE:
 		fmt.Fprintf(w, " %s", idOf(ids, h.number))
 		var list []string
-		if err := eachRcpt(r.done, func(i uint64) { list = append(list, fmt.Sprint(i)) }); err != nil {
+		if err := queue.EachRcpt(r.done, tagRcpts, func(i uint64) { list = append(list, fmt.Sprint(i)) }); err != nil {
 			fmt.Fprintf(w, " %v", err)
 		}
 		switch {
@@ -281,7 +282,7 @@ func idOf(ids map[uint64]mail.QueueID, number uint64) string {
 func dumpHanded(w io.Writer, r *rec, ids map[uint64]mail.QueueID) {
 	fmt.Fprintf(w, " %s", idOf(ids, r.h.number))
 	err := decodeHandings(r.handed, func(h handing) {
-		fmt.Fprintf(w, " recipients %s to %q at %s", strings.Trim(fmt.Sprint(h.rcpts), "[]"), h.nexthop, time.UnixMicro(h.at).UTC().Format(time.RFC3339))
+		fmt.Fprintf(w, " recipients %s to %q at %s", strings.Trim(fmt.Sprint(h.Rcpts), "[]"), h.Nexthop, time.UnixMicro(h.At).UTC().Format(time.RFC3339))
 	})
 	if err != nil {
 		fmt.Fprintf(w, " %v", err)

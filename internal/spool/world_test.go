@@ -13,6 +13,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/queue"
 	"posthaste/internal/vfs"
 )
 
@@ -209,7 +210,7 @@ func (w *world) readMessage(rd *Reader, en Entry) *modelMsg {
 	if err != nil {
 		fail("content: %v", err)
 	}
-	m := &modelMsg{id: en.ID, queue: en.Queue, next: micros(en.NextAttempt), attempts: en.Attempts, warned: en.Warned,
+	m := &modelMsg{id: en.ID, queue: en.Queue, next: queue.Micros(en.NextAttempt), attempts: en.Attempts, warned: en.Warned,
 		nrcpt: en.NRcpt, body: bytes.Clone(body), big: c.Bytes() == nil}
 	c.Close()
 	if got, err := readAlone(rd, en); err != nil || !bytes.Equal(got, m.body) {
@@ -347,7 +348,7 @@ func (c *change) update(id mail.QueueID, ch Change) {
 			m.queue = ch.Queue
 		}
 		if ch.Set&SetNextAttempt != 0 {
-			m.next = micros(ch.NextAttempt)
+			m.next = queue.Micros(ch.NextAttempt)
 		}
 		if ch.Set&SetAttempts != 0 {
 			m.attempts = ch.Attempts
