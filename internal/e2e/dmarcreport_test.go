@@ -6,33 +6,21 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"posthaste/internal/resolver/fakezone"
 )
 
 // What strangers send in the name of a domain is reported to it on the next day, by mail that is
 // signed; and whoever reads reports with our command finds what happened.
 func TestDMARCReport(t *testing.T) {
 	t.Parallel()
-	zone, err := fakezone.Parse(`
+	dns := nameServer(t, `
 good.test. 60 IN TXT "v=spf1 ip4:192.0.2.1 -all"
 _dmarc.good.test. 60 IN TXT "v=DMARC1; p=reject; rua=mailto:dmarc@good.test"
 `)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dns, err := zone.Listen()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { dns.Close() })
 	next := newSink(t, nil)
 	s := newSystem(t, options{unstarted: true})
 	out, entry := signingKey(s)
-	s.configure(next.relayhost()+"resolver_address = "+dns.Addr+"\nmail_authentication = check\nauthserv_id = mx.test\ndmarc_reject = yes\n"+
-		"dmarc_report_enable = yes\ndmarc_report_sender = reports@from.test\ndmarc_report_organization = From\n"+
-		"smtpd_peername_lookup = no\nsmtpd_authorized_xclient_hosts = 127.0.0.0/8\nsmtpd_recipient_restrictions = permit_mynetworks, permit_auth_destination, reject\n"+
-		"dkim_sign_maps = inline:{ {from.test="+entry+"} }\n", "")
+	s.configure(next.relayhost()+judging(dns, entry)+
+		"dmarc_report_enable = yes\ndmarc_report_sender = reports@from.test\ndmarc_report_organization = From\n", "")
 	s.start()
 	for addr, want := range map[string]string{"192.0.2.1": "250 ", "192.0.2.66": "550 5.7.26 "} {
 		replies := s.dialogue(t, "", "EHLO client.test", "XCLIENT NAME=[UNAVAILABLE] ADDR="+addr, "EHLO client.test", "MAIL FROM:<a@good.test>",

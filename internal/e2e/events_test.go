@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 )
 
@@ -238,13 +237,8 @@ func TestEventsKilled(t *testing.T) {
 
 	load = startLoad(s, 6)
 	load.waitAccepted(60)
-	syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
-	for _, pid := range s.processes() {
-		syscall.Kill(pid, syscall.SIGKILL)
-	}
+	s.killAll()
 	load.end()
-	<-s.done
-	s.eventually("all processes are gone", func() bool { return len(s.processes()) == 0 })
 	s.start()
 	s.allArrived(next, load)
 	s.accounted()

@@ -3,8 +3,6 @@ package e2e
 import (
 	"strings"
 	"testing"
-
-	"posthaste/internal/resolver/fakezone"
 )
 
 // forwardZone is the DNS of TestForwardedOnce: mail of good.test has no signature.
@@ -17,21 +15,11 @@ _dmarc.good.test. 60 IN TXT "v=DMARC1; p=reject"
 // it is not judged again by the sender that a list has. And our own mail, which was signed, has one signature.
 func TestForwardedOnce(t *testing.T) {
 	t.Parallel()
-	zone, err := fakezone.Parse(forwardZone)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dns, err := zone.Listen()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { dns.Close() })
+	dns := nameServer(t, forwardZone)
 	next := newSink(t, nil)
 	s := newSystem(t, options{unstarted: true})
 	out, entry := signingKey(s)
-	s.configure(next.relayhost()+"resolver_address = "+dns.Addr+"\nmail_authentication = check\nauthserv_id = mx.test\ndmarc_reject = yes\n"+
-		"smtpd_peername_lookup = no\nsmtpd_authorized_xclient_hosts = 127.0.0.0/8\nsmtpd_recipient_restrictions = permit_mynetworks, permit_auth_destination, reject\n"+
-		"alias_maps = inline:{list=far@to.test, owner-list=root}\ndkim_sign_maps = inline:{ {from.test="+entry+"} }\n", "")
+	s.configure(next.relayhost()+judging(dns, entry)+"alias_maps = inline:{list=far@to.test, owner-list=root}\n", "")
 	s.start()
 	replies := s.dialogue(t, "", "EHLO client.test", "XCLIENT NAME=[UNAVAILABLE] ADDR=192.0.2.1", "EHLO client.test", "MAIL FROM:<a@good.test>",
 		"RCPT TO:<list@local.test>", "DATA", "From: <a@good.test>\r\nSubject: theirs\r\n\r\nbody\r\n.")

@@ -33,17 +33,9 @@ func TestMailAuth(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	zone, err := fakezone.Parse(fmt.Sprintf(authZone, base64.StdEncoding.EncodeToString(public)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	dns, err := zone.Listen()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { dns.Close() })
+	dns := nameServer(t, fmt.Sprintf(authZone, base64.StdEncoding.EncodeToString(public)))
 	next := newSink(t, nil)
-	s := newSystem(t, options{main: next.relayhost() + "resolver_address = " + dns.Addr + "\n" +
+	s := newSystem(t, options{main: next.relayhost() + "resolver_address = " + dns + "\n" +
 		"mail_authentication = check\nauthserv_id = mx.test\ndmarc_reject = yes\nrelay_domains = to.test\nsmtpd_peername_lookup = no\n" +
 		"smtpd_authorized_xclient_hosts = 127.0.0.0/8\nsmtpd_recipient_restrictions = permit_mynetworks, reject_spf_fail\n"})
 
@@ -133,4 +125,27 @@ func withoutSignatureData(head string) string {
 		b.WriteString(line)
 	}
 	return b.String()
+}
+
+// nameServer serves a zone until the test ends, and returns its address.
+func nameServer(t *testing.T, text string) string {
+	t.Helper()
+	zone, err := fakezone.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dns, err := zone.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dns.Close() })
+	return dns.Addr
+}
+
+// judging has mail of strangers judged by a name server, whatever address they say with XCLIENT that they
+// have, and mail of our own signed by entry.
+func judging(dns, entry string) string {
+	return "resolver_address = " + dns + "\nmail_authentication = check\nauthserv_id = mx.test\ndmarc_reject = yes\n" +
+		"smtpd_peername_lookup = no\nsmtpd_authorized_xclient_hosts = 127.0.0.0/8\nsmtpd_recipient_restrictions = permit_mynetworks, permit_auth_destination, reject\n" +
+		"dkim_sign_maps = inline:{ {from.test=" + entry + "} }\n"
 }
