@@ -97,7 +97,7 @@ func (m *Message) act(class checkClass, title, text, value string) (string, bool
 		verb, arg = verb[:i], verb[i:]+" "+arg
 	}
 	arg = strings.TrimSpace(arg)
-	switch strings.ToUpper(verb) {
+	switch verb = strings.ToUpper(verb); verb {
 	// What a table says of the message as a whole.
 	case "REJECT":
 		m.actReject(class, text, arg)
@@ -106,26 +106,8 @@ func (m *Message) act(class checkClass, title, text, value string) (string, bool
 		m.actLog("warning", class, text, arg)
 	case "INFO":
 		m.actLog("info", class, text, arg)
-	case "FILTER":
-		switch {
-		case arg == "":
-			m.tablef("missing FILTER command argument in %s map", title)
-		// Postfix demands the colon, so that a next hop is not taken for a transport.
-		case !strings.Contains(arg, ":"):
-			m.tablef("bad FILTER command %s in %s -- need transport:destination", arg, title)
-		default:
-			m.env.Filter = arg
-			m.actLog("filter", class, text, arg)
-		}
-	// Which addresses the message is sent from. An unknown pool is found when it is resolved, and
-	// defers the message; here only the form can be wrong.
-	case "POOL":
-		if !egress.ValidName(arg) {
-			m.tablef("bad POOL command %.100q in %s -- need the name of an egress pool", arg, title)
-			break
-		}
-		m.env.Pool = arg
-		m.actLog("pool", class, text, arg)
+	case "FILTER", "POOL", "REDIRECT", "BCC":
+		m.actEnvelope(verb, class, title, text, arg)
 	// The rest of the content is not looked at, and milters do not see it.
 	case "PASS":
 		m.actLog("pass", class, text, arg)
@@ -153,6 +135,43 @@ func (m *Message) act(class checkClass, title, text, value string) (string, bool
 			m.actLog("replace", class, text, arg)
 			return arg, true
 		}
+	// Like IGNORE, but logged.
+	case "STRIP":
+		m.actLog("strip", class, text, arg)
+		return "", false
+	case "IGNORE":
+		return "", false
+	// An entry that says so keeps later ones of the table from being asked.
+	case "DUNNO", "OK":
+	default:
+		m.tablef("unknown command in %s map: %s", title, value)
+	}
+	return text, true
+}
+
+// actEnvelope changes where the message goes, how and from where. A demand that makes no sense is warned of.
+func (m *Message) actEnvelope(verb string, class checkClass, title, text, arg string) {
+	switch verb {
+	case "FILTER":
+		switch {
+		case arg == "":
+			m.tablef("missing FILTER command argument in %s map", title)
+		// Postfix demands the colon, so that a next hop is not taken for a transport.
+		case !strings.Contains(arg, ":"):
+			m.tablef("bad FILTER command %s in %s -- need transport:destination", arg, title)
+		default:
+			m.env.Filter = arg
+			m.actLog("filter", class, text, arg)
+		}
+	// Which addresses the message is sent from. An unknown pool is found when it is resolved, and
+	// defers the message; here only the form can be wrong.
+	case "POOL":
+		if !egress.ValidName(arg) {
+			m.tablef("bad POOL command %.100q in %s -- need the name of an egress pool", arg, title)
+			break
+		}
+		m.env.Pool = arg
+		m.actLog("pool", class, text, arg)
 	// The only recipient from now on, as the queue manager reads it.
 	case "REDIRECT":
 		if !strings.Contains(arg, "@") {
@@ -170,18 +189,7 @@ func (m *Message) act(class checkClass, title, text, value string) (string, bool
 		// Added at the end: recipients may still be listed.
 		m.contentBCC = append(m.contentBCC, arg)
 		m.actLog("bcc", class, text, arg)
-	// Like IGNORE, but logged.
-	case "STRIP":
-		m.actLog("strip", class, text, arg)
-		return "", false
-	case "IGNORE":
-		return "", false
-	// An entry that says so keeps later ones of the table from being asked.
-	case "DUNNO", "OK":
-	default:
-		m.tablef("unknown command in %s map: %s", title, value)
 	}
-	return text, true
 }
 
 // actReject refuses the message, with the table's text if that begins with a status of
