@@ -73,8 +73,10 @@ WHOLE = ^posthaste/internal/e2e$$
 # QUIET also says how long a reload holds mail up, and is run when nothing else is.
 QUIET = TestReloadHoldsNobodyUp
 RACED = TestNothingMixed|TestReloadWhileMailComesIn|TestKillDuringDelivery|TestMetrics
+# At the end it repeats what failed, with the first lines of why: the rest may be far above.
 test: check
-	@all=$$($(GO) list $(PKG)) && some() { echo "$$all" | grep -E "$$@" || :; } && \
+	@out=$$(mktemp) && { ( \
+	  all=$$($(GO) list $(PKG)) && some() { echo "$$all" | grep -E "$$@" || :; } && \
 	  alone=$$(some '$(ALONE)') && again=$$(some '$(AGAIN)') && whole=$$(some '$(WHOLE)') && others="$$(some '$(LONG)') $$(some -v '$(ALONE)|$(WHOLE)|$(LONG)')" && \
 	  aside=$$(mktemp) && bad=0 && \
 	  { { [ -z "$$whole" ] || { $(GO) test -count=1 -parallel 8 -timeout 40m -skip '^$(QUIET)$$' $$whole && $(GO) test -race -count=1 -timeout 40m -run '^($(RACED))$$' $$whole; }; } >"$$aside" 2>&1 & } && \
@@ -82,8 +84,10 @@ test: check
 	  { [ "$$others" = ' ' ] || $(GO) test -race -p 4 -parallel 8 -timeout 40m $$others || bad=1; } && \
 	  { wait $$! || bad=1; cat "$$aside"; rm "$$aside"; } && \
 	  { [ -z "$$whole" ] || $(GO) test -count=1 -run '^$(QUIET)$$' $$whole || bad=1; } && \
-	  { [ -z "$$again" ] || $(GO) test -count=1 -p 1 -timeout 40m $$again || bad=1; } && exit $$bad
-	@./internal/e2e/peers.sh check
+	  { [ -z "$$again" ] || $(GO) test -count=1 -p 1 -timeout 40m $$again || bad=1; } && exit $$bad \
+	) 2>&1; echo $$? >"$$out.status"; } | tee "$$out"; \
+	./internal/e2e/peers.sh check; awk -f internal/e2e/failures.awk "$$out"; \
+	status=$$(cat "$$out.status"); rm -f "$$out" "$$out.status"; exit "$${status:-1}"
 
 # Everything with the race detector, which finds what no test asserts: an hour or more.
 race:

@@ -128,6 +128,7 @@ func TestActionsOfServices(t *testing.T) {
 			}
 		}
 		slices.Sort(found)
+		found = slices.Compact(found) // more than one function looks at an action
 		if !slices.Equal(found, known) {
 			t.Errorf("%s knows %q, advice %q", file, found, known)
 		}

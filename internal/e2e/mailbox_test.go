@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"posthaste/internal/testwait"
 	"posthaste/internal/vfs/disktest"
 )
 
@@ -196,23 +197,26 @@ func TestKillDuringDelivery(t *testing.T) {
 		func() ([]string, int) { return readMaildir(maildir), 0 },
 	} {
 		// A duplicate may be on its way into the mbox while it is read.
-		s.eventually("every acknowledged message is delivered, and no more are torn than may be", func() bool {
+		testwait.For(t, func() string {
 			list, mayTear := read()
 			there := map[string]bool{}
-			torn, missing := 0, 0
+			var torn, missing []string
 			for _, m := range list {
 				if run, n, ok := whole(m); ok {
 					there[fmt.Sprint(run, " ", n)] = true
 				} else {
-					torn++
+					torn = append(torn, fmt.Sprintf("%.300q", m))
 				}
 			}
 			for m := range accepted {
 				if !there[m] {
-					missing++
+					missing = append(missing, m)
 				}
 			}
-			return missing == 0 && torn <= mayTear
+			if len(missing) == 0 && len(torn) <= mayTear {
+				return ""
+			}
+			return fmt.Sprintf("every acknowledged message is delivered (missing: %d, %.10q), and no more than %d are torn: %d, %s", len(missing), missing, mayTear, len(torn), torn)
 		})
 	}
 }
