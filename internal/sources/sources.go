@@ -113,7 +113,7 @@ func write(w io.Writer, s *proto.SourceInfo) {
 		fmt.Fprintf(w, "  %s %s: %s\n", l.Level, l.Name, l.Text)
 	}
 	for _, d := range s.Dests {
-		fmt.Fprintf(w, "  rests at %s (%s) until %s: %s\n", d.Dest, d.Transport, d.Until.Format(time.DateTime), d.Reason)
+		fmt.Fprintf(w, "  rests at %s (%s) until %s: %s\n", d.Dest, d.Transport, d.Until.Local().Format(time.DateTime), d.Reason)
 	}
 }
 

@@ -22,11 +22,7 @@ func TestWrite(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
 	for i := range sample {
-		s := sample[i]
-		for j := range s.Dests {
-			s.Dests[j].Until = s.Dests[j].Until.Local()
-		}
-		write(&b, &s)
+		write(&b, &sample[i])
 	}
 	want := `mta1: address=192.0.2.1
   in all (weight 1), news (weight 9)
