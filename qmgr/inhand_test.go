@@ -132,7 +132,7 @@ func TestHandsLater(t *testing.T) {
 	st.callTime = 300 * time.Millisecond
 	ids := st.fill(many(1, "to.test"), many(1, "to.test"))
 	later := []proto.Hand{{ID: ids[0], Index: []int{0}}, {ID: ids[1], Index: []int{0}}}
-	st.inHand = [][]proto.Hand{nil, later}
+	st.inHand, st.handsLater = [][]proto.Hand{nil, later}, make(chan struct{})
 	st.routes["to.test"] = "smtp:to.test"
 	smtp := st.agent("smtp", proto.Inventory{})
 	st.run()
@@ -143,6 +143,8 @@ func TestHandsLater(t *testing.T) {
 	}
 	first := orders[ids[0]]
 	first.answer("defer")
+	st.waitOp(ids[0], "its deferral", inQueue(queue.Deferred))
+	close(st.handsLater)
 	st.until("the deliveries of nobody are named", func() bool { return strings.Contains(st.log.String(), "in doubt") })
 	if got := st.lostOf(ids[1]); len(got) > 0 {
 		t.Errorf("named, though it is being delivered: %v", got)

@@ -57,6 +57,7 @@ type stage struct {
 	vanished mail.QueueID  // cleanup does not have this message any more
 	deaf     bool          // cleanup does not answer Record
 	unheard  int           // Records that were not answered
+	askedFor int           // questions what is in hand
 	located  map[mail.QueueID]bool
 	taken    []proto.Submit
 	refuse   bool // cleanup does not take submissions
@@ -92,6 +93,7 @@ type stage struct {
 	overrides    *override.Store // nil: none
 	state        *statedir.Dir   // where a handover may lie; nil: none
 	inHand       [][]proto.Hand  // what is in hand when cleanup is asked, each time; the last is said ever after
+	handsLater   chan struct{}   // closed when questions after the first one may be answered; nil: at once
 	callTime     time.Duration   // how long agents have to call; 0: agentPatience
 	events       *event.Reporter // nil: nobody is told of events
 	// deferredLimit is how many deferred messages are in memory; 0: what main.cf says.
@@ -362,6 +364,14 @@ func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {
 		if len(st.inHand) > 0 {
 			reply.List = st.inHand[0]
 			st.inHand = st.inHand[min(1, len(st.inHand)-1):]
+		}
+		st.askedFor++
+		if later := st.handsLater; later != nil && st.askedFor > 1 {
+			go func() {
+				<-later
+				r.Reply(reply)
+			}()
+			return
 		}
 		r.Reply(reply)
 	case proto.KindRecord:
