@@ -315,6 +315,10 @@ func (s *system) stop() {
 		return
 	default:
 	}
+	if s.t.Failed() { // what it was waited for is there, perhaps
+		queue, _ := s.tool(nil, "mailq")
+		s.t.Logf("mailq: %.4000s", queue)
+	}
 	s.tool(nil, "stop")
 	select {
 	case <-s.done:
