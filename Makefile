@@ -32,7 +32,7 @@ STAMP = $(if $(RELEASE),-X posthaste/internal/config.release=$(RELEASE))
 # what it builds is then what other tests have built.
 TRIMPATH ?= -trimpath
 
-.PHONY: all build run test race check figures differential man licences peers install deb deb-test tarball bench bench-compare poison soak crash mutants fuzz reproducible clean
+.PHONY: all build run test race check figures differential man licences peers install deb deb-test tarball bench bench-compare speed poison soak crash mutants fuzz reproducible clean
 
 all: build
 
@@ -128,6 +128,13 @@ bench:
 
 bench-compare: bench
 	$(GO) tool benchstat $(BASE) bench.txt
+
+# The speed of the present tree beside that of the last release, or of BASE=commit, on the same mail in turn;
+# it fails when something is slower by more than 3 %. ROUNDS=30 tells finer differences, WORKLOADS=relay,small
+# has but those. It needs a quiet machine: what it could not tell, it says.
+ROUNDS ?= 12
+speed:
+	$(GO) run ./internal/speed -rounds $(ROUNDS) $(if $(filter command environment,$(firstword $(origin BASE))),-base $(BASE)) $(if $(WORKLOADS),-workloads $(WORKLOADS))
 
 # What is counted of the code; the bounds are in docs/internals.md.
 figures:

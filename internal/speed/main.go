@@ -1,0 +1,67 @@
+// Speed compares the speed of the present tree with that of an earlier commit, and fails when
+// something has become slower. "make speed" runs it.
+//
+//	speed [-base commit] [-rounds number] [-workloads name,...] [-loss percent] [-dir directory] [-keep]
+//
+// Both are built, and both mail systems are started from the same main.cf and master.cf, each with
+// a queue of its own on the same disk. They get the same mail in turn: the one, the other; the other,
+// the one. A machine's speed drifts within seconds, and in neighbours it drifts for both. What is
+// compared is each pair, and what is printed is the mean ratio with the interval that has it with 95 %
+// confidence.
+//
+//	workload  figure                      before    now   ratio   95 %
+//	relay     messages a second            9,950  9,890   0.994   0.981 to 1.007
+//	relay     processor time, µs/message     118    119   1.006   0.999 to 1.013
+//
+// The load and the next hop are goroutines of this program. They need some of the same
+// processors, and as much of them for both. Mail goes over loopback, and nowhere else.
+//
+// # The base
+//
+// Without -base it is the last release, which is the tag nearest to the commit. Its programs are
+// built from a work tree of its own that is removed afterwards.
+//
+// # Diagnostics
+//
+// The exit status is 0; 1 when there is a loss: the whole interval is worse than -loss percent;
+// and 2 when it could not be measured. An interval that is wider than that says so: more rounds
+// are needed, or a machine with less to do.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+)
+
+func main() {
+	var o options
+	flag.StringVar(&o.base, "base", "", "the commit to compare with; empty: the last release")
+	flag.IntVar(&o.rounds, "rounds", 12, "pairs of each workload")
+	flag.StringVar(&o.workloads, "workloads", "", "which, by comma; empty: all of "+strings.Join(names(), ", "))
+	flag.Float64Var(&o.loss, "loss", 3, "percent that may be lost")
+	flag.StringVar(&o.dir, "dir", "", "where queues are, on a disk like that of a mail server; empty: TMPDIR")
+	flag.BoolVar(&o.keep, "keep", false, "leave configurations, logs and programs there")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	lost, err := run(ctx, &o, os.Stdout)
+	stop()
+	switch {
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "speed:", err)
+		os.Exit(2)
+	case lost:
+		os.Exit(1)
+	}
+}
+
+// options are what the command line says.
+type options struct {
+	base, workloads, dir string
+	rounds               int
+	loss                 float64 // percent
+	keep                 bool
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const mainCf = `compatibility_level = 3.6
+queue_directory = {dir}/spool
+data_directory = {dir}/data
+command_directory = {dir}
+maillog_file = {dir}/mail.log
+maillog_file_prefixes = {dir}
+myhostname = mta.test
+mydestination = local.test
+mynetworks = 127.0.0.0/8
+inet_interfaces = 127.0.0.1
+inet_protocols = ipv4
+relayhost = [127.0.0.1]:{sink}
+alias_maps =
+alias_database =
+smtpd_client_connection_count_limit = 0
+smtpd_client_connection_rate_limit = 0
+smtpd_recipient_limit = 2000
+in_flow_delay = 0
+default_process_limit = 200
+smtp_destination_concurrency_limit = 100
+{owner}`
+
+const masterCf = `127.0.0.1:{port} inet n - n - - smtpd
+pickup unix n - n 60 1 pickup
+cleanup unix n - n - 0 cleanup
+qmgr unix n - n 300 1 qmgr
+rewrite unix - - n - - trivial-rewrite
+bounce unix - - n - 0 bounce
+defer unix - - n - 0 bounce
+smtp unix - - n - - smtp
+retry unix - - n - - error
+error unix - - n - - error
+postlog unix-dgram n - n - 1 postlogd
+`
+
+// A system is a mail system of one build.
+type system struct {
+	dir  string
+	addr string
+	sink *sink
+	cmd  *exec.Cmd
+	done chan error // its end
+	out  bytes.Buffer
+}
+
+// startSystem configures and starts a mail system below dir, which has the program.
+func startSystem(dir string) (*system, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	s := &system{dir: dir, addr: "127.0.0.1:" + strconv.Itoa(port)}
+	if s.sink, err = newSink(); err != nil {
+		return nil, err
+	}
+	owner, err := s.directories()
+	if err != nil {
+		s.sink.close()
+		return nil, err
+	}
+	r := strings.NewReplacer("{dir}", dir, "{port}", strconv.Itoa(port), "{sink}", strconv.Itoa(s.sink.port()), "{owner}", owner)
+	err = errors.Join(os.WriteFile(filepath.Join(dir, "etc", "main.cf"), []byte(r.Replace(mainCf)), 0o644),
+		os.WriteFile(filepath.Join(dir, "etc", "master.cf"), []byte(r.Replace(masterCf)), 0o644))
+	if err == nil {
+		err = s.start()
+	}
+	if err != nil {
+		s.sink.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// directories makes those of the mail system, and returns the lines of main.cf that say whose they are. Services
+// of root's run as the mail system's user.
+func (s *system) directories() (lines string, err error) {
+	for _, d := range []string{"etc", "spool", "data"} {
+		if err := os.Mkdir(filepath.Join(s.dir, d), 0o755); err != nil {
+			return "", err
+		}
+	}
+	if os.Geteuid() != 0 {
+		return "", nil
+	}
+	for _, name := range []string{"posthaste", "postfix"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, _ := strconv.Atoi(u.Uid)
+		gid, _ := strconv.Atoi(u.Gid)
+		return "mail_owner = " + name + "\n", os.Chown(filepath.Join(s.dir, "data"), uid, gid)
+	}
+	return "", errors.New("there is no user posthaste or postfix, as which root's services would run: add one, or be another user")
+}
+
+// start starts the mail system, and waits until it takes mail.
+func (s *system) start() error {
+	s.cmd = exec.Command(filepath.Join(s.dir, "posthaste"), "-c", filepath.Join(s.dir, "etc"), "start-fg")
+	s.cmd.Stdout, s.cmd.Stderr = &s.out, &s.out
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := s.cmd.Start(); err != nil {
+		return err
+	}
+	s.done = make(chan error, 1)
+	go func() { s.done <- s.cmd.Wait() }()
+	for range 400 {
+		select {
+		case err := <-s.done:
+			return fmt.Errorf("the mail system in %s ended: %v: %s", s.dir, err, s.out.String())
+		case <-time.After(50 * time.Millisecond):
+		}
+		if c, err := net.Dial("tcp", s.addr); err == nil {
+			c.Close()
+			return nil
+		}
+	}
+	s.stop()
+	return fmt.Errorf("the mail system in %s does not take mail: %s", s.dir, s.out.String())
+}
+
+// stop ends it.
+func (s *system) stop() {
+	s.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-s.done:
+	case <-time.After(time.Minute):
+		s.cmd.Process.Kill()
+		<-s.done
+	}
+	s.sink.close()
+}
+
+// round sends the mail of w, and returns the figures of it.
+func (s *system) round(ctx context.Context, w *workload) (wall, cpu time.Duration, err error) {
+	want := s.sink.deliveries.Load() + int64(w.messages*w.recipients)
+	before, start := s.processorTime(), time.Now()
+	if err := w.send(s.addr); err != nil {
+		return 0, 0, fmt.Errorf("%s: %w", s.dir, err)
+	}
+	for limit := time.Now().Add(dialogueTime); s.sink.deliveries.Load() < want; time.Sleep(time.Millisecond) {
+		if ctx.Err() != nil || time.Now().After(limit) {
+			return 0, 0, fmt.Errorf("%s: %d deliveries are missing", s.dir, want-s.sink.deliveries.Load())
+		}
+	}
+	wall = time.Since(start)
+	if n := s.sink.deliveries.Load(); n > want {
+		return 0, 0, fmt.Errorf("%s: %d deliveries too many", s.dir, n-want)
+	}
+	return wall, s.processorTime() - before, nil
+}
+
+// processorTime is what the processes of the mail system have used, in user and system mode. They are known by their
+// working directory, the queue's.
+func (s *system) processorTime() time.Duration {
+	ticks := 0
+	queue := filepath.Join(s.dir, "spool")
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, d := range dirs {
+		if cwd, err := os.Readlink(d + "/cwd"); err != nil || cwd != queue {
+			continue
+		}
+		b, err := os.ReadFile(d + "/stat")
+		if err != nil {
+			continue
+		}
+		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+		user, _ := strconv.Atoi(f[11])
+		system, _ := strconv.Atoi(f[12])
+		ticks += user + system
+	}
+	return time.Duration(ticks) * time.Second / 100 // USER_HZ, which Linux has everywhere
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}

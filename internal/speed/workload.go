@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// A workload is mail that is sent in each round.
+type workload struct {
+	name       string
+	sessions   int // at once
+	messages   int // in a round, over all sessions
+	size       int // octets of a message
+	perConn    int // messages over one connection; 0: no limit
+	recipients int // of each message
+	domains    int // whose recipients they are, in turn
+}
+
+// workloads are all of them. The numbers of messages make a round of about a second on two cores.
+var workloads = []workload{
+	{name: "relay", sessions: 20, messages: 6000, size: 10240, recipients: 1, domains: 1},
+	{name: "relay100", sessions: 100, messages: 6000, size: 10240, recipients: 1, domains: 1},
+	{name: "latency", sessions: 1, messages: 1000, size: 10240, recipients: 1, domains: 1},
+	{name: "small", sessions: 20, messages: 6000, size: 1024, recipients: 1, domains: 1},
+	{name: "large", sessions: 10, messages: 400, size: 1 << 20, recipients: 1, domains: 1},
+	{name: "connect", sessions: 20, messages: 3000, size: 10240, perConn: 1, recipients: 1, domains: 1},
+	{name: "fanout", sessions: 20, messages: 1000, size: 10240, recipients: 50, domains: 1},
+	{name: "domains", sessions: 20, messages: 5000, size: 10240, recipients: 1, domains: 500},
+}
+
+func names() (list []string) {
+	for _, w := range workloads {
+		list = append(list, w.name)
+	}
+	return list
+}
+
+// chosen are the workloads of these names, between commas; all of them without a name.
+func chosen(text string) (list []workload, err error) {
+	if text == "" {
+		return workloads, nil
+	}
+next:
+	for name := range strings.SplitSeq(text, ",") {
+		for _, w := range workloads {
+			if w.name == strings.TrimSpace(name) {
+				list = append(list, w)
+				continue next
+			}
+		}
+		return nil, fmt.Errorf("there is no workload %q: there are %s", name, strings.Join(names(), ", "))
+	}
+	return list, nil
+}
+
+// recipient is the address of recipient i of message n.
+func (w *workload) recipient(n, i int) string {
+	return fmt.Sprintf("r%d@d%d.test", i, n%w.domains)
+}
+
+// text is a message, as it is sent after DATA, with the final dot.
+func (w *workload) text() []byte {
+	var b strings.Builder
+	b.WriteString("From: <a@from.test>\r\nSubject: speed\r\n\r\n")
+	const line = "A line of text that is as long as many lines of mail are.\r\n"
+	for b.Len()+len(line) < w.size {
+		b.WriteString(line)
+	}
+	return []byte(b.String() + ".\r\n")
+}
