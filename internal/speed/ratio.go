@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 )
@@ -17,34 +16,33 @@ type ratio struct {
 	mean, low, top float64 // of the ratio; the mean is the geometric one
 }
 
-// resamples are how often compare draws, for an interval that differs in the fourth digit.
-const resamples = 10000
-
-// compare takes the pairs of a figure, at least one. Each pair is a measurement of the ratio; the interval is
-// what the means of samples drawn from them have between them (the bootstrap), which needs
-// no belief in the bell curve. The draws are the same each time.
+// compare takes the pairs of a figure, at least two. Each pair is a measurement of the ratio, and what
+// both of a pair have of the machine's speed is not in it. The interval is Student's, of the logarithms.
 func compare(pairs []pair) ratio {
-	logs := make([]float64, len(pairs))
+	n := float64(len(pairs))
 	var before, now []float64
-	for i, p := range pairs {
-		logs[i] = math.Log(p.now / p.before)
+	mean, square := 0.0, 0.0
+	for _, p := range pairs {
+		mean += math.Log(p.now/p.before) / n
 		before, now = append(before, p.before), append(now, p.now)
 	}
-	chance := rand.New(rand.NewPCG(1, 2))
-	means := make([]float64, resamples)
-	for i := range means {
-		for range logs {
-			means[i] += logs[chance.IntN(len(logs))]
-		}
-		means[i] /= float64(len(logs))
+	for _, p := range pairs {
+		d := math.Log(p.now/p.before) - mean
+		square += d * d
 	}
-	slices.Sort(means)
-	sum := 0.0
-	for _, l := range logs {
-		sum += l
+	half := student(len(pairs)-1) * math.Sqrt(square/(n-1)/n)
+	return ratio{before: median(before), now: median(now), mean: math.Exp(mean), low: math.Exp(mean - half), top: math.Exp(mean + half)}
+}
+
+// student is how many standard errors are on each side of a mean, for 95 % confidence, with so many
+// degrees of freedom, at least one.
+func student(free int) float64 {
+	few := [...]float64{12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228}
+	if free <= len(few) {
+		return few[free-1]
 	}
-	return ratio{before: median(before), now: median(now), mean: math.Exp(sum / float64(len(logs))),
-		low: math.Exp(means[resamples*25/1000]), top: math.Exp(means[resamples*975/1000-1])}
+	f := float64(free)
+	return 1.95996 + 2.37227/f + 2.82250/(f*f) + 2.55586/(f*f*f) // Cornish and Fisher's expansion
 }
 
 func median(list []float64) float64 {

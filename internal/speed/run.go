@@ -18,8 +18,8 @@ func run(ctx context.Context, o *options, w io.Writer) (lost bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if o.rounds < 1 {
-		return false, errors.New("there must be at least one round")
+	if o.rounds < 2 {
+		return false, errors.New("there must be at least two pairs: one says nothing about how far the next would be from it")
 	}
 	base, err := baseOf(ctx, o.base)
 	if err != nil {
