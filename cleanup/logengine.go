@@ -1,6 +1,5 @@
-// The engine that keeps the queue in the log on the local disk. It only translates
-// between this package's words and those of package spool: what is promised is promised
-// there.
+// The engine that keeps the queue in the log on the local disk, as package queuelog has it, with what a start
+// has to tell, the scrubbing and the numbers for this service.
 
 package cleanup
 
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"posthaste/internal/metrics"
+	"posthaste/internal/queuelog"
 	"posthaste/internal/spool"
 )
 
@@ -31,30 +31,13 @@ func openLog(o spool.Options, scrub *scrubbing) (engine, error) {
 	return logEngine{sp, scrub, o.Follower != nil}, nil
 }
 
-// A logBatch is a batch for the log.
-type logBatch struct{ spool.Batch }
+func (e logEngine) NewBatch() batch { return queuelog.Engine{Spool: e.Spool}.NewBatch() }
 
-func (b *logBatch) Add(m addition) int {
-	// Every contentFile of this engine is one.
-	file, _ := m.File.(*spool.File) // nil: the content is in memory
-	return b.Batch.Add(spool.Message{ID: m.ID, Envelope: m.Envelope, Recipients: m.Recipients, NRcpt: m.NRcpt, Queue: m.Queue,
-		NextAttempt: m.NextAttempt, Content: m.Content, File: file})
-}
+func (e logEngine) NewFile() (contentFile, error) { return queuelog.Engine{Spool: e.Spool}.NewFile() }
 
-func (e logEngine) NewBatch() batch { return new(logBatch) }
+func (e logEngine) Commit(b batch) error { return queuelog.Engine{Spool: e.Spool}.Commit(b) }
 
-// NewFile must not return a nil *spool.File in a non-nil contentFile.
-func (e logEngine) NewFile() (contentFile, error) {
-	f, err := e.Spool.NewFile()
-	if err != nil {
-		return nil, err
-	}
-	return f, nil
-}
-
-func (e logEngine) Commit(b batch) error { return e.Spool.Commit(&b.(*logBatch).Batch) }
-
-func (e logEngine) Post(b batch, done func(error)) { e.Spool.Post(&b.(*logBatch).Batch, done) }
+func (e logEngine) Post(b batch, done func(error)) { queuelog.Engine{Spool: e.Spool}.Post(b, done) }
 
 // Recovery words the summary that the log has of a start that was not clean, or had a
 // predecessor.

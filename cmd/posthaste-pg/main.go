@@ -15,11 +15,14 @@ import (
 
 	"posthaste/cleanup"
 	"posthaste/internal/bounce"
+	"posthaste/internal/cli"
 	"posthaste/internal/cluster"
 	"posthaste/internal/pgspool"
 	"posthaste/internal/postcat"
 	"posthaste/internal/qshape"
 	"posthaste/internal/service"
+	"posthaste/internal/spoolmove"
+	"posthaste/internal/spooltool"
 	"posthaste/internal/storage"
 	"posthaste/local"
 	"posthaste/local/discard"
@@ -52,6 +55,11 @@ func run(argv []string, stdin io.Reader, stdout, stderr io.Writer) int {
 		return postcat.Run(name, args, pgspool.Kind, stdin, stdout, stderr)
 	case "qshape":
 		return qshape.Run(name, args, pgspool.Kind, stdout, stderr)
+	case "spool":
+		if _, verb, err := cli.Getopt(args, "c:"); err == nil && len(verb) > 0 && verb[0] == "migrate" {
+			return spoolmove.Run("posthaste spool", args, stdout, stderr)
+		}
+		return spooltool.Run("posthaste spool", args, pgspool.Kind, stdin, stdout, stderr)
 	case "cluster":
 		return cluster.Run("posthaste cluster", args, stdout, stderr)
 	}

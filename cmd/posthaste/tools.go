@@ -16,6 +16,7 @@ import (
 	"posthaste/internal/bounce"
 	"posthaste/internal/bounceclass"
 	"posthaste/internal/cert"
+	"posthaste/internal/cli"
 	"posthaste/internal/collate"
 	"posthaste/internal/config"
 	"posthaste/internal/dmarcreport"
@@ -77,7 +78,7 @@ func tools() map[string]tool {
 		"postcat":   postcatTool,
 		"qshape":    qshapeTool,
 		"cluster":   clusterTool,
-		"spool":     own("spool", spooltool.Run),
+		"spool":     spoolTool,
 		"explain": func(io streams, args []string) int {
 			return spooltool.Explain("posthaste explain", args, io.out, io.err)
 		},
@@ -184,6 +185,17 @@ func elsewhere(name string, io streams, args []string, here func() int) int {
 func clusterTool(io streams, args []string) int {
 	err := execProgram(storage.Program, "cluster", args)
 	fmt.Fprintf(io.err, "posthaste cluster: fatal: %v\n", err)
+	return 1
+}
+
+// spoolTool is posthaste spool. "migrate" is in the program that has both engines.
+func spoolTool(io streams, args []string) int {
+	_, verb, err := cli.Getopt(args, "c:")
+	if err != nil || len(verb) == 0 || verb[0] != "migrate" {
+		return elsewhere("spool", io, args, func() int { return spooltool.Run("posthaste spool", args, nil, io.in, io.out, io.err) })
+	}
+	err = execProgram(storage.Program, "spool", args)
+	fmt.Fprintf(io.err, "posthaste spool: fatal: %v\n", err)
 	return 1
 }
 

@@ -197,9 +197,9 @@ func TestRaced(t *testing.T) {
 }
 
 // writers may open the spool for writing: cleanup; postsuper, which does
-// when the mail system is down and the spool's lock is free; and what fills
-// spools for the tests of the tools.
-var writers = []string{"cleanup", "postsuper", "spooltool/faketest"}
+// when the mail system is down and the spool's lock is free; what fills
+// spools for the tests of the tools; and what moves a queue to another engine, with the mail system down.
+var writers = []string{"cleanup", "postsuper", "spooltool/faketest", "spoolmove"}
 
 // One package, in one process, writes the spool's log.
 func TestOneWriter(t *testing.T) {
@@ -224,7 +224,7 @@ func TestOneWriter(t *testing.T) {
 // queueread's Reader, and would not notice another engine. Of those here the tools read a queue
 // whose mail system may be down, and master, advice and postmulti look for its directories.
 var engineUsers = []string{"cleanup", "queueread", "postcat", "postsuper", "queueclient", "spooltool", "spooltool/faketest", "spooltool/plain",
-	"master", "advice", "postmulti"}
+	"master", "advice", "postmulti", "queuelog", "spoolmove"}
 
 func TestEngineBehindDoors(t *testing.T) {
 	t.Parallel()
@@ -273,8 +273,8 @@ func TestClientsInTwoPrograms(t *testing.T) {
 			}
 		}
 	}
-	if seen != 10 {
-		t.Errorf("%d packages may, want 10", seen)
+	if seen != 11 {
+		t.Errorf("%d packages may, want 11", seen)
 	}
 }
 

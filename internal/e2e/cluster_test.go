@@ -3,9 +3,12 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -365,5 +368,96 @@ func TestClusterBounce(t *testing.T) {
 	})
 	if n := len(next.received()); n != 2 {
 		t.Errorf("%d messages have arrived", n)
+	}
+}
+
+// A queue moves from the log into a database, is exported and imported there, and moves back, with what its messages
+// carry, and is delivered in the end. The mail system must not run meanwhile.
+func TestClusterMigrate(t *testing.T) {
+	t.Parallel()
+	var open atomic.Bool
+	next := newSink(t, func(line string) string {
+		if strings.HasPrefix(line, "RCPT") && !open.Load() {
+			return "450 4.2.0 not now"
+		}
+		return ""
+	})
+	c := newCluster(t, next, 2)
+	s := c.node("a")
+	slow := "minimal_backoff_time = 1h\nmaximal_backoff_time = 1h\n"
+	s.configure(strings.Replace(c.main, "spool_type = postgresql", "spool_type = log", 1)+slow+"cluster_node_name = a\n", "")
+	s.start()
+	long := strings.Repeat("a line of some length, of which there are many\n", 10000)
+	s.mustSend("a@from.test", []string{"b@to.test", "c@to.test"}, "Subject: load-1-1\n\nthe body of a message\n")
+	s.mustSend("a@from.test", []string{"b@to.test"}, "Subject: load-1-2\n\n"+long)
+	held := queueID.FindStringSubmatch(s.waitLogN(`to=<b@to\.test>.*status=deferred`, 2)[0])[1]
+	if out, status := s.tool(nil, "postsuper", "-h", held); status != 0 {
+		t.Fatalf("postsuper: %s", out)
+	}
+	name := regexp.MustCompile(`(?m)^[0-9A-Za-z]{10,}([!*]?) +`) // the queue ID alone is another
+	listed := func() string {
+		out, status := s.tool(nil, "mailq")
+		if status != 0 {
+			t.Errorf("mailq: status %d, %s", status, out)
+		}
+		lines := strings.Split(name.ReplaceAllString(out, "ID$1 "), "\n\n")
+		slices.Sort(lines)
+		return strings.Join(lines, "\n\n")
+	}
+	want := listed()
+	if !strings.Contains(want, "450 4.2.0 not now") {
+		t.Fatal(want)
+	}
+	s.configure(c.main+slow+"cluster_node_name = a\n", "")
+	if out, status := s.tool(nil, "spool", "migrate", "log"); status != 75 || !strings.Contains(out, "stop it first") {
+		t.Errorf("while it runs: status %d, %s", status, out)
+	}
+	s.stop()
+	migrate := func(from, to string) {
+		t.Helper()
+		out, status := s.tool(nil, "spool", "migrate", "-v", from)
+		if status != 0 || !strings.Contains(out, "2 messages moved from "+from+" to "+to) || strings.Count(out, ": now ") != 2 {
+			t.Fatalf("status %d, %s", status, out)
+		}
+	}
+	if out, status := s.tool(nil, "spool", "migrate", "postgresql"); status != 78 || !strings.Contains(out, "to where it is") {
+		t.Errorf("in the wrong direction: status %d, %s", status, out)
+	}
+	migrate("log", "postgresql")
+	s.start()
+	s.waitLog("took over the queue: 2 messages")
+	if got := listed(); got != want {
+		t.Errorf("in the database:\n%s\nwant\n%s", got, want)
+	}
+
+	dir := filepath.Join(t.TempDir(), "out")
+	if out, status := s.tool(nil, "spool", "export", "-a", dir); status != 0 || !strings.Contains(out, "2 messages exported") {
+		t.Errorf("export: status %d, %s", status, out)
+	}
+	if out, status := s.tool(nil, "postsuper", "-d", "ALL"); status != 0 {
+		t.Errorf("postsuper: %s", out)
+	}
+	if out, status := s.tool(nil, "spool", "import", dir); status != 0 || !strings.Contains(out, "2 messages imported") {
+		t.Errorf("import: status %d, %s", status, out)
+	}
+	s.eventually("it is in the queue again", func() bool { return listed() == want })
+	s.stop()
+
+	s.configure(strings.Replace(c.main, "spool_type = postgresql", "spool_type = log", 1)+slow+"cluster_node_name = a\n", "")
+	migrate("postgresql", "log")
+	s.start()
+	s.eventually("the log has the queue", func() bool { return listed() == want })
+	open.Store(true)
+	if out, status := s.tool(nil, "postsuper", "-H", "ALL"); status != 0 {
+		t.Errorf("postsuper: %s", out)
+	}
+	if out, status := s.tool(nil, "postqueue", "-f"); status != 0 {
+		t.Errorf("postqueue: %s", out)
+	}
+	testwait.Until(t, "all is delivered", func() bool { return len(next.received()) >= 2 })
+	for _, m := range next.received() {
+		if !strings.Contains(m.data, "the body of a message") && strings.Count(m.data, "a line of some length") != 10000 {
+			t.Errorf("%.300q", m.data)
+		}
 	}
 }

@@ -132,6 +132,7 @@ func posthasteSections() []section {
 				{"Cm spool export Fl a Ar dir", "Write all messages to files in a directory."},
 				{"Cm spool export Fl p Ar dir Op Fl r", "Write all messages as queue files to dir, the queue directory of a stopped Postfix. With -r, each message is removed from the spool when its file is complete."},
 				{"Cm spool import Oo Fl nrv Oc Ar path ...", "Take in exported files, directories of them, queue files of Postfix, or a whole Postfix queue directory. With -n, files are only read. With -r, each file is removed when its message is on stable storage. With -v, each file is named."},
+				{"Cm spool migrate Oo Fl v Oc Ar from", "Move the queue from the engine from, log or postgresql, into the one that spool_type names. The mail system must be stopped on this machine. A message keeps all that the queue knows of it, but for its queue ID; with -v, the former and the new one are printed. A move that was interrupted goes on with the same command, and nothing is lost or there twice. See the page on clusters for how it is done."},
 				{"Cm spool salvage Oo Fl d Ar dir Oc Ar target", "Write all readable messages of a spool that is damaged, or that the mail system cannot start with, to files in the directory target, as export does. List the others in target/LOST. Copies of damaged segments that a start has kept are also searched. With -d, the spool is in dir. Stop the mail system first."},
 			},
 		},

@@ -244,10 +244,10 @@ func subcommands() []subcommand {
 		{name: "srs", words: []string{"encode", "decode"}, options: []option{{'c', "dir", directory, "configuration"}}},
 		{name: "passwd", options: []option{{'c', "", none, "check a table"}}},
 		{name: "simulate", rest: file}, // -csv and -svg are words, not letters
-		{name: "spool", words: []string{"dump", "check", "doubtful", "stats", "export", "import", "salvage"},
+		{name: "spool", words: []string{"dump", "check", "doubtful", "stats", "export", "import", "migrate", "salvage"},
 			options: []option{{'a', "dir", directory, "all"}, {'d', "dir", directory, "directory"}, {'j', "", none, "JSON"}, {'m', "", none, "messages"},
 				{'n', "", none, "only read"}, {'r', "", none, "remove"}, {'s', "", none, "mark as seen"}, {'v', "", none, "name each"}},
-			values: map[string]kind{"export": queueID, "import": file, "salvage": directory}},
+			values: map[string]kind{"export": queueID, "import": file, "migrate": none, "salvage": directory}},
 	})
 }
 

@@ -110,7 +110,7 @@ func Run(args []string, m Master, stdin io.Reader, stdout, stderr io.Writer) int
 		if o.dry {
 			args[3] = "-n"
 		}
-		return spooltool.Run(t.Name, args, stdin, stdout, stderr)
+		return spooltool.Run(t.Name, args, nil, stdin, stdout, stderr)
 	case o.back:
 		return spooltool.MoveBack(t.Name, o.to, p.old.spool(), stdout, stderr)
 	}

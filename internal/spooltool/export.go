@@ -17,6 +17,7 @@ import (
 	"posthaste/internal/queueclient"
 	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/plain"
+	"posthaste/internal/storage"
 )
 
 // suffix is that of exported files.
@@ -36,12 +37,11 @@ func (c *command) export(ctx context.Context, flags options, args []string) erro
 	case all != "" && (dir != "" || len(args) > 0), all == "" && len(args) == 0, dir == "" && len(args) > 1:
 		return c.wrongUsage()
 	}
-	if err := c.there(); err != nil {
+	x := &exporter{c: c, dir: all + dir}
+	if err := x.open(ctx); err != nil {
 		return err
 	}
-	rd := spool.NewReader(nil, c.queue.Spool())
-	defer rd.Close()
-	x := &exporter{c: c, rd: rd, dir: all + dir}
+	defer x.rd.Close()
 	if x.dir != "" {
 		if err := os.MkdirAll(x.dir, 0o700); err != nil {
 			return cli.Errorf(cli.ExitIO, "%w", err)
@@ -62,13 +62,61 @@ func (c *command) export(ctx context.Context, flags options, args []string) erro
 // An exporter writes messages.
 type exporter struct {
 	c       *command
-	rd      *spool.Reader
+	rd      io.Closer
+	read    func(*queue.Entry) (*plain.Message, *plain.Content, error)
 	dir     string   // "": standard output
 	written []string // files that do not have their names yet
 	damaged int
 }
 
+// open prepares to read what the queue is kept in. Of the log, damaged content can be had as it is.
+func (x *exporter) open(ctx context.Context) error {
+	q := x.c.queue
+	if !storage.Elsewhere(q.Config) {
+		if err := x.c.there(); err != nil {
+			return err
+		}
+		rd := spool.NewReader(nil, q.Spool())
+		x.rd, x.read = rd, func(e *queue.Entry) (*plain.Message, *plain.Content, error) { return plain.FromSpool(rd, e) }
+		return nil
+	}
+	if _, err := q.Manager(ctx); err != nil {
+		return cli.Errorf(cli.Status(err), "%w, and export needs it with spool_type = %s", err, q.Config.String("spool_type"))
+	}
+	rd, err := q.Reader()
+	if err != nil {
+		return err
+	}
+	x.rd, x.read = rd, func(e *queue.Entry) (*plain.Message, *plain.Content, error) { return plain.FromReader(rd, e) }
+	return nil
+}
+
+// running exports all messages that the queue manager knows.
+func (x *exporter) running(ctx context.Context) error {
+	conn, err := x.c.queue.Manager(ctx)
+	if err != nil {
+		return err
+	}
+	var ids []string
+	if err := queueclient.Each(ctx, conn, true, func(it *proto.Item) bool { ids = append(ids, string(it.ID)); return true }); err != nil {
+		return err
+	}
+	for _, id := range ids {
+		e, found, err := x.locate(ctx, mail.QueueID(id))
+		if err == nil && found {
+			err = x.one(ctx, e)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (x *exporter) run(ctx context.Context, all bool, ids []string) error {
+	if all && storage.Elsewhere(x.c.queue.Config) {
+		return x.running(ctx)
+	}
 	if all {
 		var failed error
 		err := x.c.queue.View(x.c.Warn, func(e queue.Entry) bool {
@@ -115,7 +163,7 @@ func (x *exporter) locate(ctx context.Context, id mail.QueueID) (e queue.Entry, 
 // one exports a message. One that has left the queue since it was seen is
 // passed over.
 func (x *exporter) one(ctx context.Context, e queue.Entry) error {
-	m, content, err := plain.FromSpool(x.rd, &e)
+	m, content, err := x.read(&e)
 	for range 3 {
 		if !errors.Is(err, queue.ErrStale) {
 			break
@@ -124,7 +172,7 @@ func (x *exporter) one(ctx context.Context, e queue.Entry) error {
 		if e, found, err = x.locate(ctx, e.ID); err != nil || !found {
 			return err
 		}
-		m, content, err = plain.FromSpool(x.rd, &e)
+		m, content, err = x.read(&e)
 	}
 	if errors.Is(err, queue.ErrCorrupt) || errors.Is(err, queue.ErrUnread) {
 		x.c.Warn("%v", err)

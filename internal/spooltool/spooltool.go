@@ -13,6 +13,7 @@
 //	posthaste spool export -p DIR [-r]    all messages into a Postfix queue directory
 //	posthaste spool import [-nrv] PATH ...
 //	posthaste spool salvage [-d DIR] TARGET
+//	posthaste spool migrate [-v] FROM     see package spoolmove
 //	posthaste explain ID | DESTINATION ...
 //
 // Exported files are described in package plain. Import takes such files, directories of
@@ -62,6 +63,9 @@
 // is listed with them. With spool_exact_doubt the list is exact; without it, it has new mail that nobody
 // had begun with, and deliveries of the last milliseconds before a crash may be missing.
 //
+// With spool_type = postgresql there are import, and export to plain files while the mail system runs: of this node's
+// part of the queue.
+//
 // dump, check, doubtful (without -s) and stats only read, and may be used while the mail system runs; what they say
 // is then of a moment for each part of the log, not of one moment for all.
 //
@@ -97,6 +101,7 @@ import (
 	"posthaste/internal/queueclient"
 	"posthaste/internal/selection"
 	"posthaste/internal/spool"
+	"posthaste/internal/storage"
 )
 
 const usage = "usage: %s [-c config_dir] dump [-m] | check | doubtful [-js] | stats | export ID | export -d DIR ID ... | export -a DIR | export -p DIR [-r] | import [-nrv] PATH ... | salvage [-d DIR] TARGET"
@@ -107,8 +112,15 @@ type command struct {
 	out   *cli.ErrWriter
 }
 
-// Run carries out posthaste spool and returns its exit status.
-func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+// anyEngine says whether a subcommand works with every engine that keeps the queue: import speaks to cleanup, and
+// export to plain files reads with the help of the running mail system.
+func anyEngine(verb string, flags options) bool {
+	return verb == "import" || verb == "export" && !flags.has('p')
+}
+
+// Run carries out posthaste spool and returns its exit status. kind is the engine that the program has for the queue
+// beside the log; nil: none.
+func Run(name string, args []string, kind storage.Kind, stdin io.Reader, stdout, stderr io.Writer) int {
 	c := &command{Tool: cli.Tool{Name: name, Stdin: stdin, Stderr: stderr}, out: &cli.ErrWriter{W: stdout}}
 	opts, rest, err := cli.Getopt(args, "c:")
 	if err != nil || len(rest) == 0 {
@@ -118,7 +130,8 @@ func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) 
 	for _, o := range opts {
 		dir = o.Value
 	}
-	run, letters := c.verb(rest[0])
+	verb := rest[0]
+	run, letters := c.verb(verb)
 	if run == nil {
 		return c.Fatal(cli.ExitUsage, usage, name)
 	}
@@ -132,12 +145,15 @@ func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) 
 	if !c.queue.Permitted() {
 		return c.Fatal(cli.ExitNoPerm, "only root and the mail owner (%s) may use this", c.queue.Config.String("mail_owner"))
 	}
-	if err := c.queue.OnlyLog(name); err != nil {
-		return c.Fail(err)
-	}
+	c.queue.Storage = kind
 	flags := make(options, len(opts))
 	for _, o := range opts {
 		flags[o.Letter] = o.Value
+	}
+	if !anyEngine(verb, flags) {
+		if err := c.queue.OnlyLog(name); err != nil {
+			return c.Fail(err)
+		}
 	}
 	err = run(context.Background(), flags, rest)
 	if err != nil {

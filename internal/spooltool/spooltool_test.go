@@ -28,7 +28,7 @@ import (
 
 func run(s *faketest.Site, args ...string) (out, errs string, status int) {
 	var o, e bytes.Buffer
-	status = Run("posthaste spool", append([]string{"-c", s.Config}, args...), nil, &o, &e)
+	status = Run("posthaste spool", append([]string{"-c", s.Config}, args...), nil, nil, &o, &e)
 	return o.String(), e.String(), status
 }
 
