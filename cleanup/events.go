@@ -72,7 +72,8 @@ func (s *server) tellReceived(env *mail.Envelope) {
 func receivedEvent(env *mail.Envelope) *event.Event {
 	e := &event.Event{Kind: event.Received, Time: env.Arrival, QueueID: string(env.ID), MessageID: env.MessageID, EnvID: env.EnvID,
 		Sender: rfc5322.Quote(env.Sender), FromMessage: true, Size: env.Size, Count: len(env.Recipients),
-		ClientName: env.Client.Name, ClientAddr: env.Client.Addr, Helo: env.Client.Helo, Protocol: env.Client.Proto, SASLUser: env.SASL.Username}
+		ClientName: env.Client.Name, ClientAddr: env.Client.Addr, Helo: env.Client.Helo, Protocol: env.Client.Proto, SASLUser: env.SASL.Username,
+		Tenant: env.Tenant, Campaign: env.Campaign}
 	for i := range env.Recipients[:min(len(env.Recipients), event.MaxRecipients)] {
 		e.Recipients = append(e.Recipients, rfc5322.Quote(env.Recipients[i].Address))
 	}

@@ -133,6 +133,10 @@ type headerState struct {
 	// message_drop_headers
 	drop []string
 
+	// What fields say of whose mail it is, and whether the client may say so: asked for once.
+	tenant, campaign string
+	trusted, asked   bool
+
 	// Set of fieldIDs, a bit for each.
 	seen uint32
 	// Received fields so far. Too many mean that the message goes round in a loop (RFC
@@ -195,7 +199,7 @@ func (m *Message) field(ctx context.Context, f rfc5322.Field) {
 	}
 	// Most fields, and so decided first.
 	if info.id == fieldOther {
-		if !m.dropped(f.Name()) {
+		if !m.tenantField(ctx, f) && !m.dropped(f.Name()) {
 			m.emitField(f)
 		}
 		return

@@ -323,6 +323,7 @@ func (m *Message) Finish(ctx context.Context, out [][]byte) ([][]byte, Result) {
 	}
 	m.finishContent(ctx)
 	m.extraRecipients(ctx)
+	m.chooseTenant(ctx)
 	out, m.out = m.out, nil
 
 	m.describe()

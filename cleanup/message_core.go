@@ -110,6 +110,7 @@ type Core struct {
 	utf8 bool
 	// tls_required_enable: the TLS-Required field (RFC 8689) is heeded.
 	tlsRequired     bool
+	tenancy         tenancy
 	requireTLSField bool // Require-TLS-ESMTP: is read and written
 }
 
@@ -181,7 +182,7 @@ func NewCore(cfg *config.Config, rw Rewriter, o table.Options) (*Core, error) {
 	propagate := cfg.List("propagate_unmatched_extensions")
 	c.propagateCanonical = slices.Contains(propagate, "canonical")
 	c.propagateVirtual = slices.Contains(propagate, "virtual")
-	return c, errors.Join(err, c.initClasses(cfg), c.initMasquerade(cfg, o), c.initSearch(cfg, o))
+	return c, errors.Join(err, c.initClasses(cfg), c.initMasquerade(cfg, o), c.initTenancy(cfg, o), c.initSearch(cfg, o))
 }
 
 // initClasses reads the parameters that name classes. An unknown word is an error: it may
@@ -247,7 +248,7 @@ func (c *Core) initSearch(cfg *config.Config, o table.Options) error {
 // Close closes the tables. The Core cannot be used afterwards.
 func (c *Core) Close() error {
 	var errs []error
-	for _, m := range []*table.Maps{c.senderCanonical, c.rcptCanonical, c.canonical, c.virtual, c.senderBCC, c.rcptBCC,
+	for _, m := range []*table.Maps{c.senderCanonical, c.rcptCanonical, c.canonical, c.virtual, c.senderBCC, c.rcptBCC, c.tenancy.maps,
 		c.headerChecks, c.mimeChecks, c.nestedChecks, c.bodyChecks} {
 		errs = append(errs, m.Close())
 	}

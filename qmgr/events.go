@@ -26,6 +26,7 @@ func (s *Server) tellOrdered(m *message, kind event.Kind) {
 	e := event.Event{Kind: kind, Time: s.now, QueueID: string(m.id)}
 	if m.active != nil {
 		e.Sender, e.FromMessage = s.opt.Log.Address(m.active.env.Sender), true
+		e.Tenant, e.Campaign = m.active.env.Tenant, m.active.env.Campaign
 		e.MessageID, e.EnvID, e.Size = m.active.env.MessageID, m.active.env.EnvID, m.active.env.Size
 	}
 	s.opt.Events.Tell(&e)
@@ -42,7 +43,7 @@ func (s *Server) expired(m *message, outcomes []mail.Outcome) (list []event.Even
 		o := &outcomes[i]
 		e := event.Event{Kind: event.Expired, Time: s.now, QueueID: string(m.id), MessageID: env.MessageID, EnvID: env.EnvID,
 			Sender: s.opt.Log.Address(env.Sender), FromMessage: true, Size: env.Size, Attempt: s.attempt(m.num) - 1,
-			DSN: o.Status.String(), Reply: o.Reason}
+			DSN: o.Status.String(), Reply: o.Reason, Tenant: env.Tenant, Campaign: env.Campaign}
 		if r := m.active.rcpt(o.Rcpt); r != nil {
 			e.Recipient, e.Original = s.opt.Log.Address(r.Address), s.opt.Log.Address(r.Original)
 		}

@@ -25,7 +25,7 @@ func (s *Server) logDelivery(id mail.QueueID, to mail.Recipient, env *mail.Envel
 	s.opt.Log.Log(maillog.Delivery{ID: string(id), To: s.opt.Log.Address(to.Address), OrigTo: s.opt.Log.Address(to.Original),
 		Delay: now.Sub(env.Arrival), Delays: [4]time.Duration{active.Sub(env.Arrival), now.Sub(active)},
 		Resolution: s.opt.Settings.Resolution, DSN: o.Status, Status: status, Text: o.Reason,
-		From: s.opt.Log.Address(env.Sender), MessageID: env.MessageID, EnvID: env.EnvID})
+		From: s.opt.Log.Address(env.Sender), MessageID: env.MessageID, EnvID: env.EnvID, Tenant: env.Tenant, Campaign: env.Campaign})
 }
 
 // logNote logs what the scheduler finds worth a line. Warnings are for the postmaster;

@@ -150,6 +150,7 @@ func (r *Request) logPart(i int, to string, v verdict, d Detail) {
 		Relay: relayOf(&d), ConnUse: d.ConnUse, Delay: now.Sub(r.Envelope.Arrival), Delays: r.delays(now),
 		Resolution: r.env.resolution, DSN: v.status, Status: v.word(), Text: v.text,
 		From: r.env.log.Address(r.Envelope.Sender), MessageID: r.Envelope.MessageID, EnvID: r.Envelope.EnvID, Source: r.sentFrom,
+		Tenant: r.Envelope.Tenant, Campaign: r.Envelope.Campaign,
 		Nexthop: string(r.Nexthop), Size: r.Envelope.Size, Attempt: r.order.Attempt, Session: d.TLS}
 	if v.action == dsn.Deferred || v.action == dsn.Failed {
 		e.Class = r.env.classes.Class(failureText(&v, &d))

@@ -114,6 +114,8 @@ type Event struct {
 	SASLUser               string
 	Stage                  string // the SMTP command that was refused
 
+	Tenant, Campaign string // of a message: whose mail it is, and of which mailing; empty: nobody's, or not known
+
 	NewID  string    // queue ID of the notice of a message that is returned, or under which it was queued again
 	Notice string    // which notice that is
 	Target string    // what is suspended
@@ -158,6 +160,8 @@ type form struct {
 	Target     string    `json:"target,omitempty"`
 	By         string    `json:"by,omitempty"`
 	Until      string    `json:"until,omitempty"`
+	Tenant     string    `json:"tenant,omitempty"`
+	Campaign   string    `json:"campaign,omitempty"`
 }
 
 // microTime is RFC 3339 with microseconds, as the log's JSON form has it.
@@ -178,7 +182,7 @@ func (e *Event) JSON(host string) []byte {
 		DSN: e.DSN, Reply: cut(e.Reply), Class: cut(e.BounceClass),
 		Attempt: e.Attempt, TLS: cut(e.TLS), ClientName: cut(e.ClientName), ClientAddr: cut(e.ClientAddr), Helo: cut(e.Helo),
 		Protocol: cut(e.Protocol), SASLUser: cut(e.SASLUser), Stage: cut(e.Stage), Notice: e.Notice, NewID: e.NewID,
-		Target: cut(e.Target), By: cut(e.By)}
+		Target: cut(e.Target), By: cut(e.By), Tenant: e.Tenant, Campaign: e.Campaign}
 	if e.FromMessage {
 		sender := cut(e.Sender)
 		f.Sender = &sender

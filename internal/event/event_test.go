@@ -50,7 +50,8 @@ func samples() []Event {
 	discard.Action, discard.Text = "discard", "<nobody@example.org>: Recipient address triggers DISCARD action"
 	return []Event{
 		{Kind: Received, Time: noon, QueueID: "4jWn4F1YhnzSshsm4", MessageID: "<1@example.org>", EnvID: "order-17", Sender: "ann@example.org", FromMessage: true, Size: 2048,
-			Recipients: []string{"joe@example.net", "\"two words\"@example.net"}, Count: 2, ClientName: "laptop.example.org", ClientAddr: "192.0.2.7", Helo: "laptop", Protocol: "ESMTPSA", SASLUser: "ann"},
+			Recipients: []string{"joe@example.net", "\"two words\"@example.net"}, Count: 2, ClientName: "laptop.example.org", ClientAddr: "192.0.2.7", Helo: "laptop", Protocol: "ESMTPSA", SASLUser: "ann",
+			Tenant: "acme", Campaign: "spring"},
 		of(&reject),
 		of(discard),
 		delivery("sent", "250 2.0.0 Ok: queued as 123", dsn.S(2, 0, 0), nil),

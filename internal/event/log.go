@@ -57,6 +57,7 @@ func ofDelivery(l *maillog.Delivery) (e Event, ok bool) {
 		e.Original = l.OrigTo
 	}
 	e.NextHop, e.Size, e.Attempt, e.TLS = l.Nexthop, l.Size, l.Attempt, l.Session
+	e.Tenant, e.Campaign = l.Tenant, l.Campaign
 	e.Delay, e.Delays = l.Delay, &delays
 	e.Relay, e.RelayAddr, e.RelayPort = splitRelay(l.Relay)
 	return e, true

@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"posthaste/internal/mail"
 )
 
 // The requests as they are described (OpenAPI). They are read by the functions below, since texts are
@@ -29,6 +31,7 @@ type (
 		ListUnsubscribe UnsubscribeRequest `json:"list_unsubscribe" doc:"Adds List-Unsubscribe, and for one click List-Unsubscribe-Post (RFC 8058)"`
 		Raw             string             `json:"raw" doc:"The whole message (RFC 5322), in place of subject, text, html, attachments, inline, headers, reply_to, variables and list_unsubscribe"`
 		SendAt          time.Time          `json:"send_at" doc:"When the message is tried first: RFC 3339, or seconds since 1970"`
+		Campaign        string             `json:"campaign" doc:"The mailing that the message is part of, of the token's tenant: up to 64 letters, digits and . _ -"`
 		IdempotencyKey  string             `json:"idempotency_key" doc:"As the field Idempotency-Key, for each message of a batch"`
 	}
 	// Mailbox is an address with or without a name.
@@ -143,6 +146,8 @@ func (d *decoder) member(name string) (err error) {
 		return d.unsubscribe()
 	case "send_at":
 		m.sendAt, err = d.time()
+	case "campaign":
+		m.campaign, err = d.group()
 	case "idempotency_key":
 		var b []byte
 		if b, err = d.scanner.text(); err == nil {
@@ -153,6 +158,15 @@ func (d *decoder) member(name string) (err error) {
 		return unknown()
 	}
 	return err
+}
+
+// group reads the name of a campaign.
+func (d *decoder) group() (string, error) {
+	b, err := d.scanner.text()
+	if err == nil && !mail.GroupName(string(b)) {
+		err = refuse("%.100q is no campaign: it has 1 to %d letters, digits and . _ -", b, mail.MaxGroupName)
+	}
+	return string(b), err
 }
 
 // address reads a mailbox: a text or an object.

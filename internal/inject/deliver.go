@@ -258,6 +258,7 @@ func (d *door) open(who *caller, o *order, x *draft, e *entry) (*submit.Message,
 		x.id = id
 	}
 	env := &mail.Envelope{ID: x.id, Arrival: now, Sender: o.m.sender, Client: who.client, RewriteContext: "local", Filter: d.filter,
+		Tenant: who.token.Tenant, Campaign: o.m.campaign,
 		SASL: mail.SASL{Method: "TOKEN", Username: who.token.Name}, Recipients: make([]mail.Recipient, len(x.rcpts))}
 	if x.utf8 {
 		env.Body |= mail.BodySMTPUTF8

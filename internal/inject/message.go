@@ -39,6 +39,7 @@ type message struct {
 	raw        *template // the whole message, RFC 5322, in place of all that is composed; nil: it is composed
 	key        string    // idempotency key; empty: none
 	sendAt     time.Time // zero: at once
+	campaign   string    // empty: none
 
 	// What KumoMTA's requests have besides.
 	noReceived bool       // no Received: field is added

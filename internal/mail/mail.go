@@ -129,10 +129,30 @@ type Envelope struct {
 	// Forwarded: local made the message, for the members of an alias or a .forward file. Its recipients'
 	// Original is what it was forwarded from, and must not be expanded once more.
 	Forwarded bool
+	// Tenant is for whom the message is sent, and Campaign of which mailing of that tenant it is: each is
+	// empty or a GroupName, and there is no campaign without a tenant.
+	Tenant, Campaign string
 	// SendAt is when the message is to be tried first, and what its lifetime counts from; zero: at once.
 	SendAt time.Time
 
 	Recipients []Recipient
+}
+
+// MaxGroupName is the length of the name of a tenant or a campaign, in octets.
+const MaxGroupName = 64
+
+// GroupName says whether s may be the name of a tenant or a campaign: letters, digits and . _ - of ASCII, up
+// to MaxGroupName of them. Letter case counts.
+func GroupName(s string) bool {
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		case c == '.', c == '_', c == '-':
+		default:
+			return false
+		}
+	}
+	return s != "" && len(s) <= MaxGroupName
 }
 
 // Created is when the queue entry was made: expiry is counted from here.

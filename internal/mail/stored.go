@@ -51,6 +51,8 @@ func (e *Envelope) Append(b []byte) []byte {
 	b = pack.Bool(b, 'f', e.Forwarded)
 	b = AppendTime(b, 'l', e.SendAt)
 	b = pack.String(b, 'P', e.Pool)
+	b = pack.String(b, 'n', e.Tenant)
+	b = pack.String(b, 'k', e.Campaign)
 	return pack.String(b, 'm', e.MessageID)
 }
 
@@ -173,6 +175,10 @@ func (e *Envelope) readWay(r *pack.Reader) {
 		e.Filter = r.String()
 	case 'P':
 		e.Pool = r.String()
+	case 'n':
+		e.Tenant = r.String()
+	case 'k':
+		e.Campaign = r.String()
 	case '>':
 		e.Redirect = r.String()
 	case 'V':
@@ -188,22 +194,31 @@ func (e *Envelope) readWay(r *pack.Reader) {
 	}
 }
 
-// Glance reads of an envelope's stored form only what an index of the queue wants to know: whether the
-// sender is null, the size, and the trace flags.
-func Glance(stored []byte) (null bool, size int64, trace Trace, err error) {
-	null = true
+// A Glimpse is what an index of the queue wants to know of an envelope.
+type Glimpse struct {
+	Null   bool // the sender is null
+	Size   int64
+	Trace  Trace
+	Tenant []byte // part of the stored form
+}
+
+// Glance reads only that of an envelope's stored form.
+func Glance(stored []byte) (g Glimpse, err error) {
+	g.Null = true
 	r := pack.NewReader(stored)
 	for r.Next() {
 		switch r.Tag() {
 		case 'S':
-			null = len(r.Bytes()) == 0
+			g.Null = len(r.Bytes()) == 0
 		case 'C':
-			size = r.Int()
+			g.Size = r.Int()
 		case 't':
-			trace = Trace(r.Uint())
+			g.Trace = Trace(r.Uint())
+		case 'n':
+			g.Tenant = r.Bytes()
 		}
 	}
-	return null, size, trace, r.Err()
+	return g, r.Err()
 }
 
 // AppendRecipients appends the stored form of a list of recipients.

@@ -25,9 +25,10 @@ type Delivery struct {
 	Status     string // sent, deferred, bounced, SOFTBOUNCE, deliverable, undeliverable
 	Text       string
 	// For the JSON form only: whose mail it is, by all that it is asked for by.
-	From      string // empty: the null sender
-	MessageID string // with its angle brackets; may be empty
-	EnvID     string // ENVID of MAIL FROM, decoded; may be empty
+	From             string // empty: the null sender
+	MessageID        string // with its angle brackets; may be empty
+	EnvID            string // ENVID of MAIL FROM, decoded; may be empty
+	Tenant, Campaign string // whose mail it is; may be empty
 	// Class is what kind of failure it is, by the rules of bounce_class_files; empty: it is none, or there are no rules.
 	Class string
 	// For events only (package event).
@@ -106,7 +107,8 @@ func (e Delivery) AppendFields(b []byte) []byte {
 	b = append(e.DSN.Append(append(b, `,"dsn":"`...)), '"')
 	b = appendString(b, "status", e.Status)
 	b = appendString(appendString(b, "reason", e.Text), "class", e.Class)
-	return appendString(appendString(b, "message_id", e.MessageID), "envid", e.EnvID)
+	b = appendString(appendString(b, "message_id", e.MessageID), "envid", e.EnvID)
+	return appendString(appendString(b, "tenant", e.Tenant), "campaign", e.Campaign)
 }
 
 // ConnectFailed says that a delivery agent could not reach a server.

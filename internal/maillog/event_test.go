@@ -97,6 +97,8 @@ func otherEvents() []Event {
 
 		MessageID{ID: "076AF9D46E1", Value: "<abc@client.test>"},
 		MessageID{ID: "076AF9D46E1", Resent: true, Value: "<abc@client.test>"},
+		Tenant{ID: "076AF9D46E1", Tenant: "acme"},
+		Tenant{ID: "076AF9D46E1", Tenant: "acme", Campaign: "spring"},
 		ContentCheck{Reject: reject(func(r *Reject) { r.QueueID, r.Stage, r.Text = "0B3109D46EC", "", "5.7.1 no bad mail" }), Part: "header", Line: "Subject: bad x"},
 		ContentCheck{Reject: reject(func(r *Reject) { r.QueueID, r.Stage, r.Action = "0B3109D46EC", "", "warning" }), Part: "body", Line: "buy now"},
 		ContentCheck{Reject: Reject{QueueID: "0B3109D46EC", Action: "info", From: "root", HasFrom: true, Text: "seen"}, Part: "header", Line: "Subject: info x"},

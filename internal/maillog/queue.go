@@ -30,6 +30,23 @@ func (e MessageID) AppendFields(b []byte) []byte {
 	return appendAlways(b, "message_id", e.Value)
 }
 
+// Tenant says whose mail a message is, which cleanup logs where there is a tenant.
+type Tenant struct {
+	ID               string // queue ID
+	Tenant, Campaign string // Campaign may be empty
+}
+
+// Append implements Event.
+func (e Tenant) Append(b []byte) []byte {
+	return appendAttr(append(append(appendID(b, e.ID), "tenant="...), e.Tenant...), ", campaign=", e.Campaign)
+}
+
+// AppendFields implements Fielder.
+func (e Tenant) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "tenant"), "queue_id", e.ID)
+	return appendString(appendString(b, "tenant", e.Tenant), "campaign", e.Campaign)
+}
+
 // ContentCheck is what a header or body check, or a milter, made of a
 // message while cleanup received it.
 type ContentCheck struct {

@@ -269,7 +269,7 @@ func postqueuePage() command {
 			configDir,
 			{'f', "", none, "Try to deliver all waiting mail now."},
 			{'i', "queue_id", queueID, "Try to deliver one message now. The option may be repeated."},
-			{'j', "", none, "List the queue as JSON, one object per line. Postfix's fields are followed by attempts, next_attempt, client_name, client_address and sasl_username, and for each recipient by dsn, the status code of its last reply, suspended, the target of the suspension that holds it back, limited, the destination whose limit applies to it, and diverted, the target of the diversion that its mail takes. Unknown values are left out."},
+			{'j', "", none, "List the queue as JSON, one object per line. Postfix's fields are followed by attempts, next_attempt, client_name, client_address, sasl_username, tenant and campaign, and for each recipient by dsn, the status code of its last reply, suspended, the target of the suspension that holds it back, limited, the destination whose limit applies to it, and diverted, the target of the diversion that its mail takes. Unknown values are left out."},
 			{'p', "", none, "List the queue as mailq does. After a queue ID, an asterisk means that the message is being delivered, an exclamation mark that it is on hold, a number sign that it was made to expire."},
 			{'s', "site", site, "Try to deliver all mail for a site now."},
 			ignored('v'),

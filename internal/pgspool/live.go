@@ -2,6 +2,7 @@ package pgspool
 
 import (
 	"time"
+	"unique"
 
 	"posthaste/internal/mail"
 	"posthaste/internal/queue"
@@ -27,6 +28,7 @@ type live struct {
 	nrcpt, npending, attempts uint32
 
 	queue, flags, trace uint8
+	tenant              unique.Handle[string] // zero: none
 }
 
 // Flags of a message, in memory and in its records.
@@ -50,6 +52,21 @@ func (l *live) set(flag uint8, on bool) {
 	if on {
 		l.flags |= flag
 	}
+}
+
+// setTenant notes the tenant of a message. Nothing is kept of name.
+func (l *live) setTenant(name []byte) {
+	if len(name) > 0 {
+		l.tenant = unique.Make(string(name))
+	}
+}
+
+// tenantName is the tenant's name; empty: there is none.
+func (l *live) tenantName() string {
+	if l.tenant == (unique.Handle[string]{}) {
+		return ""
+	}
+	return l.tenant.Value()
 }
 
 // isDone says whether nothing more is to be done for recipient i. more is the bits from 64 on.
@@ -84,5 +101,5 @@ func (l *live) entry(more []uint64) queue.Entry {
 	return queue.Entry{ID: l.id(), Ref: queue.Ref{File: l.shard, Segno: uint64(l.refSeg), Offset: l.refPos, Length: l.refLen},
 		Queue: queue.Name(l.queue), NextAttempt: queue.FromMicros(l.next), Attempts: int(l.attempts), Size: l.size,
 		NRcpt: int(l.nrcpt), NPending: int(l.npending), Null: l.flags&msgNull != 0, Trace: mail.Trace(l.trace),
-		Warned: l.flags&msgWarned != 0, Expire: l.flags&msgExpire != 0, Done: doneBitmap(l, more)}
+		Warned: l.flags&msgWarned != 0, Expire: l.flags&msgExpire != 0, Done: doneBitmap(l, more), Tenant: l.tenantName()}
 }

@@ -31,6 +31,7 @@ const (
 	tagAttempts = 'A'
 	tagFlags    = 'F'
 	tagTrace    = 't'
+	tagTenant   = 'T' // of the envelope
 	tagDone     = 'D' // bitmap
 	tagHanded   = 'h' // a handing, repeated
 	tagFirst    = 'f' // live.first
@@ -97,6 +98,7 @@ func appendState(b []byte, s *state, here bool) []byte {
 	b = pack.Uint(b, tagAttempts, s.attempts)
 	b = pack.Uint(b, tagFlags, s.flags)
 	b = pack.Uint(b, tagTrace, s.trace)
+	b = pack.String(b, tagTenant, s.tenantName())
 	b = pack.Bytes(b, tagDone, s.done)
 	for i := range s.handed {
 		b = s.handed[i].Append(b, tagHanded)
@@ -141,6 +143,8 @@ func decodeState(b []byte, number uint64, seg, pos uint32) (s state, err error) 
 			s.flags = uint8(r.Uint())
 		case tagTrace:
 			s.trace = uint8(r.Uint())
+		case tagTenant:
+			s.setTenant(r.Bytes())
 		case tagDone:
 			s.done = slices.Clone(r.Bytes())
 		case tagHanded:
@@ -243,9 +247,10 @@ func firstOf(b []byte) (first uint32) {
 
 // scanEnvelope takes from a stored envelope what the index wants to know.
 func scanEnvelope(env []byte, l *live) error {
-	null, size, trace, err := mail.Glance(env)
-	l.size, l.trace = size, uint8(trace)
-	l.set(msgNull, null)
+	g, err := mail.Glance(env)
+	l.size, l.trace = g.Size, uint8(g.Trace)
+	l.set(msgNull, g.Null)
+	l.setTenant(g.Tenant)
 	return err
 }
 

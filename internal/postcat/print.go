@@ -109,6 +109,8 @@ func (p *printer) envelope(m *plain.Message, place int64) {
 	p.attribute("sasl_method", e.SASL.Method)
 	p.attribute("sasl_username", e.SASL.Username)
 	p.attribute("sasl_sender", e.SASL.Sender)
+	p.attribute("tenant", e.Tenant)
+	p.attribute("campaign", e.Campaign)
 	for i := range e.Recipients {
 		p.recipient(m, i)
 	}

@@ -33,7 +33,8 @@ var arrival = time.Date(2026, 11, 21, 8, 56, 26, 0, time.Local)
 func items() []proto.Item {
 	return []proto.Item{
 		{ID: "4jWmK60qnzz1SDZl", Queue: "active", Arrival: arrival, Size: 5305, ForcedExpire: true, Sender: "s p@from.test",
-			Recipients: []proto.ItemRcpt{{Address: "d1@to.test"}, {Address: "d 2@to.test"}}, Attempts: 1, Client: "client.test", ClientAddr: "192.0.2.9", SASLUser: "ann"},
+			Recipients: []proto.ItemRcpt{{Address: "d1@to.test"}, {Address: "d 2@to.test"}}, Attempts: 1, Client: "client.test", ClientAddr: "192.0.2.9", SASLUser: "ann",
+			Tenant: "acme", Campaign: "spring"},
 		{ID: "4jWmK60rlcz1SCpW", Queue: "hold", Arrival: arrival, Size: 301,
 			Recipients: []proto.ItemRcpt{{Address: "pm@to.test"}}},
 		{ID: "4jWmL10SyZz1SCBX", Queue: "deferred", Arrival: arrival, Size: 298, Sender: "a@from.test", Attempts: 4, Next: time.Unix(1795260000, 0),
@@ -62,7 +63,7 @@ const golden = `----Queue ID----- --Size-- ---Arrival Time---- --Sender/Recipien
 -- 5 Kbytes in 3 Requests.
 `
 
-const goldenJSON = `{"queue_name": "active", "queue_id": "4jWmK60qnzz1SDZl", "arrival_time": 1795251386, "message_size": 5305, "forced_expire": true, "sender": "\"s p\"@from.test", "recipients": [{"address": "d1@to.test"}, {"address": "\"d 2\"@to.test"}], "attempts": 1, "client_name": "client.test", "client_address": "192.0.2.9", "sasl_username": "ann"}
+const goldenJSON = `{"queue_name": "active", "queue_id": "4jWmK60qnzz1SDZl", "arrival_time": 1795251386, "message_size": 5305, "forced_expire": true, "sender": "\"s p\"@from.test", "recipients": [{"address": "d1@to.test"}, {"address": "\"d 2\"@to.test"}], "attempts": 1, "client_name": "client.test", "client_address": "192.0.2.9", "sasl_username": "ann", "tenant": "acme", "campaign": "spring"}
 {"queue_name": "hold", "queue_id": "4jWmK60rlcz1SCpW", "arrival_time": 1795251386, "message_size": 301, "forced_expire": false, "sender": "MAILER-DAEMON", "recipients": [{"address": "pm@to.test"}], "attempts": 0}
 {"queue_name": "deferred", "queue_id": "4jWmL10SyZz1SCBX", "arrival_time": 1795251386, "message_size": 298, "forced_expire": false, "sender": "a@from.test", "recipients": [{"address": "new@x.test"}, {"orig_address": "al@v.test", "address": "one@x.test", "delay_reason": "REFUSED", "dsn": "4.4.1"}, {"address": "q@y.test", "delay_reason": "say \"\u001B[1m\"\tLONG"}, {"address": "two@x.test", "delay_reason": "REFUSED"}], "attempts": 4, "next_attempt": 1795260000}
 `

@@ -60,6 +60,8 @@ type Item struct {
 	Client       string     // name of the client that the message came from; empty: it was submitted here
 	ClientAddr   string     // its address
 	SASLUser     string     // as whom it logged in; may be empty
+	Tenant       string     // whose mail it is; may be empty
+	Campaign     string     // of which mailing of the tenant; may be empty
 	Recipients   []ItemRcpt // those with something left to do
 	Ref          queue.Ref  // Brief: where the message lies
 	Done         []byte     // Brief: bitmap of the recipients left out, as in queue.Entry
@@ -95,7 +97,7 @@ func (it *Item) Describe(env *mail.Envelope) {
 	if env.Client.Addr != "" {
 		it.Client, it.ClientAddr = env.Client.Name, env.Client.Addr
 	}
-	it.SASLUser = env.SASL.Username
+	it.SASLUser, it.Tenant, it.Campaign = env.SASL.Username, env.Tenant, env.Campaign
 }
 
 // ListReply is a page. Next is the cursor to go on with, 0 at the end.
@@ -140,6 +142,8 @@ func (it *Item) append(b []byte) []byte {
 	b = pack.String(b, 'c', it.Client)
 	b = pack.String(b, 'A', it.ClientAddr)
 	b = pack.String(b, 'u', it.SASLUser)
+	b = pack.String(b, 'T', it.Tenant)
+	b = pack.String(b, 'C', it.Campaign)
 	for _, rc := range it.Recipients {
 		b = pack.Nested(b, 'R', func(b []byte) []byte {
 			b = pack.Bytes(b, 'R', rc.Address)
@@ -187,6 +191,10 @@ func (it *Item) decode(field []byte) error {
 			it.ClientAddr = r.String()
 		case 'u':
 			it.SASLUser = r.String()
+		case 'T':
+			it.Tenant = r.String()
+		case 'C':
+			it.Campaign = r.String()
 		case 'R':
 			var rc ItemRcpt
 			if err := rc.decode(r.Bytes()); err != nil {

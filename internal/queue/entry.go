@@ -21,6 +21,7 @@ type Entry struct {
 	Trace       mail.Trace
 	Warned      bool
 	Expire      bool
+	Tenant      string // of mail.Envelope; empty: it has none, or the engine knows too many others
 
 	// Done is a bitmap of the recipients with nothing more to do, bit i%8 of
 	// byte i/8 for recipient i; nil when there is none. The record at Ref may
@@ -43,6 +44,7 @@ func (e *Entry) Append(b []byte, tag byte) []byte {
 		b = pack.Uint(b, 't', e.Trace)
 		b = pack.Bool(b, 'w', e.Warned)
 		b = pack.Bool(b, 'e', e.Expire)
+		b = pack.String(b, 'T', e.Tenant)
 		return pack.String(b, 'd', e.Done)
 	})
 }
@@ -78,6 +80,8 @@ func (e *Entry) Decode(field []byte) error {
 			e.Warned = r.Bool()
 		case 'e':
 			e.Expire = r.Bool()
+		case 'T':
+			e.Tenant = r.String()
 		case 'd':
 			e.Done = append([]byte(nil), r.Bytes()...)
 		}

@@ -115,7 +115,8 @@ func JSON(w io.Writer, it *proto.Item) {
 	if !it.Next.IsZero() {
 		fmt.Fprintf(w, `, "next_attempt": %d`, it.Next.Unix())
 	}
-	for _, f := range [...]struct{ name, value string }{{"client_name", it.Client}, {"client_address", it.ClientAddr}, {"sasl_username", it.SASLUser}} {
+	for _, f := range [...]struct{ name, value string }{{"client_name", it.Client}, {"client_address", it.ClientAddr}, {"sasl_username", it.SASLUser},
+		{"tenant", it.Tenant}, {"campaign", it.Campaign}} {
 		if f.value != "" {
 			fmt.Fprintf(w, `, "%s": %s`, f.name, jsontext.Quote(f.value))
 		}

@@ -57,6 +57,7 @@ type op struct {
 	change  Change
 	rcpts   []int
 	nexthop string // Handed
+	tenant  string // Add
 }
 
 func (b *Batch) fail(format string, args ...any) int {
@@ -101,6 +102,7 @@ func (b *Batch) Add(m Message) int {
 	}
 	o.msg = live{number: o.number, created: o.created, next: mm.next, size: mm.size, nrcpt: mm.nrcpt,
 		npending: mm.nrcpt, queue: mm.queue, flags: mm.flags, trace: mm.trace}
+	o.tenant = string(mm.tenant)
 	if m.File != nil {
 		large := m // and not &m, with which every m would be on the heap
 		o.large = &large
@@ -112,9 +114,9 @@ func (b *Batch) Add(m Message) int {
 
 // scanEnvelope takes from a stored envelope what the index wants to know.
 func scanEnvelope(env []byte, m *meta) error {
-	null, size, trace, err := mail.Glance(env)
-	m.size, m.trace = size, uint8(trace)
-	if null {
+	g, err := mail.Glance(env)
+	m.size, m.trace, m.tenant = g.Size, uint8(g.Trace), g.Tenant
+	if g.Null {
 		m.flags |= msgNull
 	}
 	return err
@@ -134,7 +136,7 @@ func (b *Batch) sealFile(o *op, length int64, crc uint32) {
 	m := o.large
 	b.putMeta(o, &meta{created: o.created, envelope: m.Envelope, recipients: m.Recipients, hasEnv: true,
 		nrcpt: o.msg.nrcpt, size: o.msg.size, queue: o.msg.queue, next: o.msg.next, flags: o.msg.flags,
-		trace: o.msg.trace, bigLen: length, bigCRC: crc})
+		trace: o.msg.trace, tenant: []byte(o.tenant), bigLen: length, bigCRC: crc})
 }
 
 // Done records that nothing more is to be done for these recipients, by

@@ -31,6 +31,7 @@ const (
 	colQueue
 	colFlags
 	colTrace
+	colTenant
 	numColumns
 )
 
@@ -102,6 +103,7 @@ func (p *packer) split(list []live, least int64) {
 		c[colRcpts][i], c[colFinished][i] = uint64(l.nrcpt), uint64(l.nrcpt-l.npending)
 		c[colAttempts][i], c[colQueue][i] = uint64(l.attempts), uint64(l.queue)
 		c[colFlags][i], c[colTrace][i] = uint64(l.flags), uint64(l.trace)
+		c[colTenant][i] = uint64(l.tenant)
 	}
 }
 
@@ -194,7 +196,7 @@ func join(c *[numColumns][leafLen]uint64, list []live, least int64) {
 			refSeg: uint32(c[colRefSeg][i]), refOff: uint32(c[colRefOff][i])<<3 | uint32(odd&7), refMeta: uint32(c[colRefMeta][i]),
 			conSeg: uint32(c[colConSeg][i]), conOff: uint32(c[colConOff][i]+end)<<3 | uint32(odd>>3),
 			nrcpt: uint32(c[colRcpts][i]), attempts: uint32(c[colAttempts][i]),
-			queue: uint8(c[colQueue][i]), flags: uint8(c[colFlags][i]), trace: uint8(c[colTrace][i])}
+			queue: uint8(c[colQueue][i]), flags: uint8(c[colFlags][i]), trace: uint8(c[colTrace][i]), tenant: uint32(c[colTenant][i])}
 		if s := c[colNext][i]; s != 0 {
 			l.next += (least + int64(s-1)) * second
 		}

@@ -102,7 +102,7 @@ func (r *recovery) scanCopy(over copies, file uint32, traces map[uint64]*trace, 
 				l.refSeg = file
 				more := loadDone(&l, rc.done)
 				found[n] = Entry{ID: l.id(), Ref: rc.ref(s), Queue: Hold, Size: l.size, NRcpt: int(l.nrcpt), NPending: int(l.npending),
-					Attempts: int(l.attempts), Done: doneBitmap(&l, more), Trace: traceOf(&l), Null: l.flags&msgNull != 0}
+					Attempts: int(l.attempts), Done: doneBitmap(&l, more), Trace: traceOf(&l), Null: l.flags&msgNull != 0, Tenant: string(rc.tenant)}
 			case rc.h.typ == recDONE && rc.h.flags&recAll != 0:
 				if traces[n] == nil {
 					traces[n] = new(trace)

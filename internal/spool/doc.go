@@ -213,7 +213,7 @@
 //	            encoded by package mail; a STATE leaves long ones to its MSG),
 //	            n number of recipients, z size, Q queue, N next attempt (µs),
 //	            A attempts, F flags (1 warned, 2 expire, 4 null sender, 8 content
-//	            in big/, 16 damaged), t trace, D bitmap of recipients done, O
+//	            in big/, 16 damaged), t trace, T tenant, D bitmap of recipients done, O
 //	            outcomes (package mail), h in hand, repeated: a when (µs), h where to, r
 //	            recipients, varints of the differences
 //	STATE       L where its MSG is (f file, s segno, o offset, l length), or

@@ -55,6 +55,7 @@ type engine struct {
 	random   func([]byte)        // fills its argument: the spool's identity, the salts of segments
 	now      func() time.Time    // the wall clock
 	sleep    func(time.Duration) // between reads that fail
+	tenants  tenants             // whose names the index has as numbers
 	wake     func()              // has maintain called soon; nil in an engine without goroutines
 	readOnly bool                // nothing is written: see view
 	lock     io.Closer           // of the directory; nil in an engine that only reads
@@ -385,6 +386,7 @@ func (e *engine) putAdd(b *Batch, o *op) {
 	off := e.w.rawRecord(recMSG, 0, o.number, b.buf[o.lo:o.hi], o.body, o.metaCRC, o.bodyCRC)
 	s := e.w.stage(staged{number: o.number, live: o.msg, added: true})
 	s.refHere, s.conHere = true, true
+	s.live.tenant = e.tenants.number([]byte(o.tenant))
 	s.live.refOff = off
 	s.live.refLen = uint32(headerLen + o.hi - o.lo + len(o.body))
 	s.live.refMeta = uint32(o.hi - o.lo)
@@ -471,7 +473,7 @@ func (e *engine) entry(l *live) Entry {
 	en := Entry{Ref: Ref{File: l.refSeg, Offset: l.refOff, Length: l.refLen},
 		Queue: Queue(l.queue), NextAttempt: queue.FromMicros(l.next), Attempts: int(l.attempts), Size: l.size,
 		NRcpt: int(l.nrcpt), NPending: int(l.npending), Trace: traceOf(l), Null: l.flags&msgNull != 0,
-		Warned: l.flags&msgWarned != 0, Expire: l.flags&msgExpire != 0}
+		Warned: l.flags&msgWarned != 0, Expire: l.flags&msgExpire != 0, Tenant: e.tenants.name(l.tenant)}
 	if s := e.segs[l.refSeg]; s != nil {
 		en.Ref.Segno = s.segno
 	}

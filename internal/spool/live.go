@@ -21,6 +21,8 @@ type live struct {
 
 	nrcpt, npending, attempts uint32
 
+	tenant uint32 // engine.tenants has the name; 0: none
+
 	queue, flags, trace uint8
 }
 

@@ -377,7 +377,7 @@ func (r *Reader) Read(ref Ref, id mail.QueueID) (*Stored, error) {
 	st.more = loadDone(&st.live, m.done)
 	st.entry = Entry{ID: id, Ref: ref, Queue: Queue(m.queue), NextAttempt: queue.FromMicros(m.next), Attempts: int(m.attempts),
 		Size: m.size, NRcpt: int(m.nrcpt), Trace: mail.Trace(m.trace), Null: m.flags&msgNull != 0,
-		Warned: m.flags&msgWarned != 0, Expire: m.flags&msgExpire != 0}
+		Warned: m.flags&msgWarned != 0, Expire: m.flags&msgExpire != 0, Tenant: string(m.tenant)}
 	return st, nil
 }
 

@@ -150,6 +150,7 @@ const (
 	tagBack       = 'b' // STATE: the MSG record is in the same batch, this many bytes before this one
 	tagBackLen    = 'l' // and this long
 	tagHanded     = 'h' // what agents have in hand, repeated; also of HANDED
+	tagTenant     = 'T' // of the envelope
 )
 
 // Tags of DONE, BOOT and CKPT.
@@ -185,6 +186,7 @@ type meta struct {
 	attempts   uint32
 	flags      uint8
 	trace      uint8
+	tenant     []byte
 	done       []byte
 	outcomes   []byte // the 'O' fields, one after the other, as they stand
 	handed     []byte // the 'h' fields, the same
@@ -209,6 +211,9 @@ func (m *meta) append(b []byte) []byte {
 	b = pack.Uint(b, tagAttempts, m.attempts)
 	b = pack.Uint(b, tagFlags, m.flags)
 	b = pack.Uint(b, tagTrace, m.trace)
+	if len(m.tenant) > 0 {
+		b = pack.Bytes(b, tagTenant, m.tenant)
+	}
 	if len(m.done) > 0 {
 		b = pack.Bytes(b, tagDone, m.done)
 	}
@@ -255,6 +260,8 @@ func (m *meta) decode(b []byte) error {
 			m.flags = uint8(r.Uint())
 		case tagTrace:
 			m.trace = uint8(r.Uint())
+		case tagTenant:
+			m.tenant = r.Bytes()
 		case tagDone:
 			m.done = r.Bytes()
 		case tagOutcome:

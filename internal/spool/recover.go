@@ -450,7 +450,7 @@ func (r *recovery) applyState(s *segment, rc *rec) {
 		l = e.idx.insert(number)
 	}
 	*l = rc.m
-	l.refSeg = s.file
+	l.refSeg, l.tenant = s.file, e.tenants.number(rc.tenant)
 	if more := loadDone(l, rc.done); more != nil {
 		e.idx.more[number] = more
 	}

@@ -14,6 +14,7 @@ type rec struct {
 	raw    []byte // metadata, as read
 	m      live   // MSG, STATE: what the index will hold, places left out
 	msg    Ref    // STATE: where its MSG record is
+	tenant []byte // MSG, STATE
 	done   []byte // MSG, STATE: bitmap; DONE: metadata
 	handed []byte // MSG, STATE, HANDED: what agents have in hand
 	exact  bool   // BOOT, CKPT
@@ -280,7 +281,7 @@ func (r *rec) decode(s *segment) bool {
 		r.m = live{number: h.number, created: m.created, next: m.next, size: m.size, nrcpt: m.nrcpt,
 			npending: m.nrcpt, attempts: m.attempts, queue: m.queue, flags: m.flags &^ msgLost, trace: m.trace,
 			refOff: r.off, refLen: uint32(h.recLen()), refMeta: h.metaLen}
-		r.done, r.handed, r.big = m.done, m.handed, m.bigLen
+		r.tenant, r.done, r.handed, r.big = m.tenant, m.done, m.handed, m.bigLen
 		r.msg = m.msgAt(r.ref(s))
 	case recDONE, recLIST:
 		r.done = p

@@ -232,6 +232,9 @@ func dumpRecord(w io.Writer, r *rec, ids map[uint64]mail.QueueID) {
 		if l.next != 0 {
 			fmt.Fprintf(w, " next %s", time.UnixMicro(l.next).UTC().Format(time.RFC3339))
 		}
+		if len(r.tenant) > 0 {
+			fmt.Fprintf(w, " tenant %s", r.tenant)
+		}
 		if r.big > 0 {
 			fmt.Fprintf(w, " file of %d", r.big)
 		}

@@ -367,6 +367,7 @@ func (e *engine) fillMeta(s *staged, m *meta, outcomes []byte) {
 	l := &s.live
 	m.created, m.nrcpt, m.size = l.created, l.nrcpt, l.size
 	m.queue, m.next, m.attempts, m.flags, m.trace = l.queue, l.next, l.attempts, l.flags&^msgLost, l.trace
+	m.tenant = []byte(e.tenants.name(l.tenant))
 	m.done = doneBitmap(l, s.more)
 	if e.planted(plantForgetDone) {
 		m.done = nil

@@ -168,6 +168,8 @@ var messageFields = []field[*Message]{
 	text("Filter", func(m *Message) *string { return &m.Envelope.Filter }),
 	text("Redirect", func(m *Message) *string { return &m.Envelope.Redirect }),
 	text("VERP", func(m *Message) *string { return &m.Envelope.VERP }),
+	text("Tenant", func(m *Message) *string { return &m.Envelope.Tenant }),
+	text("Campaign", func(m *Message) *string { return &m.Envelope.Campaign }),
 	text("Pool", func(m *Message) *string { return &m.Envelope.Pool }),
 	flag("Require-TLS", func(m *Message) *bool { return &m.Envelope.RequireTLS }),
 	flag("TLS-Optional", func(m *Message) *bool { return &m.Envelope.TLSOptional }),

@@ -197,6 +197,9 @@ func (x *modelled) read(t testing.TB, rd storage.Reader, e *queue.Entry) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if want := tenantOf(e.ID); e.Tenant != want || st.State().Tenant != want {
+		t.Fatalf("%s: tenant %q in the index, %q in the record, want %q", e.ID, e.Tenant, st.State().Tenant, want)
+	}
 	st.Overlay(e.Done)
 	list, err := st.Outcomes()
 	if err != nil {

@@ -61,6 +61,9 @@ func Run(t *testing.T, fresh func(t *testing.T) *Queue) {
 // arrival is when the messages of the tests came.
 var arrival = time.Unix(1800000000, 123456000)
 
+// tenantOf is the tenant of a message of a test: two of three have one.
+func tenantOf(id mail.QueueID) string { return [...]string{"", "acme", "other"}[id.Number()%3] }
+
 // a message of a test.
 func addition(t testing.TB, en storage.Engine, content string, rcpts ...string) storage.Addition {
 	t.Helper()
@@ -69,7 +72,7 @@ func addition(t testing.TB, en storage.Engine, content string, rcpts ...string) 
 		t.Fatal(err)
 	}
 	id := mail.MakeQueueID(arrival, n)
-	env := mail.Envelope{ID: id, Sender: "s@from.test", Size: int64(len(content)), Arrival: arrival}
+	env := mail.Envelope{ID: id, Sender: "s@from.test", Size: int64(len(content)), Arrival: arrival, Tenant: tenantOf(id)}
 	var list []mail.Recipient
 	for _, r := range rcpts {
 		list = append(list, mail.Recipient{Address: r})

@@ -1,0 +1,137 @@
+// Whose mail it is: the tenant of a message, and the campaign.
+//
+// A tenant comes with the message, from who hands it in by HTTP and for mail that has been in
+// the queue before; or from a header field (tenant_header) of clients that may say so; or from
+// tenant_maps. A table is asked by what is known best first: the login, the client's address,
+// the sender's address and its domain. Mail that this system makes itself has the tenant that
+// it came with, or none.
+
+package cleanup
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"posthaste/internal/config"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
+	"posthaste/internal/table"
+)
+
+// tenancy is how messages get their tenants. The zero value gives them none.
+type tenancy struct {
+	header, campaign string // tenant_header, campaign_header; empty: none
+	clients          *table.List
+	maps             *table.Maps
+}
+
+// initTenancy reads the parameters.
+func (c *Core) initTenancy(cfg *config.Config, o table.Options) error {
+	t := &c.tenancy
+	t.header, t.campaign = cfg.String("tenant_header"), cfg.String("campaign_header")
+	t.maps = table.OpenMaps("tenant_maps", cfg.List("tenant_maps"), o)
+	var errs []error
+	for _, p := range [...]struct{ name, value string }{{"tenant_header", t.header}, {"campaign_header", t.campaign}} {
+		// What has a meaning of its own must stay in the message.
+		if p.value != "" && (!rfc5322.IsField(p.value+":") || lookupField([]byte(p.value)).id != fieldOther) {
+			errs = append(errs, errors.New(p.name+": "+p.value+": expected the name of a header field without a meaning of its own, such as X-Tenant"))
+		}
+	}
+	clients, err := table.NewList("tenant_header_clients", cfg.List("tenant_header_clients"), table.ListOptions{Kind: table.Addresses, Table: o})
+	t.clients = clients
+	return errors.Join(append(errs, err)...)
+}
+
+// tenantField takes a header field that names the tenant or the campaign, and says whether it
+// did: the field is then not part of the message any more.
+func (m *Message) tenantField(ctx context.Context, f rfc5322.Field) bool {
+	t := &m.c.tenancy
+	switch name := f.Name(); {
+	case t.header != "" && rfc5322.EqualName(name, t.header):
+		return m.groupField(ctx, f, t.header, &m.header.tenant)
+	case t.campaign != "" && rfc5322.EqualName(name, t.campaign):
+		return m.groupField(ctx, f, t.campaign, &m.header.campaign)
+	}
+	return false
+}
+
+// groupField is tenantField for the field of a name. The first that has a good value counts.
+func (m *Message) groupField(ctx context.Context, f rfc5322.Field, name string, to *string) bool {
+	if m.own() || !m.trusted(ctx) {
+		return false
+	}
+	value := string(f.Value())
+	switch {
+	case !mail.GroupName(value):
+		m.addLine(logLine{Warning: true, Text: m.id + ": ignoring the " + name + " header, which names nobody: \"" + printable(value[:min(len(value), 100)]) + "\""})
+	case *to == "":
+		*to = value
+	}
+	return true
+}
+
+// own says whether the message is made by this system, or has been in its queue.
+func (m *Message) own() bool {
+	return m.flags&(proto.SubmitNoReceive|proto.SubmitRequeued) != 0
+}
+
+// trusted says whether the client may say whose mail it is (tenant_header_clients). Local
+// submission has no address, and may not: any user could take another's tenant.
+func (m *Message) trusted(ctx context.Context) bool {
+	if !m.header.asked && m.env.Client.Addr != "" {
+		ok, err := m.c.tenancy.clients.Match(ctx, m.env.Client.Addr)
+		if err != nil {
+			m.tableFailed("tenant_header_clients", err)
+		}
+		m.header.trusted = ok && err == nil
+	}
+	m.header.asked = true
+	return m.header.trusted
+}
+
+// chooseTenant decides whose mail the message is, when its header has been read.
+func (m *Message) chooseTenant(ctx context.Context) {
+	env := &m.env
+	if env.Tenant == "" && !m.own() {
+		if env.Tenant = m.header.tenant; env.Tenant == "" && !m.c.tenancy.maps.Empty() {
+			env.Tenant = m.lookupTenant(ctx)
+		}
+	}
+	if env.Campaign == "" {
+		env.Campaign = m.header.campaign
+	}
+	if env.Tenant == "" && env.Campaign != "" {
+		m.addLine(logLine{Warning: true, Text: m.id + ": ignoring the campaign " + env.Campaign + " of mail without a tenant"})
+		env.Campaign = ""
+	}
+	if env.Tenant != "" {
+		m.log = append(m.log, logLine{Event: &maillog.Tenant{ID: m.id, Tenant: env.Tenant, Campaign: env.Campaign}})
+	}
+}
+
+// lookupTenant asks tenant_maps.
+func (m *Message) lookupTenant(ctx context.Context) string {
+	maps, env := m.c.tenancy.maps, &m.env
+	value, found, err := maps.Lookup(ctx, env.SASL.Username, false)
+	if !found && err == nil && env.Client.Addr != "" {
+		value, found, err = maps.LookupClientAddr(ctx, env.Client.Addr)
+	}
+	if sender := strings.ToLower(env.Sender); !found && err == nil && sender != "" {
+		value, found, err = maps.Lookup(ctx, sender, false)
+		if at := strings.LastIndexByte(sender, '@'); !found && err == nil && at >= 0 {
+			value, found, err = maps.Lookup(ctx, sender[at+1:], true)
+		}
+	}
+	switch {
+	case err != nil:
+		m.tableFailed("tenant", err)
+	case found && !mail.GroupName(value):
+		m.warnf("ignoring a bad tenant in tenant_maps: %.100q", value)
+	case found:
+		return value
+	}
+	return ""
+}
