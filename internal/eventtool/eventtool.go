@@ -20,11 +20,14 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"posthaste/internal/cli"
 	"posthaste/internal/config"
 	"posthaste/internal/event"
 	"posthaste/internal/ipc"
 	"posthaste/internal/proto"
+	"posthaste/internal/statedir"
 )
 
 const usage = `usage: posthaste events status [-j] [-c config_directory]
@@ -241,15 +244,33 @@ func (c *command) dead() error {
 	if err != nil {
 		return err
 	}
+	err = c.deadOf(sinks)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return cli.Errorf(cli.ExitNoPerm, "%v", err)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil // there has not been any event yet
+	}
+	return err
+}
+
+// deadOf prints those of the sinks that are asked for. The directory is the mail owner's, and root reads there
+// with the mail owner's rights.
+func (c *command) deadOf(sinks []event.Sink) error {
+	path := c.cfg.String("event_directory")
+	if _, err := os.Stat(path); err != nil {
+		return err // else it would be made
+	}
+	dir, err := statedir.Open(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
 	for i := range sinks {
 		if len(c.args) > 0 && sinks[i].Name != c.args[0] {
 			continue
 		}
-		path := filepath.Join(c.cfg.String("event_directory"), "dead."+sinks[i].Name)
-		if err := c.copyLines(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			if errors.Is(err, fs.ErrPermission) {
-				return cli.Errorf(cli.ExitNoPerm, "%v", err)
-			}
+		if err := c.copyLines(dir, "dead."+sinks[i].Name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -257,12 +278,15 @@ func (c *command) dead() error {
 }
 
 // copyLines prints the whole lines of a file.
-func (c *command) copyLines(path string) error {
-	f, err := os.Open(path)
+func (c *command) copyLines(dir *statedir.Dir, name string) error {
+	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // nor is a pipe waited for
 	if err != nil {
 		return err
 	}
 	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return errors.Join(err, fmt.Errorf("%s: expected a regular file", f.Name()))
+	}
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // run runs the command with a main.cf.
@@ -78,5 +80,57 @@ crm: webhook:https://h/
 	(&State{Oldest: 7, Next: 7}).print(&b)
 	if b.String() != "journal: no events; the next one is number 7\n" {
 		t.Errorf("got %s", b.String())
+	}
+}
+
+// The directory is the mail owner's, who could put anything there under the name of a file of dead letters:
+// what only root can read, or a pipe. Root shows nothing of it, and does not wait for it.
+func TestDeadPlanted(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("only root reads this\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	main := "compatibility_level = 3.6\nmyhostname = mail.example.org\nqueue_directory = " + dir + "\nevent_directory = " + dir + "/events\n" +
+		"event_sinks = { webhook:https://h.example.com/, name=crm }\n"
+	for name, text := range map[string]string{"main.cf": main, "master.cf": ""} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dead := func() (string, int) {
+		var b bytes.Buffer
+		status := Run("posthaste events", []string{"dead", "-c", dir}, &b, &b)
+		return b.String(), status
+	}
+	if out, status := dead(); out != "" || status != 0 {
+		t.Errorf("without a directory: status %d, %s", status, out)
+	}
+	if _, err := os.Stat(dir + "/events"); err == nil {
+		t.Error("the command has made the directory")
+	}
+	if err := os.Mkdir(dir+"/events", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	name := dir + "/events/dead.crm"
+	plant := map[string]func() error{
+		"a link": func() error { return os.Symlink(secret, name) },
+		"a pipe": func() error { return unix.Mkfifo(name, 0o600) },
+	}
+	if os.Getuid() == 0 {
+		if err := os.Chown(dir+"/events", 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+		plant["a second name"] = func() error { return os.Link(secret, name) }
+	}
+	for what, f := range plant {
+		if err := f(); err != nil {
+			t.Fatal(err)
+		}
+		if out, status := dead(); status == 0 || strings.Contains(out, "only root") {
+			t.Errorf("%s: status %d, %s", what, status, out)
+		}
+		os.Remove(name)
 	}
 }
