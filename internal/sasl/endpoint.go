@@ -22,7 +22,7 @@ const (
 	maxAnswer      = 64 << 10 // octets of an endpoint's answer
 	maxToken       = 12 << 10 // octets of a token
 	maxAsking      = 8        // questions to an endpoint at a time
-	maxRemembered  = 10_000   // tokens whose answer is remembered
+	maxRemembered  = 10_000   // tokens whose answer is remembered, good ones, and as many others
 	maxCredentials = 4 << 10
 )
 
@@ -37,8 +37,10 @@ type TokenEndpoint struct {
 	id, secret string // by which the endpoint knows us; empty: it need not
 	asking     chan struct{}
 
-	mu    sync.Mutex
-	known map[[sha256.Size]byte]answer
+	mu sync.Mutex
+	// known are answers that hold, perhaps: about tokens that are good, and about others, so that who tries
+	// many tokens has none of the good ones forgotten.
+	known [2]map[[sha256.Size]byte]answer
 }
 
 // An answer is what an endpoint has said of a token.
@@ -65,7 +67,7 @@ type EndpointOptions struct {
 
 // NewTokenEndpoint reads the credentials, and says what is wrong with the options.
 func NewTokenEndpoint(o EndpointOptions) (*TokenEndpoint, error) {
-	e := &TokenEndpoint{o: o, asking: make(chan struct{}, maxAsking), known: make(map[[sha256.Size]byte]answer)}
+	e := &TokenEndpoint{o: o, asking: make(chan struct{}, maxAsking), known: [2]map[[sha256.Size]byte]answer{{}, {}}}
 	u, err := url.Parse(o.URL)
 	switch {
 	case err != nil:
@@ -124,29 +126,33 @@ func (e *TokenEndpoint) Verify(ctx context.Context, token string, now time.Time)
 func (e *TokenEndpoint) recall(key [sha256.Size]byte, now time.Time) (answer, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	a, ok := e.known[key]
-	return a, ok && now.Before(a.until)
+	for _, known := range e.known {
+		if a, ok := known[key]; ok && now.Before(a.until) {
+			return a, true
+		}
+	}
+	return answer{}, false
 }
 
-// remember keeps an answer for the time that it says. When there are too many, those that hold no
-// longer are dropped, or else all.
+// remember keeps an answer for the time that it says. When there are too many of its kind, any other of them goes.
 func (e *TokenEndpoint) remember(key [sha256.Size]byte, a answer, now time.Time) {
 	if !now.Before(a.until) {
 		return
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.known) >= maxRemembered {
-		for k, old := range e.known {
-			if !now.Before(old.until) {
-				delete(e.known, k)
-			}
-		}
-		if len(e.known) >= maxRemembered {
-			clear(e.known)
+	known, other := e.known[0], e.known[1]
+	if a.user == "" {
+		known, other = other, known
+	}
+	delete(other, key)
+	if _, again := known[key]; !again && len(known) >= maxRemembered {
+		for old := range known {
+			delete(known, old)
+			break
 		}
 	}
-	e.known[key] = a
+	known[key] = a
 }
 
 // ask asks the endpoint. An error says that it gave no answer that means anything.

@@ -176,11 +176,16 @@ func TestEndpointCache(t *testing.T) {
 	verify("a b", 0, false, "")
 	verify("a\x00", 0, false, "")
 	verify(strings.Repeat("x", maxToken+1), 0, false, "")
+	good := [32]byte{0, 0, 2}
+	e.remember(good, answer{user: "ann@example.org", until: now.Add(time.Hour)}, now)
 	for i := range maxRemembered + 5 {
-		e.remember([32]byte{byte(i), byte(i >> 8), 1}, answer{until: now.Add(time.Hour)}, now)
+		e.remember([32]byte{byte(i), byte(i >> 8), 1}, answer{reason: "no", until: now.Add(time.Hour)}, now)
 	}
-	if len(e.known) > maxRemembered {
-		t.Errorf("%d answers are remembered", len(e.known))
+	if n := len(e.known[1]); n != maxRemembered {
+		t.Errorf("%d refusals are remembered", n)
+	}
+	if a, ok := e.recall(good, now); !ok || a.user != "ann@example.org" {
+		t.Errorf("who tries many tokens has the good ones forgotten: %v", a)
 	}
 }
 
