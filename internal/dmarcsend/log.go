@@ -22,7 +22,7 @@ import (
 const (
 	maxRows       = 20_000         // different rows between two flushes; what is over is not counted
 	maxReportRows = 10_000         // of a report; those with the largest counts are kept
-	maxDayRows    = 500_000        // of a day, when its reports are made
+	maxDayText    = 64 << 20       // octets of a day's different rows, when its reports are made; they take twice as much memory
 	maxDay        = 256 << 20      // octets of a day's counts
 	maxReport     = 10 << 20       // octets of a report, compressed
 	maxPlaces     = 10             // addresses that a report goes to
@@ -58,6 +58,8 @@ type Log struct {
 	opt     Options
 	journal *dayreport.Journal
 
+	dayText int // maxDayText; tests have less
+
 	mu      sync.Mutex
 	rows    map[string]*counted // since the last flush, by day and text of the row
 	dropped bool                // more rows than fit, since the last flush
@@ -66,9 +68,8 @@ type Log struct {
 // counted is a row with its count: a line of the journal.
 type counted struct {
 	day string
-	key string // Row as text, by which rows of the same count are ordered
-	Row row    `json:"row"`
-	N   int64  `json:"n"`
+	Row row   `json:"row"`
+	N   int64 `json:"n"`
 }
 
 // A row is mail of one kind from one source.
@@ -102,7 +103,7 @@ func Open(o Options) (*Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", kind, err)
 	}
-	l := &Log{opt: o, rows: make(map[string]*counted)}
+	l := &Log{opt: o, dayText: maxDayText, rows: make(map[string]*counted)}
 	l.journal = &dayreport.Journal{Dir: dir, Hostname: o.Hostname, Suffix: ".json", Warn: l.warn}
 	return l, nil
 }
@@ -249,11 +250,15 @@ func (l *Log) conclude(day time.Time) error {
 	if err != nil {
 		return err
 	}
-	for domain, rows := range domains {
-		if !slices.ContainsFunc(rows, func(c counted) bool { return !c.Row.Quiet }) {
+	for domain, list := range domains {
+		if !slices.ContainsFunc(list, func(t tally) bool { return !t.quiet }) {
 			continue
 		}
-		text, err := json.Marshal(&report{Day: day, Domain: domain, Rows: rows})
+		rows, err := rowsOf(list)
+		var text []byte
+		if err == nil {
+			text, err = json.Marshal(&report{Day: day, Domain: domain, Rows: rows})
+		}
 		if err == nil {
 			err = l.journal.Save(day.Format(dayreport.DayForm)+"."+domain, append(text, '\n'))
 		}
@@ -264,47 +269,63 @@ func (l *Log) conclude(day time.Time) error {
 	return l.journal.Drop(day.Format(dayreport.DayForm))
 }
 
+// A tally is a row of a day, as text, with its count. Of a whole day there may be many.
+type tally struct {
+	text  string
+	n     int64
+	quiet bool
+}
+
 // readDay adds up the lines of a day, by the domain of the record. Rows are in the order of their
-// counts.
-func (l *Log) readDay(day time.Time) (map[string][]counted, error) {
-	sums := map[string]*counted{}
-	lost := false
+// counts. Over the bound, the rows that were first seen latest are missing.
+func (l *Log) readDay(day time.Time) (map[string][]tally, error) {
+	domains := map[string][]tally{}
+	known := map[string]int{} // the place of a row in the list of its domain
+	octets, lost := 0, false
 	err := l.journal.Lines(day.Format(dayreport.DayForm), func(line []byte) {
 		var c counted
 		if json.Unmarshal(line, &c) != nil || c.N < 1 || !resolver.ValidHostname(c.Row.Published.Domain) {
 			return
 		}
-		c.Row.Published.Domain = strings.ToLower(c.Row.Published.Domain)
+		domain := strings.ToLower(c.Row.Published.Domain)
+		c.Row.Published.Domain = domain
 		text, err := json.Marshal(c.Row)
 		if err != nil {
 			return // cannot be
 		}
-		sum := sums[string(text)]
+		at, again := known[string(text)]
 		switch {
-		case sum != nil:
-			sum.N += c.N
-		case len(sums) < maxDayRows:
-			c.key = string(text)
-			sums[c.key] = &c
+		case again:
+			domains[domain][at].n += c.N
+		case octets+len(text) <= l.dayText:
+			octets += len(text)
+			t := tally{string(text), c.N, c.Row.Quiet}
+			known[t.text] = len(domains[domain])
+			domains[domain] = append(domains[domain], t)
 		default:
 			lost = true
 		}
 	})
 	if lost {
-		l.warn("over %d kinds of mail on %s: not all are reported", maxDayRows, day.Format(dayreport.DayForm))
-	}
-	domains := map[string][]counted{}
-	for _, c := range sums {
-		domain := c.Row.Published.Domain
-		domains[domain] = append(domains[domain], *c)
+		l.warn("over %d kinds of mail on %s: not all are reported", len(known), day.Format(dayreport.DayForm))
 	}
 	for domain, rows := range domains {
-		slices.SortFunc(rows, func(a, b counted) int {
-			return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(a.key, b.key))
-		})
+		slices.SortFunc(rows, func(a, b tally) int { return cmp.Or(cmp.Compare(b.n, a.n), cmp.Compare(a.text, b.text)) })
 		domains[domain] = rows[:min(len(rows), maxReportRows)]
 	}
 	return domains, err
+}
+
+// rowsOf are the rows that tallies are of.
+func rowsOf(list []tally) (rows []counted, err error) {
+	rows = make([]counted, len(list))
+	for i, t := range list {
+		rows[i].N = t.n
+		if err := json.Unmarshal([]byte(t.text), &rows[i].Row); err != nil {
+			return nil, err
+		}
+	}
+	return rows, nil
 }
 
 // sendOne sends a report, and removes it when it is sent or given up.
@@ -384,6 +405,12 @@ type Pending struct {
 	Quiet    bool   `json:"quiet"`   // there will be none: all that was counted looks like reports
 }
 
+// count adds a row.
+func (p *Pending) count(n int64, quiet bool) {
+	p.Messages += n
+	p.Quiet = p.Quiet && quiet
+}
+
 // Pending lists what is to be reported, by day and domain. Counts of the last minute that another
 // process has are not among them.
 func (l *Log) Pending() (list []Pending, err error) {
@@ -391,19 +418,18 @@ func (l *Log) Pending() (list []Pending, err error) {
 	if err != nil {
 		return nil, err
 	}
-	add := func(day time.Time, domain string, rows []counted, waiting bool) {
-		p := Pending{Day: day.Format(dayreport.DayForm), Domain: domain, Rows: len(rows), Waiting: waiting, Quiet: true}
-		for _, c := range rows {
-			p.Messages += c.N
-			p.Quiet = p.Quiet && c.Row.Quiet
-		}
-		list = append(list, p)
+	add := func(day time.Time, domain string, rows int, waiting bool) *Pending {
+		list = append(list, Pending{Day: day.Format(dayreport.DayForm), Domain: domain, Rows: rows, Waiting: waiting, Quiet: true})
+		return &list[len(list)-1]
 	}
 	for _, path := range l.journal.Waiting() {
 		var r report
 		text, err := l.journal.Dir.ReadFile(path)
 		if err == nil && json.Unmarshal(text, &r) == nil {
-			add(r.Day, r.Domain, r.Rows, true)
+			p := add(r.Day, r.Domain, len(r.Rows), true)
+			for i := range r.Rows {
+				p.count(r.Rows[i].N, r.Rows[i].Row.Quiet)
+			}
 		}
 	}
 	for _, day := range days {
@@ -412,7 +438,10 @@ func (l *Log) Pending() (list []Pending, err error) {
 			return nil, err
 		}
 		for domain, rows := range domains {
-			add(day, domain, rows, false)
+			p := add(day, domain, len(rows), false)
+			for _, t := range rows {
+				p.count(t.n, t.quiet)
+			}
 		}
 	}
 	slices.SortFunc(list, func(a, b Pending) int { return cmp.Or(cmp.Compare(a.Day, b.Day), cmp.Compare(a.Domain, b.Domain)) })

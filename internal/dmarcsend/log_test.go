@@ -316,6 +316,25 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// A day of more kinds of mail than there is memory for has reports of some, and says so. What has been seen
+// once more is no further kind.
+func TestDayBound(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, t.TempDir(), zone)
+	s.dayText = 20 << 10
+	for range 2 {
+		for i := range 500 {
+			s.Record(noon, found("bank.test", func(e *Evaluation) { e.Client = netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}) }))
+		}
+		s.flush()
+	}
+	s.Step(t.Context(), morning)
+	n := strings.Count(reportIn(t, s.mails["d@bank.test"]), "<count>2</count>")
+	if want := fmt.Sprintf("over %d kinds of mail on ", n); n < 20 || n > 200 || len(s.said) != 1 || !strings.Contains(s.said[0], want) {
+		t.Errorf("%d records; %q", n, s.said)
+	}
+}
+
 // What is in a journal, whoever wrote it, makes no report that is not valid.
 func FuzzJournal(f *testing.F) {
 	f.Add([]byte(`{"row":{"published":{"domain":"bank.test","p":"reject"},"source":"192.0.2.1","disposition":"none","from":"a"},"n":1}`))
