@@ -253,9 +253,10 @@ func (k *keeper) watch(serving context.Context, stop func(), en engine, s *serve
 }
 
 // cutOff gives clients that time to leave, and then closes their connections; not before
-// those whose messages the disk has were told what became of them.
+// those whose messages the disk has were told what became of them. A client that does not read what it
+// is told does not hold that up for longer than the disk may.
 func (k *keeper) cutOff(s *server, drain time.Duration) {
-	begun, storing := time.Now(), false
+	begun := time.Now()
 	late := time.NewTimer(drain)
 	defer late.Stop()
 	for {
@@ -266,10 +267,7 @@ func (k *keeper) cutOff(s *server, drain time.Duration) {
 		case <-k.stopping:
 			return
 		}
-		// The answers to what was stored a moment ago are on their way.
-		was := storing
-		storing = s.storing.Load() > 0
-		if !storing && !was || time.Since(begun) >= diskDrain {
+		if s.storing.Load() == 0 && s.IPC().Written() || time.Since(begun) >= diskDrain {
 			s.IPC().Close()
 			return
 		}

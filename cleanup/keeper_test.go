@@ -248,12 +248,20 @@ func TestKeeperRetiresBesideSlowDisk(t *testing.T) {
 	k.open = func() (engine, error) {
 		return openLog(spool.Options{FS: disk, Dir: "spool", SegmentSize: 64 << 10}, nil)
 	}
+	var serving atomic.Pointer[server]
+	begin := k.server
+	k.server = func(en engine) *server {
+		s := begin(en)
+		serving.Store(s)
+		return s
+	}
 	stop, done, c := k.begin(t)
 	testwait.Until(t, "mail is taken", func() bool { return k.send(t, c) == 250 })
 	slow.Store(true)
 	sent := make(chan int, 1)
 	go func() { sent <- k.send(t, c) }()
 	<-syncing
+	testwait.Until(t, "the disk has the message", func() bool { return serving.Load().storing.Load() > 0 })
 	stop()
 	time.Sleep(100 * time.Millisecond) // a hundred times what clients have that only take their time
 	slow.Store(false)

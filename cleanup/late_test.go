@@ -65,7 +65,7 @@ func late(t *testing.T, hangs time.Duration, named bool) {
 		Recipients: []mail.Recipient{{Address: "a@to.test"}, {Address: "b@to.test"}}}})
 	in.write([]byte("Subject: x\r\n\r\nx\r\n"))
 	slow.Store(true)
-	if r := in.commit(); r.Code != 250 {
+	if r, _ := in.commit(); r.Code != 250 {
 		t.Fatalf("%+v", r)
 	}
 	var want []string

@@ -54,7 +54,8 @@ func TestMemoryUsedAgain(t *testing.T) {
 			in.abort()
 			continue
 		}
-		want[i].Reply = *in.commit()
+		verdict, _ := in.commit()
+		want[i].Reply = *verdict
 	}
 	read(list, want)
 

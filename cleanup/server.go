@@ -92,8 +92,8 @@ type server struct {
 	slow  atomic.Int64
 	quiet chan struct{} // capacity 1: no message is on its way that takes its time, perhaps
 	left  chan struct{} // closed when all clients have gone
-	// Messages that have come in whole and are with the disk. Nobody is cut off while there are any:
-	// the client would be told 451 for a message that is in the queue.
+	// Messages that the disk has and whose submitters have not been answered. Nobody is cut off while there are
+	// any: the client would be told 451 for a message that is in the queue.
 	storing atomic.Int64
 	// Set when the clients are to leave: nothing waits for company in a sync any more, since the
 	// successor waits for the end of it.
@@ -347,7 +347,7 @@ func (s *server) submit(c *ipc.Conn, r *ipc.Request) {
 	s.wg.Go(func() {
 		in.begin()
 		in.write(in.q.Content)
-		r.Reply(in.commit())
+		in.answer(r)
 		r.Free()
 	})
 }
@@ -380,6 +380,7 @@ type incoming struct {
 	// The envelope and its recipients as they are stored; both the record and the queue
 	// manager get these octets.
 	stored  []byte
+	with    bool          // the disk has got it, and it counts in server.storing
 	batch   batch         // nil until a message has come so far
 	entries proto.Entries // the entry for the queue manager
 }
@@ -399,7 +400,7 @@ func (in *incoming) release() {
 	if cap(in.stored) > maxInlineEntry {
 		in.stored = nil
 	}
-	in.file, in.fault, in.token = nil, nil, false
+	in.file, in.fault, in.token, in.with = nil, nil, false, false
 	in.s.incomings.Put(in)
 }
 
@@ -498,8 +499,14 @@ var (
 // commit ends the message, queues it and gives the verdict. The order is fixed: checks
 // see what the client sent, authentication what the checks let pass, filters what
 // authentication found, and the signature covers what filters made of it.
-func (in *incoming) commit() *proto.SubmitReply {
-	defer in.free()
+//
+// with is whether the disk has got something: the caller takes that off server.storing when the
+// verdict has been said.
+func (in *incoming) commit() (verdict *proto.SubmitReply, with bool) {
+	defer func() {
+		with = in.with
+		in.free()
+	}()
 	var res Result
 	in.out, res = in.msg.Finish(in.ctx, reuse.Truncated(in.out))
 	in.store()
@@ -523,22 +530,22 @@ func (in *incoming) commit() *proto.SubmitReply {
 	}
 	if in.fault != nil {
 		in.giveUp()
-		return in.s.storageReply(in.q.Envelope.ID, in.fault)
+		return in.s.storageReply(in.q.Envelope.ID, in.fault), false
 	}
 	switch {
 	// The submitter is told that all is well, as the table or filter wants.
 	case res.Discard:
 		in.giveUp()
-		return in.settleOnly()
+		return in.settleOnly(), false
 	case in.q.Envelope.Trace&mail.TraceProbe != 0 && len(res.Notices) > 0:
 		in.s.probed(res.Notices)
 		if len(res.Envelope.Recipients) == 0 { // an alias: the answer is known
 			in.giveUp()
-			return &queued
+			return &queued, false
 		}
 	case res.Refused != nil && !res.Bounce:
 		in.giveUp()
-		return &proto.SubmitReply{Code: res.Refused.Code, Status: res.Refused.Status, Text: res.Refused.Text, Cause: res.Refused.Cause}
+		return &proto.SubmitReply{Code: res.Refused.Code, Status: res.Refused.Status, Text: res.Refused.Text, Cause: res.Refused.Cause}, false
 	case res.Refused != nil:
 		// It goes to the queue so that it comes back to its sender from there.
 		res.Envelope.Filter = "error:" + res.Refused.Status.String() + " " + strings.TrimPrefix(res.Refused.Text, "Error: ")
@@ -547,7 +554,7 @@ func (in *incoming) commit() *proto.SubmitReply {
 			res.Envelope.Ret = dsn.RetHeaders
 		}
 	}
-	return in.queue(&res)
+	return in.queue(&res), false
 }
 
 // logLines writes lines that the message core has collected. It does no I/O itself.
@@ -598,11 +605,23 @@ func (s *server) probed(notices []noticed) {
 	})
 }
 
-// keep makes a batch durable. Whoever retires meanwhile waits for it.
-func (s *server) keep(b batch) error {
-	s.storing.Add(1)
-	defer s.storing.Add(-1)
-	return s.opt.Engine.Commit(b)
+// answer commits the message, and tells who has brought it.
+func (in *incoming) answer(r *ipc.Request) {
+	s := in.s
+	verdict, with := in.commit()
+	r.Reply(verdict)
+	if with {
+		s.storing.Add(-1)
+	}
+}
+
+// keep makes a batch durable. Whoever retires meanwhile waits for it, and for what is said of it.
+func (in *incoming) keep(b batch) error {
+	if !in.with {
+		in.with = true
+		in.s.storing.Add(1)
+	}
+	return in.s.opt.Engine.Commit(b)
 }
 
 // settleOnly records what a notice settles although the notice itself was discarded: its
@@ -613,7 +632,7 @@ func (in *incoming) settleOnly() *proto.SubmitReply {
 	}
 	b := in.changes()
 	settle(b, in.q.Settles)
-	if err := in.s.keep(b); err != nil {
+	if err := in.keep(b); err != nil {
 		return in.s.storageReply(in.q.Envelope.ID, err)
 	}
 	in.s.opt.Doubts.settled(in.q.Settles)
@@ -672,7 +691,7 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	}
 	defer in.s.tells(env.ID)()
 	begun := time.Now()
-	if err := in.s.keep(b); err != nil {
+	if err := in.keep(b); err != nil {
 		// After ErrSilent or ErrBroken the message may exist all the same; the engine
 		// knows, and the log says so.
 		in.giveUp()

@@ -100,7 +100,7 @@ func (s *server) receive(key streamKey, st *stream, in *incoming) {
 			// Before the commit, which may take long: the submitter may not send more of
 			// this message.
 			s.forget(key)
-			p.r.Reply(in.commit())
+			in.answer(p.r)
 			p.free()
 			return
 		}

@@ -46,7 +46,7 @@ func BenchmarkSubmit(b *testing.B) {
 		in.q = proto.Submit{Flags: proto.SubmitFilter, Envelope: mail.Envelope{ID: id, Arrival: now, Sender: "s@from.test", Recipients: rcpts}}
 		in.begin()
 		in.write(content)
-		if reply := in.commit(); reply.Code != 250 {
+		if reply, _ := in.commit(); reply.Code != 250 {
 			b.Fatal(reply)
 		}
 		rec := s.recordings.Get()

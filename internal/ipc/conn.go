@@ -488,6 +488,13 @@ func (c *Conn) writeLoop() {
 	}
 }
 
+// written says that nothing waits to be written. Of a connection that is closed nothing does.
+func (c *Conn) written() bool {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	return c.closed != nil || len(c.out) == 0 && c.writing == 0
+}
+
 // shut closes the connection for the reason given. It is idempotent.
 func (c *Conn) shut(err error) {
 	c.wmu.Lock()

@@ -186,6 +186,19 @@ func (s *Server) sendAway() {
 
 func (s *Server) isLast(c *Conn) bool { return s.Last != nil && s.Last(c) }
 
+// Written says that all that has been said over the connections has been given to the kernel: the peers have it
+// even if the connections are closed now.
+func (s *Server) Written() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		if !c.written() {
+			return false
+		}
+	}
+	return true
+}
+
 // Close closes all connections at once.
 func (s *Server) Close() {
 	s.mu.Lock()
