@@ -16,6 +16,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
+	"posthaste/internal/storage"
 	"posthaste/internal/vfs"
 )
 
@@ -132,6 +133,9 @@ func (d *doubts) lost(en engine, rd queueread.Reader, op *proto.Op, exact bool) 
 		if rcpts = en.InHand(op.ID, rcpts); len(rcpts) == 0 {
 			return
 		}
+	}
+	if e, ok := en.(storage.Drainer); ok {
+		e.Doubtful(op.ID, rcpts)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -43,9 +43,10 @@ type engine struct {
 	// It guards the fields from here to err.
 	mu     sync.RWMutex
 	idx    index
-	shards map[uint32]*shard // that this node owns, by number
-	coming map[uint32]*shard // that it has taken, and has not read yet
-	home   *shard            // new mail goes there
+	shards map[uint32]*shard           // that this node owns, by number
+	coming map[uint32]*shard           // that it has taken, and has not read yet
+	home   *shard                      // new mail goes there
+	named  map[uint64]map[uint32]int64 // recipients of messages that have been named as doubtful since the engine was opened, and when, in µs
 	stats  stats
 	err    error // why nothing is written any more; nil: it is
 
@@ -309,7 +310,7 @@ func (e *engine) hands() (list []queue.Doubt) {
 	for _, number := range slices.Sorted(maps.Keys(e.idx.handed)) {
 		l := e.idx.find(number)
 		for i := range e.idx.handed[number] {
-			if h := &e.idx.handed[number][i]; l != nil && !h.Reported {
+			if h := &e.idx.handed[number][i]; l != nil && !e.isNamed(number, h) {
 				list = append(list, h.Doubt(l.id()))
 			}
 		}
@@ -386,6 +387,51 @@ func (e *engine) Offer(o *metrics.Offer) {
 	o.Total(metrics.SpoolCopiedBytes, float64(e.stats.copied))
 }
 
+// noteClosed records that the engine has ended in order. If it cannot, the next one takes it for one that was killed.
+func (e *engine) noteClosed(ctx context.Context) {
+	shards := e.owned()
+	err := e.transact(ctx, e.conn, shards, func() error {
+		for _, sh := range shards {
+			_, err := run(ctx, e.conn, fmt.Sprintf("INSERT INTO closed VALUES (%d, %d) ON CONFLICT (shard) DO UPDATE SET epoch = excluded.epoch", sh.id, sh.epoch))
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		e.opt.Warn("spool: the orderly end of the queue cannot be recorded: %v", err)
+	}
+}
+
+// Doubtful implements storage.Engine.
+func (e *engine) Doubtful(id mail.QueueID, rcpts []int) {
+	_, number, err := id.Parse()
+	if err != nil {
+		return
+	}
+	now := time.Now().UnixMicro()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.idx.handed[number]) == 0 {
+		return
+	}
+	if e.named == nil {
+		e.named = map[uint64]map[uint32]int64{}
+	}
+	if e.named[number] == nil {
+		e.named[number] = map[uint32]int64{}
+	}
+	for _, i := range rcpts {
+		e.named[number][uint32(i)] = now
+	}
+}
+
+// isNamed says whether a delivery of message number is known to be doubtful. The caller holds mu.
+func (e *engine) isNamed(number uint64, h *handing) bool {
+	return h.Reported || slices.ContainsFunc(h.Rcpts, func(i uint32) bool { at, ok := e.named[number][i]; return ok && at >= h.At })
+}
+
 // closeTime bounds how long Close waits for the database.
 const closeTime = 5 * time.Second
 
@@ -407,8 +453,11 @@ func (e *engine) Close() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
-	e.conn.Close(ctx) // all that it has done is committed
 	err := e.Err()
+	if err == nil {
+		e.noteClosed(ctx)
+	}
+	e.conn.Close(ctx) // all that it has done is committed
 	e.fail(queue.ErrClosed)
 	if errors.Is(err, queue.ErrClosed) {
 		return nil

@@ -25,6 +25,7 @@ func TestEngine(t *testing.T) {
 				},
 				Reader:  st.Reader,
 				Pending: true,
+				Resumes: true,
 			}
 		})
 	})

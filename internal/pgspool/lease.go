@@ -165,8 +165,11 @@ func (s *Store) renewLeases(ctx context.Context, conn *pgx.Conn, shards []*shard
 type taken struct {
 	shard
 	from string // whose it was; "": nobody's, or this node's
-	// It was somebody's, who has not given it back: this process's predecessor, or another node.
+	// It was somebody's, who has not given it back, nor ended in order: this process's predecessor, or another node.
 	unclean bool
+	// It was this node's until now, and either this process had it, or its predecessor has ended in order. What agents
+	// had in hand they still have.
+	resumed bool
 }
 
 // register makes this node known. The error, of another installation that has the same name and is alive, is
@@ -219,6 +222,10 @@ func (s *Store) take(ctx context.Context, conn *pgx.Conn, id int) (got *taken, e
 	if owner != "" && owner != s.node && !free {
 		return nil, nil
 	}
+	var orderly bool
+	if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM closed WHERE shard = $1 AND epoch = $2)", id, epoch).Scan(&orderly); err != nil {
+		return nil, err
+	}
 	if _, err := tx.Exec(ctx, "UPDATE shard SET node = $2, epoch = epoch + 1 WHERE id = $1", id, s.node); err != nil {
 		return nil, err
 	}
@@ -228,7 +235,8 @@ func (s *Store) take(ctx context.Context, conn *pgx.Conn, id int) (got *taken, e
 	if err := tx.Commit(ctx); err != nil {
 		return nil, err
 	}
-	got = &taken{shard: shard{id: uint32(id), epoch: epoch + 1, segs: map[uint32]*segment{}}, unclean: owner != ""}
+	got = &taken{shard: shard{id: uint32(id), epoch: epoch + 1, segs: map[uint32]*segment{}}, unclean: owner != "" && !orderly,
+		resumed: owner == s.node && (orderly || s.had(uint32(id), epoch))}
 	if owner != s.node {
 		got.from = owner
 	}

@@ -44,6 +44,9 @@ func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*e
 	if err := checkSchema(ctx, conn); err != nil {
 		return nil, err
 	}
+	if err := addTables(ctx, conn); err != nil {
+		return nil, err
+	}
 	if err := s.register(ctx, conn); err != nil {
 		return nil, err
 	}
@@ -84,6 +87,7 @@ func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*e
 	e.idx, e.found = idx, found
 	e.mu.Unlock()
 	e.own(shards)
+	s.remember(shards)
 	e.ended.Go(func() {
 		e.commit()
 		stop()
@@ -153,7 +157,11 @@ func (s *Store) recover(ctx context.Context, conn *pgx.Conn, shards []*taken, wa
 	}
 	rp.settle()
 	found := storage.Recovery{Exact: true, Unclean: slices.ContainsFunc(shards, func(t *taken) bool { return t.unclean })}
-	inDoubt(&rp.idx, &found)
+	resumed := map[uint32]bool{}
+	for _, t := range shards {
+		resumed[t.id] = t.resumed
+	}
+	inDoubt(&rp.idx, resumed, &found)
 	if err := s.noteDoubt(ctx, conn, &rp.idx, shards); err != nil {
 		return rp.idx, found, err
 	}
@@ -173,10 +181,14 @@ func (s *Store) recover(ctx context.Context, conn *pgx.Conn, shards []*taken, wa
 // maxInDoubt bounds the messages that a Recovery names.
 const maxInDoubt = 1000
 
-// inDoubt lists what was in hand of agents.
-func inDoubt(idx *index, found *storage.Recovery) {
+// inDoubt lists what was in hand of agents. In shards that are resumed it still is: if an agent has ended meanwhile, the
+// queue manager will find nobody who speaks for its delivery, and say so.
+func inDoubt(idx *index, resumed map[uint32]bool, found *storage.Recovery) {
 	for from, more := uint64(0), true; more; {
 		from, more = idx.page(from, func(l *live) {
+			if resumed[l.shard] {
+				return
+			}
 			for i := range idx.handed[l.number] {
 				h := &idx.handed[l.number][i]
 				h.Reported = true
@@ -208,6 +220,9 @@ func (s *Store) noteDoubt(ctx context.Context, conn *pgx.Conn, idx *index, shard
 		for number, handed := range idx.handed {
 			l := idx.find(number)
 			t := of[l.shard]
+			if t.resumed {
+				continue
+			}
 			for _, h := range handed {
 				for _, i := range h.Rcpts {
 					b.Queue(`INSERT INTO doubtful VALUES ($1, $2, $3, $4, clock_timestamp(), $5, $6, $7, nullif($8, '')) ON CONFLICT DO NOTHING`,

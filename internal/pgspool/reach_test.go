@@ -72,6 +72,7 @@ func TestNexthopOfAnyOctets(t *testing.T) {
 	if err := a.Commit(b); err != nil {
 		t.Fatal(err)
 	}
+	a.fail(queue.ErrBroken) // not an orderly end, after which it would not be in doubt
 	a.Close()
 	if _, err := d.store("a").testOpen(t); err != nil {
 		t.Fatal(err)

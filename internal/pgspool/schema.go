@@ -29,7 +29,34 @@ var schemaSQL = []string{
 	`CREATE TABLE segment (shard integer NOT NULL REFERENCES shard, segno bigint NOT NULL, epoch bigint NOT NULL, PRIMARY KEY (shard, segno))`,
 	`CREATE TABLE doubtful (id text NOT NULL, recipient integer NOT NULL, nexthop text NOT NULL, handed timestamptz NOT NULL,
 		found timestamptz NOT NULL, shard integer NOT NULL, epoch bigint NOT NULL, node text NOT NULL, lost_by text, PRIMARY KEY (id, recipient, epoch))`,
+	closedTable,
 	`CREATE SEQUENCE message_number MINVALUE 1 START 1 INCREMENT ` + strconv.Itoa(numberStep) + ` CACHE 1`,
+}
+
+// closedTable has the epochs that ended in order: everything that was told to the engine is recorded, and nobody has
+// to guess.
+const closedTable = `CREATE TABLE IF NOT EXISTS closed (shard integer PRIMARY KEY, epoch bigint NOT NULL)`
+
+// later are tables that were not there from the beginning, by name: a node makes those that are missing. Older
+// programs do not know them, and are not hindered.
+var later = [][2]string{{"closed", closedTable}}
+
+// addTables makes what an older program has not made.
+func addTables(ctx context.Context, conn *pgx.Conn) error {
+	for _, t := range later {
+		var there bool
+		if err := conn.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", t[0]).Scan(&there); err != nil {
+			return err
+		}
+		if there {
+			continue
+		}
+		// Another node may do it at the same time: then one of us fails.
+		if _, err := conn.Exec(ctx, t[1]); err != nil && sqlState(err) != duplicateTable && sqlState(err) != uniqueViolation {
+			return err
+		}
+	}
+	return nil
 }
 
 // errNoSchema says that the database has no queue.
@@ -93,12 +120,14 @@ func dropSegment(shard, segno uint32) string {
 
 // SQLSTATE codes, and classes of them, that are told apart.
 const (
-	undefinedTable = "42P01"
-	lockTimeout    = "55P03"
-	deadlock       = "40P01"
-	classResources = "53" // the disk is full, there is no memory
-	dataCorrupted  = "XX001"
-	indexCorrupted = "XX002"
+	undefinedTable  = "42P01"
+	duplicateTable  = "42P07"
+	uniqueViolation = "23505"
+	lockTimeout     = "55P03"
+	deadlock        = "40P01"
+	classResources  = "53" // the disk is full, there is no memory
+	dataCorrupted   = "XX001"
+	indexCorrupted  = "XX002"
 )
 
 // sqlState is the code of the server's error, "" for other errors.

@@ -130,10 +130,7 @@ func (e *engine) beginHandOver(keep int) {
 // goOnHandingOver waits until no agent has anything in hand, gives up the shards, and ends the engine. cleanup
 // opens it again with what the node keeps.
 func (e *engine) goOnHandingOver(ctx context.Context, conn *pgx.Conn) {
-	e.mu.RLock()
-	busy := len(e.idx.handed)
-	e.mu.RUnlock()
-	if busy > 0 && time.Since(e.bal.handOver) < drainTime {
+	if e.busy() && time.Since(e.bal.handOver) < drainTime {
 		return
 	}
 	held := e.held()
@@ -146,6 +143,19 @@ func (e *engine) goOnHandingOver(ctx context.Context, conn *pgx.Conn) {
 	for _, r := range e.lease.takeDeferred() {
 		r.finish(err)
 	}
+}
+
+// busy says whether agents have deliveries under way, as far as it is known. Those that are named as doubtful are not:
+// nobody will say any more what came of them.
+func (e *engine) busy() bool {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	for number, list := range e.idx.handed {
+		if slices.ContainsFunc(list, func(h handing) bool { return !e.isNamed(number, &h) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // release makes shards nobody's. Nothing can be written to them by this node from then on.
@@ -225,6 +235,7 @@ func (e *engine) adopt(ctx context.Context, list []*taken) error {
 // takeIn makes the messages of an adoption the engine's. The committer calls it.
 func (e *engine) takeIn(a *adoption) {
 	e.own(a.shards)
+	e.store.remember(a.shards)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, c := range a.idx.chunks {

@@ -421,6 +421,7 @@ func (g *group) install() {
 		if s.gone {
 			e.idx.remove(number)
 			e.cache.drop(number)
+			delete(e.named, number)
 			continue
 		}
 		e.idx.put(&s.live)

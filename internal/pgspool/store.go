@@ -40,7 +40,28 @@ type Store struct {
 	segmentSize int64 // octets after which the next segment begins
 
 	mu   sync.Mutex
-	pool *pgxpool.Pool // nil: nobody has read yet
+	pool *pgxpool.Pool    // nil: nobody has read yet
+	last map[uint32]int64 // the epochs in which this process last had shards
+}
+
+// had says whether this process had a shard in that epoch.
+func (s *Store) had(shard uint32, epoch int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, ok := s.last[shard]
+	return ok && last == epoch
+}
+
+// remember notes that this process has shards.
+func (s *Store) remember(shards []*taken) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last == nil {
+		s.last = map[uint32]int64{}
+	}
+	for _, t := range shards {
+		s.last[t.id] = t.epoch
+	}
 }
 
 // Kind implements storage.Kind.

@@ -29,6 +29,9 @@ const (
 	// over, after deliveries of 30 seconds. turnPoll is how often it looks.
 	turnTime = time.Minute
 	turnPoll = 500 * time.Millisecond
+	// logName is the program's name in the log: the line is that of the queue manager when postsuper -r has a message
+	// queued again under another ID, and whoever follows a message through the log knows it.
+	logName = "qmgr"
 	// postDelay is for batches that nobody waits for; there are none.
 	postDelay = 50 * time.Millisecond
 )
@@ -42,6 +45,7 @@ type command struct {
 	from    string // the engine that has the mail; the other gets it
 	verbose bool
 
+	say   *maillog.Logger
 	store *pgspool.Store
 	log   queuelog.Engine
 	pg    storage.Engine
@@ -118,6 +122,10 @@ func (c *command) run(args []string) error {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return cli.Errorf(cli.ExitNoInput, "%s: the mail system has never been started here: start it once, and stop it", dir)
 	}
+	if c.say, err = maillog.OpenDirect(c.queue.Config, logName); err != nil {
+		return cli.Errorf(cli.ExitUnavailable, "the log cannot be opened: %w", err)
+	}
+	defer c.say.Close() // what cannot be written is not worth more than the move
 	if err := c.queue.BecomeOwner(); err != nil {
 		return err
 	}
@@ -186,8 +194,11 @@ func (c *command) move(ctx context.Context, o spool.Options, journal *Journal) e
 	} else {
 		m.From, m.To, m.Reader, m.Doubts = c.pg, c.log, c.store.Reader(), c.pg.Recovery().InDoubt
 	}
-	if c.verbose {
-		m.Moved = func(from, to mail.QueueID) { fmt.Fprintf(c.out, "%s: now %s\n", from, to) }
+	m.Moved = func(from, to mail.QueueID) {
+		c.say.Info("%s: requeued as %s", from, to)
+		if c.verbose {
+			fmt.Fprintf(c.out, "%s: now %s\n", from, to)
+		}
 	}
 	report, err := m.Run()
 	m.Reader.Close()

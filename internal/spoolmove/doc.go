@@ -11,7 +11,7 @@
 // next attempt, the number of attempts, whether the sender has been warned, what each recipient's last attempt came to,
 // who has it already, and what was being delivered when the mail system ended without an end of its own: that is doubtful
 // in the new queue as it would have been in the old one. It gets a new queue ID of the same age, since numbers are
-// the engine's. -v has both.
+// the engine's. The log has a line "requeued as" for each, as after postsuper -r, and -v prints both.
 //
 // From a database only this node's parts of the queue are moved, which are all when no other node runs. Stop or
 // drain the others first for a whole queue.

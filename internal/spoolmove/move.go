@@ -474,6 +474,6 @@ func (m *Mover) inDoubt(e *queue.Entry) (list []queue.Doubt) {
 		}
 		put(d.Rcpts, d.Nexthop, d.At)
 	}
-	put(m.From.InHand(e.ID, all), "", time.Time{}) // those beyond the bound of what is listed
+	put(m.From.InHand(e.ID, all), "", time.Time{}) // those beyond the bound of what is listed, and those without agents
 	return list
 }

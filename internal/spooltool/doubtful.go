@@ -14,6 +14,7 @@ import (
 	"posthaste/internal/queue"
 	"posthaste/internal/queueclient"
 	"posthaste/internal/spool"
+	"posthaste/internal/storage"
 	"posthaste/internal/vfs"
 )
 
@@ -31,7 +32,7 @@ func (c *command) doubtful(ctx context.Context, flags options, args []string) er
 		return err
 	}
 	more := 0
-	if _, err := c.queue.Manager(ctx); errors.Is(err, queueclient.ErrDown) {
+	if _, err := c.queue.Manager(ctx); errors.Is(err, queueclient.ErrDown) && !storage.Elsewhere(c.queue.Config) {
 		if more, err = c.undecided(&list); err != nil {
 			return err
 		}

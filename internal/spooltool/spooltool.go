@@ -63,8 +63,8 @@
 // is listed with them. With spool_exact_doubt the list is exact; without it, it has new mail that nobody
 // had begun with, and deliveries of the last milliseconds before a crash may be missing.
 //
-// With spool_type = postgresql there are import, and export to plain files while the mail system runs: of this node's
-// part of the queue.
+// With spool_type = postgresql there are import, export to plain files while the mail system runs, of this node's
+// part of the queue, and doubtful, which lists what was found on this node: posthaste cluster doubtful has what takeovers found.
 //
 // dump, check, doubtful (without -s) and stats only read, and may be used while the mail system runs; what they say
 // is then of a moment for each part of the log, not of one moment for all.
@@ -112,10 +112,11 @@ type command struct {
 	out   *cli.ErrWriter
 }
 
-// anyEngine says whether a subcommand works with every engine that keeps the queue: import speaks to cleanup, and
+// anyEngine says whether a subcommand works with every engine that keeps the queue: import speaks to cleanup, the list of
+// doubtful messages is a file beside it, and
 // export to plain files reads with the help of the running mail system.
 func anyEngine(verb string, flags options) bool {
-	return verb == "import" || verb == "export" && !flags.has('p')
+	return verb == "import" || verb == "doubtful" || verb == "export" && !flags.has('p')
 }
 
 // Run carries out posthaste spool and returns its exit status. kind is the engine that the program has for the queue

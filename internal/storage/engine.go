@@ -66,7 +66,7 @@ type Engine interface {
 	// InHand returns those of rcpts that an agent has in hand according to batch.Handed.
 	InHand(id mail.QueueID, rcpts []int) []int
 	// Hands calls yield for the deliveries that agents have in hand according to Batch.Handed since the
-	// engine was opened, until yield returns false. Those of before are in Recovery.
+	// engine was opened, until yield returns false. Those of before are in Recovery, or here.
 	Hands(yield func(queue.Doubt) bool)
 
 	// Recovery returns what was found when the engine was opened.
@@ -82,6 +82,13 @@ type Engine interface {
 	// Close makes posted batches durable, stops the engine, and releases the queue to other processes.
 	// Later calls fail with ErrClosed.
 	Close() error
+}
+
+// A Drainer is an Engine that may have to give up the queue, and waits for deliveries under way then.
+type Drainer interface {
+	// Doubtful says that deliveries that are in hand have been named as doubtful: nobody will say what came of them.
+	// What is recorded of them stays.
+	Doubtful(id mail.QueueID, rcpts []int)
 }
 
 // A Batch is a set of changes that become durable together. Methods that add a change return its index for
@@ -135,7 +142,8 @@ type ContentFile interface {
 // A Recovery is what was found when the engine was opened.
 type Recovery struct {
 	Summary string // for the log; empty: there was nothing to recover
-	// InDoubt are deliveries that may have happened and may be repeated. If Exact is true, they are
+	// InDoubt are deliveries that may have happened and may be repeated. An engine may leave those out that were in hand
+	// when its predecessor ended in order: Hands has them then, since their agents may still be at it. If Exact is true, they are
 	// exactly those that were recorded with Handed. MoreInDoubt counts those beyond a limit.
 	InDoubt     []queue.Doubt
 	MoreInDoubt int

@@ -233,11 +233,11 @@ func (x *modelled) read(t testing.TB, rd storage.Reader, e *queue.Entry) {
 	}
 }
 
-// compareDoubt fails the test when a start has not found what was in hand.
+// compareDoubt fails the test when a start has not found what was in hand: it still is, or is in doubt.
 func (m model) compareDoubt(t testing.TB, en storage.Engine) {
 	t.Helper()
 	got, want := map[string]bool{}, map[string]bool{}
-	for _, d := range en.Recovery().InDoubt {
+	for _, d := range append(slices.Collect(en.Hands), en.Recovery().InDoubt...) {
 		for _, i := range d.Rcpts {
 			if d.Kind == queue.DoubtHanded {
 				got[fmt.Sprint(d.ID, " ", i)] = true

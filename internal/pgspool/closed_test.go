@@ -1,0 +1,101 @@
+package pgspool
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"posthaste/internal/queue"
+	"posthaste/internal/testwait"
+)
+
+// Deliveries under way at an orderly end go on, and are not in doubt: the next process of the node has them in hand. After
+// an end that was not orderly they are in doubt, once. Another node finds them so in either case.
+func TestOrderlyEnd(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	st := d.store("a")
+	a := st.mustOpen(t)
+	id, err := put(t, a, "x")
+	if err = errors.Join(err, leave(a, id)); err != nil {
+		t.Fatal(err)
+	}
+	look := func(what string, e *engine, unclean bool, inHand, inDoubt, listed int) {
+		t.Helper()
+		r := e.Recovery()
+		if hands := slices.Collect(e.Hands); len(hands) != inHand || len(r.InDoubt) != inDoubt || r.Unclean != unclean || e.busy() != (inHand > 0) {
+			t.Errorf("%s: in hand %v, in doubt %v, unclean %v", what, hands, r.InDoubt, r.Unclean)
+		}
+		n := 0
+		if err := d.store("look").EachDoubt(t.Context(), func(*Doubt) error { n++; return nil }); err != nil || n != listed {
+			t.Errorf("%s: %d are listed as doubtful, want %d: %v", what, n, listed, err)
+		}
+	}
+	a.Close()
+	a = d.store("a").mustOpen(t)
+	look("a reload", a, false, 1, 0, 0)
+	a.fail(queue.ErrBroken) // as when the connection is lost: agents go on
+	a.Close()
+	a = a.store.mustOpen(t)
+	look("opened again by the process itself", a, true, 1, 0, 0)
+	a.fail(queue.ErrBroken)
+	a.Close()
+	a = d.store("a").mustOpen(t)
+	look("killed", a, true, 0, 1, 1)
+	a.Close()
+	a = d.store("a").mustOpen(t)
+	if err := leave(a, id); err != nil {
+		t.Fatal(err)
+	}
+	a.Close()
+	d.expire()
+	b := d.store("b").mustOpen(t)
+	look("another node", b, false, 0, 1, 2)
+}
+
+// What has been named as doubtful is not waited for when the queue is handed over, unless it is tried again.
+func TestDrainWithDoubt(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	a := d.store("a").mustOpen(t)
+	id, err := put(t, a, "x")
+	if err = errors.Join(err, leave(a, id)); err != nil {
+		t.Fatal(err)
+	}
+	if a.Doubtful(id, []int{1}); !a.busy() {
+		t.Error("of another recipient")
+	}
+	if a.Doubtful(id, []int{0}); a.busy() || len(slices.Collect(a.Hands)) > 0 || len(a.InHand(id, []int{0})) != 1 {
+		t.Error("it is waited for")
+	}
+	if err := leave(a, id); err != nil || !a.busy() {
+		t.Errorf("tried again: %v", err)
+	}
+	a.Doubtful(id, []int{0})
+	if err := d.store("look").Drain(t.Context(), "a", true); err != nil {
+		t.Fatal(err)
+	}
+	testwait.Until(t, "it is handed over", func() bool { return errors.Is(a.Err(), queue.ErrNotOurs) })
+}
+
+// A queue that an older program has made gets the tables that it lacks, whoever is first.
+func TestLaterTables(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 2)
+	for _, x := range later {
+		if _, err := d.conn().Exec(t.Context(), "DROP TABLE "+x[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	failed := make(chan error, 4)
+	for range 4 {
+		conn := d.conn()
+		go func() { failed <- addTables(t.Context(), conn) }()
+	}
+	for range 4 {
+		if err := <-failed; err != nil {
+			t.Error(err)
+		}
+	}
+	d.store("a").mustOpen(t).Close()
+}
