@@ -44,6 +44,7 @@ type delivery struct {
 	cache     sched.Cache   // if there is one, if that is worth it,
 	keep      time.Duration // and for how long
 	source    string        // what to send from; "": as the agent's settings say
+	advice    string        // what is to be done otherwise than those settings say
 	most      int           // messages that may go over that session; 0: as the agent's settings say
 	// Numbers of the recipients in the message. They are this delivery's alone: no other
 	// order has one of them.
@@ -112,6 +113,9 @@ type agentConn struct {
 // is in s.entries.
 func (s *Server) deliver(m *message, e *sched.Effect) {
 	d := &delivery{entry: e.Entry, num: e.ID, transport: e.Transport, nexthop: e.Nexthop, agent: e.Agent, cache: e.Cache, keep: e.Keep, source: e.Source, most: int(e.Most), rcpts: e.Rcpts, since: s.now}
+	if e.Terms != nil {
+		d.advice = e.Terms.Advice
+	}
 	s.entries[e.Entry] = d
 	s.watch()
 	for _, i := range d.rcpts {
@@ -281,7 +285,7 @@ func (a *agentConn) send(m *message, d *delivery) {
 	}
 	req := &a.req
 	*req = proto.Deliver{Nexthop: d.nexthop, Envelope: act.env, Index: index, Ref: m.ref, Active: act.since, Session: uint64(d.agent),
-		CacheLoad: d.cache&sched.CacheLoad != 0, CacheKeep: d.cache&sched.CacheStore != 0, Keep: d.keep, Most: d.most, Exact: s.opt.Settings.ExactDoubt}
+		CacheLoad: d.cache&sched.CacheLoad != 0, CacheKeep: d.cache&sched.CacheStore != 0, Keep: d.keep, Most: d.most, Exact: s.opt.Settings.ExactDoubt, Advice: d.advice}
 	if d.source != "" {
 		req.Source, req.Spec = d.source, s.terms.specOf(d.source)
 	}

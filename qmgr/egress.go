@@ -98,6 +98,9 @@ func (t *terms) memberTerms(k *poolKey, base *sched.Terms, m *proto.PoolMember) 
 	}
 	// The scheduler takes terms of another source for a mistake, and leaves them out.
 	x.Source = m.Source
+	if k.hop != "" {
+		x.Advice = m.Advice
+	}
 	// The limits are those of a destination that it does not go to, or it goes to no host.
 	if k.hop == "" {
 		m.OwnLimits, m.SiteLimits, m.ProviderLimits, m.Warmup = "", "", "", 0

@@ -180,7 +180,7 @@ func sharesLimits(cfg *config.Config) bool {
 	if len(rollup) > 1 || len(rollup) == 1 && !strings.EqualFold(rollup[0], "no") {
 		return true
 	}
-	return len(cfg.List("destination_limit_maps")) > 0 || len(cfg.List("egress_source_maps")) > 0 || len(cfg.List("egress_pool_maps")) > 0 ||
+	return len(cfg.List("destination_limit_maps")) > 0 || len(cfg.List("shaping_files")) > 0 || len(cfg.List("egress_source_maps")) > 0 || len(cfg.List("egress_pool_maps")) > 0 ||
 		len(cfg.List("sender_dependent_egress_pool_maps")) > 0 || cfg.String("default_egress_pool") != ""
 }
 

@@ -73,13 +73,14 @@ type termsKey struct {
 	whole                  bool
 	hop, site, provider    string
 	ownL, siteL, providerL string
+	advice                 string
 }
 
 // of is what holds for a recipient, by the resolver's answer; nil: nothing does, or what
 // does was said as "none". whole says that destinations of the transport may be sites:
 // those that are one recipient each may not, but can have limits in common.
 func (t *terms) of(ans *proto.ResolveReply, whole bool) *sched.Terms {
-	if ans.Site == "" && ans.OwnLimits == "" && ans.ProviderLimits == "" {
+	if ans.Site == "" && ans.OwnLimits == "" && ans.ProviderLimits == "" && ans.Advice == "" {
 		return nil
 	}
 	k := keyOf(ans, whole)
@@ -108,7 +109,7 @@ func (t *terms) of(ans *proto.ResolveReply, whole bool) *sched.Terms {
 // keyOf is what terms are made of by an answer.
 func keyOf(ans *proto.ResolveReply, whole bool) termsKey {
 	k := termsKey{whole: whole && ans.Site != "" && !ans.Alone, site: ans.Site, provider: ans.Provider,
-		ownL: ans.OwnLimits, siteL: ans.SiteLimits, providerL: ans.ProviderLimits}
+		ownL: ans.OwnLimits, siteL: ans.SiteLimits, providerL: ans.ProviderLimits, advice: ans.Advice}
 	// A site's domains have the same terms, if they have none of their own.
 	if k.ownL != "" {
 		k.hop = strings.ToLower(ans.Nexthop)
@@ -129,8 +130,8 @@ func (s *Server) wholeSites(ans *proto.ResolveReply) bool {
 // terms makes the terms that k says; nil when they say nothing. trivial-rewrite has read the
 // limits and written them anew, so that they have no errors.
 func (k *termsKey) terms() *sched.Terms {
-	x := &sched.Terms{Rollup: k.whole}
-	some := k.whole
+	x := &sched.Terms{Rollup: k.whole, Advice: k.advice}
+	some := k.whole || k.advice != ""
 	for level, text := range [...]string{sched.OwnLimit: k.ownL, sched.SiteLimit: k.siteL, sched.ProviderLimit: k.providerL} {
 		l, err := rate.ParseLimits(text)
 		if text == "" || err != nil {

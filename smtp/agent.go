@@ -25,6 +25,7 @@ import (
 	"posthaste/internal/notice"
 	"posthaste/internal/resolver"
 	"posthaste/internal/reuse"
+	"posthaste/internal/shaping"
 	"posthaste/internal/submit"
 	"posthaste/internal/table"
 	"posthaste/internal/tlspolicy/mtasts"
@@ -85,6 +86,7 @@ type Agent struct {
 	// The only state that one delivery leaves to the next, but for certificates of sources.
 	cache       *cache
 	sourceCerts sourceCerts
+	advised     advised
 	trace       tracer
 	options
 
@@ -298,6 +300,8 @@ type order struct {
 	most int
 	// source is what connections come from; nil: what the settings say.
 	source *egress.Source
+	// advice is what is to be done otherwise than the settings say, as shaping.ParseAdvice reads it.
+	advice string
 }
 
 // Hands implements agent.Hander: that a delivery is about to be made is recorded while the message is sent,
@@ -319,7 +323,7 @@ func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
 	if source != nil {
 		r.SentFrom()
 	}
-	a.deliver(ctx, r, order{env: r.Envelope, nexthop: r.Nexthop, cacheKeep: r.CacheKeep, session: r.Session, keepFor: r.Keep, most: r.Most, source: source})
+	a.deliver(ctx, r, order{env: r.Envelope, nexthop: r.Nexthop, cacheKeep: r.CacheKeep, session: r.Session, keepFor: r.Keep, most: r.Most, source: source, advice: r.Advice})
 }
 
 // deliver is Deliver for any request. The delivery, and the memory that it has
@@ -327,6 +331,10 @@ func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
 func (a *Agent) deliver(ctx context.Context, r request, o order) {
 	d := deliveries.Get()
 	d.a, d.set, d.tab, d.log, d.req, d.id, d.order = a, a.set, a.tab, a.log, r, string(o.env.ID), o
+	if o.advice != "" {
+		adv := a.advised.of(a.set, o.advice)
+		d.set, d.client = &adv.settings, &adv.client
+	}
 	d.run(d.followed(ctx))
 	d.slowDown()
 	if d.body != nil {
@@ -350,11 +358,13 @@ func (d *delivery) reset() {
 // used again for another request: see reset.
 type delivery struct {
 	a   *Agent
-	set *settings // a's
+	set *settings // a's, or with advice in them
 	tab *tables   // a's
 	log *maillog.Logger
 	req request
-	id  string // queue ID
+	// client is the advice; nil: there is none.
+	client *shaping.Client
+	id     string // queue ID
 	order
 
 	// hop is the destination that is being tried; nil until the first is.

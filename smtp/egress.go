@@ -63,6 +63,9 @@ func (d *delivery) tlsSourceKey(certs []*tls.Certificate) string {
 // helloName is what EHLO, HELO and LHLO say: the source's name, since receivers compare it with the
 // reverse name of the address that they see.
 func (d *delivery) helloName() string {
+	if d.client != nil && d.client.Helo != "" {
+		return d.client.Helo
+	}
 	if d.source != nil && d.source.Helo != "" {
 		return d.source.Helo
 	}

@@ -62,6 +62,7 @@ func (s *session) exhausted() bool { return s.limits.mails > 0 && s.mails >= s.l
 // server wants and the session has: those who come too late for that are d.waiting, and nothing
 // has been said to them. What it returns is what transact returns.
 func (d *delivery) transactAll(ctx context.Context, s *session) *failure {
+	d.boundRecipients(s)
 	todo := d.waiting
 	if d.waiting, d.more = nil, false; todo == nil {
 		todo = d.left()

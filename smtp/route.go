@@ -57,6 +57,9 @@ func (d *delivery) route(ctx context.Context) ([]target, *failure) {
 	if f == nil {
 		list, f = d.reachable(list)
 	}
+	if f == nil {
+		list, f = d.allowed(list)
+	}
 	if f != nil {
 		return nil, f
 	}

@@ -107,7 +107,7 @@ func (d *delivery) sitePolicy(ctx context.Context, t *target) (*policy, *failure
 	}
 	// Nothing is said of this destination: the default, whatever it is.
 	if found == nil {
-		found = c.Default(c.Level)
+		found = c.Default(d.advisedLevel())
 	}
 	if found.STS && c.Level.IsDane() {
 		// DANE comes first where there is any, RFC 8461 section 2.

@@ -331,7 +331,7 @@ func (d *delivery) nameKey() cacheKey {
 func (d *delivery) addrKey(t *target) cacheKey {
 	k := d.demands()
 	k.host, k.ip, k.port, k.path = t.host, t.ip, t.port, t.path
-	if d.a.tls.Level != tlspolicy.None || !d.a.tls.maps.Empty() || !d.a.tls.sites.Empty() || d.a.sasl.enabled || d.env.RequireTLS {
+	if d.a.tls.Level != tlspolicy.None || !d.a.tls.maps.Empty() || !d.a.tls.sites.Empty() || d.a.sasl.enabled || d.env.RequireTLS || d.client != nil {
 		// What was agreed with the server may hold for this destination alone.
 		k.hop = d.hop.text
 	}

@@ -172,6 +172,12 @@ func (r *Rewriter) member(ctx context.Context, of egress.Member, res *Result) (m
 // one that has no entry of its own for this source, as it is with all mail.
 func (s *sites) sourceLimits(ctx context.Context, source string, res *Result, m *proto.PoolMember) (err error) {
 	x := &res.share
+	star := false
+	defer func() {
+		if err == nil && x.unit != "" {
+			s.shapeSource(x, m, star)
+		}
+	}()
 	if s.limits.Empty() || x.hop == "" {
 		return nil
 	}
@@ -191,6 +197,7 @@ func (s *sites) sourceLimits(ctx context.Context, source string, res *Result, m 
 		if *whole, err = s.limit(ctx, "*"+from); err != nil {
 			return err
 		}
+		star = *whole != ""
 	}
 	if x.provider != "" {
 		m.ProviderLimits, err = s.limit(ctx, "provider:"+x.provider+from)

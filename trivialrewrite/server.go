@@ -168,6 +168,9 @@ func (s *server) resolve(q *proto.Resolve) *proto.ResolveReply {
 	// Mail hosts change, and limits come from tables.
 	if err == nil && q.Limits && s.rewriter.sites != nil {
 		keep = min(keep, keepShort)
+		if s.rewriter.sites.due() {
+			s.wg.Go(func() { s.rewriter.sites.findPeers(s.ctx) })
+		}
 		res.share, err = s.rewriter.sites.share(s.ctx, &res)
 	}
 	if err == nil && q.Limits {
@@ -175,6 +178,10 @@ func (s *server) resolve(q *proto.Resolve) *proto.ResolveReply {
 			keep = keepNot // the client's key has the recipient alone
 		}
 		err = s.rewriter.egress(s.ctx, q.Sender, q.Pool, &res)
+	}
+	// With a pool what the files say is said of each source.
+	if err == nil && res.share.unit != "" && res.pool == "" {
+		s.rewriter.sites.shape(&res.share)
 	}
 	if err != nil {
 		s.complain(err.Error(), time.Now())
@@ -210,7 +217,7 @@ func Reply(res Result, err error) proto.ResolveReply {
 	x := &res.share
 	return proto.ResolveReply{Transport: string(res.Transport), Nexthop: string(res.Nexthop), Recipient: res.Recipient, Flags: res.Flags,
 		Site: x.site, Provider: x.provider, Alone: x.alone, OwnLimits: x.own, SiteLimits: x.siteLimits, ProviderLimits: x.providerLimits,
-		Pool: res.pool, Members: res.members, Hop: x.hop}
+		Pool: res.pool, Members: res.members, Hop: x.hop, Advice: x.advice}
 }
 
 // expire sees to it that the answer that is about to be given is forgotten

@@ -59,6 +59,15 @@ type sharing struct {
 	// Limits in the way in which rate.Limits prints them; empty: no entry. "none" is an
 	// entry, and means that those for all do not hold.
 	own, siteLimits, providerLimits string
+
+	// With shaping_files: the mail hosts; where the limits of the destination are, its name, and whether that
+	// is its own and not that of a site; that its limits are those for all destinations; and what goes with it
+	// to the agent.
+	hosts  []resolver.MX
+	unit   string
+	byName bool
+	star   bool
+	advice string
 }
 
 // sites finds what next hops share. It is set up by newSites, and only mu's fields are
@@ -72,6 +81,7 @@ type sites struct {
 	limits    *table.Maps   // destination_limit_maps
 	timeout   time.Duration // destination_mx_timeout
 	warn      func(string)
+	shaper    *shaper // shaping_files; nil: there are none
 	// The service sets it where mail hosts matter. nil: domains have no sites and no
 	// providers.
 	dns mxLookup
@@ -114,7 +124,11 @@ func newSites(cfg *config.Config, maps func(name string) *table.Maps, pools bool
 	default:
 		s.rollup = list
 	}
-	if !pools && !s.rollupAll && len(s.rollup) == 0 && s.limits.Empty() && s.providers.Empty() {
+	shaper, err := newShaper(cfg, warn)
+	if s.shaper = shaper; err != nil {
+		return s, err
+	}
+	if !pools && shaper == nil && !s.rollupAll && len(s.rollup) == 0 && s.limits.Empty() && s.providers.Empty() {
 		return nil, nil
 	}
 	// A table that cannot be read yet is one that must be read later.
@@ -128,7 +142,7 @@ func newSites(cfg *config.Config, maps func(name string) *table.Maps, pools bool
 
 // asksDNS says whether mail hosts matter.
 func (s *sites) asksDNS() bool {
-	return s != nil && (s.rollupAll || len(s.rollup) > 0 || !s.providers.Empty())
+	return s != nil && (s.shaper != nil || s.rollupAll || len(s.rollup) > 0 || !s.providers.Empty())
 }
 
 // rollsUp says whether the destinations of a transport are sites.
@@ -155,6 +169,9 @@ func (s *sites) share(ctx context.Context, res *Result) (x sharing, err error) {
 		x.site = siteName(hosts)
 	}
 	err = s.findLimits(ctx, hop, res.Flags&offHost != 0, &x)
+	if err == nil && s.shaper != nil && res.Flags&offHost != 0 {
+		err = s.place(ctx, &x, hosts)
+	}
 	return x, err
 }
 
@@ -180,6 +197,7 @@ func (s *sites) findLimits(ctx context.Context, hop string, leaves bool, x *shar
 		if *whole, err = s.limit(ctx, "*"); err != nil {
 			return err
 		}
+		x.star = *whole != ""
 	}
 	if x.provider != "" {
 		x.providerLimits, err = s.limit(ctx, "provider:"+x.provider)
@@ -243,7 +261,7 @@ func (s *sites) hosts(ctx context.Context, res *Result) (hop string, list []reso
 		return hop, nil
 	}
 	// A lookup that nothing depends on is not made.
-	if !s.rollsUp(res.Transport) && s.providers.Empty() {
+	if !s.rollsUp(res.Transport) && s.providers.Empty() && s.shaper == nil {
 		return hop, nil
 	}
 	return hop, s.lookup(ctx, hop)

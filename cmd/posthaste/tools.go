@@ -37,6 +37,7 @@ import (
 	"posthaste/internal/sendmail"
 	"posthaste/internal/service"
 	"posthaste/internal/setup"
+	"posthaste/internal/shaping"
 	"posthaste/internal/sources"
 	"posthaste/internal/spooltool"
 	"posthaste/internal/srstool"
@@ -96,6 +97,7 @@ func tools() map[string]tool {
 		},
 		"audit":    own("audit", audit.Run),
 		"classify": own("classify", bounceclass.Command),
+		"shaping":  own("shaping", shaping.Command),
 		"srs":      own("srs", srstool.Run),
 		"account":  own("account", account.Run),
 		"token":    func(io streams, args []string) int { return token.Run("posthaste token", args, io.out, io.err) },

@@ -75,6 +75,9 @@ type Request struct {
 	// egress.Parse reads it; empty: as the agent's own settings say. It is for agents that
 	// make connections.
 	Source, SourceSpec string
+	// Advice is what the agent is to do otherwise than its settings say, as shaping.ParseAdvice reads
+	// it; empty: nothing. It is for agents that make connections.
+	Advice string
 
 	// connecting says that until settled is set the time goes to delay c.
 	connecting bool

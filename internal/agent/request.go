@@ -21,7 +21,7 @@ import (
 func (r *Request) begin(env *environment, d *proto.Deliver, from source) {
 	r.Envelope, r.Nexthop, r.CacheLoad, r.CacheKeep = &d.Envelope, d.Nexthop, d.CacheLoad, d.CacheKeep
 	r.Session, r.Keep, r.Most = d.Session, d.Keep, d.Most
-	r.Source, r.SourceSpec = d.Source, d.Spec
+	r.Source, r.SourceSpec, r.Advice = d.Source, d.Spec, d.Advice
 	r.order, r.started, r.env, r.from = d, time.Now(), env, from
 	n := len(d.Envelope.Recipients)
 	if r.reply.Outcomes = r.one[:]; n != 1 {

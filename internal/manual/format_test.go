@@ -128,7 +128,7 @@ func TestLongTexts(t *testing.T) {
 		"envelope_sender", "envelope_recipient", "header_sender", "header_recipient", "rbl_code", "rbl_class", "rbl_what", "rbl_domain", "rbl_reason",
 		"postscreen_access", "no_unknown_recipient_checks", "no_address_mappings", "no_header_body_checks", "no_milters",
 		"client_address", "policy_context", "speed_adjust", "preferred_username", "delay_dotcrlf", "disable_esmtp", "expires_in",
-		"fix_quietly", "add_headers", "daemon_name", "auth_type", "messages_per_connection", "tls_cert", "tls_key", "warmup_over", "secret_file"}
+		"fix_quietly", "add_headers", "daemon_name", "auth_type", "messages_per_connection", "tls_cert", "tls_key", "warmup_over", "secret_file", "connection_limit", "provider_max_message_rate"}
 	word := regexp.MustCompile(`\b[a-z0-9]+(?:_[a-zA-Z0-9]+)+\b`)
 	for _, p := range config.All() {
 		text := p.Doc

@@ -40,6 +40,9 @@ type Deliver struct {
 	Source, Spec string
 	// Attempt is the number of the attempt, from 1 on, for events; 0: nobody is told of them.
 	Attempt int
+	// Advice is what the agent is to do otherwise than its settings say, as shaping.ParseAdvice
+	// reads it; empty: nothing.
+	Advice string
 }
 
 // maxKeep bounds Deliver.Keep, so that it cannot overflow.
@@ -67,7 +70,7 @@ func (m *Deliver) Append(b []byte) []byte {
 	b = pack.Bool(b, 'x', m.Exact)
 	b = pack.Uint(b, 'm', uint64(m.Most))
 	b = pack.String(pack.String(b, 'f', m.Source), 'g', m.Spec)
-	return pack.Uint(b, 'n', uint64(m.Attempt))
+	return pack.String(pack.Uint(b, 'n', uint64(m.Attempt)), 'v', m.Advice)
 }
 
 func (m *Deliver) Decode(b []byte) error {
@@ -121,6 +124,8 @@ func (m *Deliver) Decode(b []byte) error {
 			m.Spec = r.String()
 		case 'n':
 			m.Attempt = int(min(r.Uint(), maxMost))
+		case 'v':
+			m.Advice = r.String()
 		}
 	}
 	return r.Err()

@@ -111,6 +111,8 @@ type ResolveReply struct {
 	// What the next hop is called where destinations are told apart, for limits of its own;
 	// empty: it is no host.
 	Hop string
+	// What goes with the destination to its agent, as shaping.ParseAdvice reads it; empty: nothing.
+	Advice string
 }
 
 // A PoolMember is a source from which mail may go.
@@ -126,6 +128,8 @@ type PoolMember struct {
 	Day    int
 	Warmup int64
 	Wait   bool
+	// What goes with the destination from this source, in the place of ResolveReply.Advice.
+	Advice string
 }
 
 // AppendMembers gives the text of ResolveReply.Members.
@@ -137,7 +141,7 @@ func AppendMembers(b []byte, list []PoolMember) string {
 			b = pack.String(b, 's', m.Spec)
 			b = pack.String(pack.String(pack.String(b, 'o', m.OwnLimits), 'l', m.SiteLimits), 'p', m.ProviderLimits)
 			b = pack.Int(pack.Int(b, 'd', m.Day), 'c', int(m.Warmup))
-			return pack.Bool(b, 'x', m.Wait)
+			return pack.String(pack.Bool(b, 'x', m.Wait), 'v', m.Advice)
 		})
 	}
 	return string(b)
@@ -172,6 +176,8 @@ func DecodeMembers(text string) (list []PoolMember, err error) {
 				m.Warmup = in.Int()
 			case 'x':
 				m.Wait = in.Bool()
+			case 'v':
+				m.Advice = in.String()
 			}
 		}
 		if err := in.Err(); err != nil {
@@ -192,7 +198,8 @@ func (m *ResolveReply) Append(b []byte) []byte {
 	b = pack.String(pack.String(b, 's', m.Site), 'p', m.Provider)
 	b = pack.Bool(b, 'a', m.Alone)
 	b = pack.String(pack.String(pack.String(b, 'o', m.OwnLimits), 'l', m.SiteLimits), 'm', m.ProviderLimits)
-	return pack.String(pack.String(pack.String(b, 'e', m.Pool), 'b', m.Members), 'h', m.Hop)
+	b = pack.String(pack.String(pack.String(b, 'e', m.Pool), 'b', m.Members), 'h', m.Hop)
+	return pack.String(b, 'v', m.Advice)
 }
 func (m *ResolveReply) Decode(b []byte) error {
 	r := pack.NewReader(b)
@@ -226,6 +233,8 @@ func (m *ResolveReply) Decode(b []byte) error {
 			m.Members = r.String()
 		case 'h':
 			m.Hop = r.String()
+		case 'v':
+			m.Advice = r.String()
 		}
 	}
 	return r.Err()

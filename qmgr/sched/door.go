@@ -391,6 +391,7 @@ type Effect struct {
 	Keep      time.Duration // EffectDeliver, EffectDismiss
 	Warned    bool          // EffectDefer, EffectLoad: the delay warning was sent
 	Most      int32         // EffectDeliver: deliveries over one connection at most; 0: as the agent's own settings say
+	Terms     *Terms        // EffectDeliver: those of the destination; nil: it has none
 	ID        MsgID
 	Entry     EntryID // EffectDeliver
 	Agent     AgentID // EffectDeliver, EffectDismiss

@@ -74,6 +74,8 @@ type Terms struct {
 	// The most deliveries that an agent may make over one connection; 0: as the agent's own
 	// settings say.
 	Reuse int
+	// Advice goes with each delivery to the agent. What it says is the shell's to know.
+	Advice string
 }
 
 // maxResting bounds the shared limits that are remembered only for what was counted.

@@ -200,7 +200,7 @@ func (s *Scheduler) handOut(e *entry) {
 	ef := Effect{Kind: EffectDeliver, ID: e.msg.id, Entry: e.id, Agent: e.agent.id, Reuse: reuse,
 		Transport: t.name, Nexthop: e.nexthop(), Source: q.source, Rcpts: e.rcpts}
 	if q.terms != nil {
-		ef.Most = int32(q.terms.Reuse)
+		ef.Most, ef.Terms = int32(q.terms.Reuse), q.terms
 	}
 	if t.cfg.Mode == Thread {
 		// An idle agent's session is the cache: in thread mode the agent keeps it for

@@ -1,0 +1,110 @@
+package shaping
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestWatcher(t *testing.T) {
+	t.Parallel()
+	rules, _ := load(t, `[['default'.automation]]
+regex = '^421 4\.7\.'
+trigger = {Threshold="3/min"}
+action = "Suspend"
+duration = "1h"
+[['default'.automation]]
+regex = ['never', '^(?!.*KumoMTA internal).*RL000010']
+action = {SetConfig={name="max_message_rate", value="1/min"}}
+duration = "90s"
+[['x.test'.automation]]
+regex = 'connect to'
+match_internal = true
+action = "Suspend"
+duration = "5s"
+`)
+	start := time.Unix(1e9, 0)
+	var w Watcher
+	for _, step := range []struct {
+		name string
+		w    *Watcher
+		at   int // seconds
+		r    Report
+		want string // lines of rules, with counts and the end in seconds
+	}{
+		{"none matches", &w, 0, Report{Text: "250 2.0.0 ok"}, ""},
+		{"one", &w, 0, Report{Text: "421 4.7.0 slow"}, ""},
+		{"two", &w, 30, Report{Text: "421 4.7.0 slow"}, ""},
+		{"elsewhere", &w, 31, Report{Unit: "other", Text: "421 4.7.0 slow"}, ""},
+		{"from another source", &w, 31, Report{Source: "s", Text: "421 4.7.0 slow"}, ""},
+		{"the first is too long ago", &w, 60, Report{Text: "421 4.7.0 slow"}, ""},
+		{"three", &w, 61, Report{Text: "421 4.7.0 slow"}, "1 3 3661"},
+		{"a further one", &w, 62, Report{Text: "421 4.7.0 slow"}, "1 3 3662"},
+		{"later", &w, 130, Report{Text: "421 4.7.0 slow"}, ""},
+		{"looking ahead", &w, 0, Report{Text: "421 RL000010"}, "6 1 90"},
+		{"and not", &w, 0, Report{Text: "421 KumoMTA internal RL000010"}, ""},
+		{"internal", &w, 0, Report{Text: "450 4.4.1 connect to x: refused", Internal: true, Sections: []string{"default", "domain x.test"}}, "10 1 5"},
+		{"no section", &w, 0, Report{Text: "421 RL000010", Sections: []string{"domain y.test"}}, ""},
+		{"no rules", new(Watcher), 0, Report{Text: "421 RL000010"}, ""},
+	} {
+		if step.w == &w {
+			w.Rules = rules
+		}
+		r := step.r
+		if r.At = start.Add(time.Duration(step.at) * time.Second); r.Sections == nil {
+			r.Sections = []string{"default"}
+		}
+		var got []string
+		for _, a := range step.w.See(&r, nil) {
+			got = append(got, fmt.Sprint(a.Rule.At.Line, " ", a.Count, " ", a.Until.Sub(start).Seconds()))
+		}
+		if s := strings.Join(got, ", "); s != step.want {
+			t.Errorf("%s: %q, want %q", step.name, s, step.want)
+		}
+	}
+	w.Forget(rules.Automation()[0].ID, "", "")
+	if len(w.count) != 2 {
+		t.Errorf("%d counters", len(w.count))
+	}
+}
+
+// TestHostile has replies that make an expression go back for ever.
+func TestHostile(t *testing.T) {
+	t.Parallel()
+	rules, _ := load(t, "[['default'.automation]]\nregex = '^(?=x)(a|aa)+$|(?=a)(a+)+b'\naction = 'Suspend'\nduration = 60\n[['default'.automation]]\nregex = 'end'\naction = 'Suspend'\nduration = 60\n")
+	said := 0
+	w := Watcher{Rules: rules, Late: func(*Rule) { said++ }}
+	text := strings.Repeat("a", 2*MaxText) + "end"
+	for range 3 {
+		if acts := w.See(&Report{Text: text, Sections: []string{"default"}}, nil); len(acts) != 0 {
+			t.Errorf("%v", acts)
+		}
+	}
+	if said != 1 {
+		t.Errorf("said %d times", said)
+	}
+}
+
+// TestRoom has more destinations than are remembered.
+func TestRoom(t *testing.T) {
+	t.Parallel()
+	rules, _ := load(t, "[['default'.automation]]\nregex = 'x'\ntrigger={Threshold='2/h'}\naction = 'Suspend'\nduration = 60\n")
+	w := Watcher{Rules: rules}
+	for i := range 3 * maxCounters {
+		w.See(&Report{At: time.Unix(int64(i), 0), Unit: fmt.Sprint(i), Text: "x", Sections: []string{"default"}}, nil)
+		if len(w.count) > maxCounters {
+			t.Fatal("there are too many")
+		}
+	}
+	if acts := w.See(&Report{At: time.Unix(3*maxCounters, 0), Unit: fmt.Sprint(3*maxCounters - 1), Text: "x", Sections: []string{"default"}}, nil); len(acts) != 1 {
+		t.Error("the latest has been forgotten")
+	}
+	times := 0
+	for _, c := range w.count {
+		times += len(c.times)
+	}
+	if times != w.times {
+		t.Errorf("%d times, counted %d", times, w.times)
+	}
+}
