@@ -630,6 +630,7 @@ var supportedNames = []string{
 	"service_sandbox",
 	"service_throttle_time",
 	"setgid_group",
+	"shaping_files",
 	"shared_limit_active_limit",
 	"show_user_unknown_table_name",
 	"smtp_address_preference",
