@@ -248,7 +248,7 @@ func (x *example) console(b docBlock) {
 
 // asks matches commands that only show how things are, and may be repeated
 // until they are so.
-var asks = regexp.MustCompile(`^(mailq|postqueue -[pj]|qshape|posthaste (explain|sources|status|limited|diverted|queue (list|suspended)|spool (stats|check))|postcat|grep|cat|ls|head|sed -n)\b`)
+var asks = regexp.MustCompile(`^(mailq|postqueue -[pj]|qshape|posthaste (explain|sources|trace|status|limited|diverted|queue (list|suspended)|spool (stats|check))|postcat|grep|cat|ls|head|sed -n)\b`)
 
 // await waits until there is the text that the page has.
 func (x *example) await(b docBlock, what, text string, is func() string) {
@@ -276,7 +276,7 @@ func (x *example) await(b docBlock, what, text string, is func() string) {
 }
 
 // varying matches what is different each time, in what a page shows.
-var varying = regexp.MustCompile(`\.\.\.|\b20\d{4}a\b|\b4j[0-9A-Za-z]{11,17}\b|\b[0-9A-Z][0-9a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d\b|\b[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d\b|` +
+var varying = regexp.MustCompile(`\.\.\.|\b20\d{4}a\b|\b20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\b|\b4j[0-9A-Za-z]{11,17}\b|\b[0-9A-Z][0-9a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d\b|\b[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d\b|` +
 	`([a-z])\[\d+\]|\b(delay|delays|size|arrival_time"|message_size"|uid)(=|: )[\d./]+|  +\d+ [A-Z][a-z]{2} |  +`)
 
 // pattern makes an expression of a text of the page, for the whole of what is
@@ -292,6 +292,8 @@ func (x *example) pattern(text string, whole bool) (re *regexp.Regexp, names []s
 			switch word := l[m[0]:m[1]]; {
 			case word == "...":
 				e.WriteString(`.*`)
+			case strings.HasPrefix(word, "20") && strings.Contains(word, "-"):
+				e.WriteString(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d`)
 			case strings.HasPrefix(word, "20"): // a selector that says the month
 				e.WriteString(`\d{6}a`)
 			case strings.HasPrefix(word, "4j"):
@@ -330,7 +332,7 @@ func (x *example) pattern(text string, whole bool) (re *regexp.Regexp, names []s
 		line(strings.TrimLeft(l, " "))
 		e.WriteString(`[ \t]*\n`)
 	}
-	return regexp.MustCompile(`^(?:` + e.String() + `)$`), names
+	return regexp.MustCompile(`^(?:` + e.String() + `)\n*$`), names // a page does not show the empty lines at the end
 }
 
 // real is a command with real queue IDs in it.
@@ -437,6 +439,7 @@ in.bigmail.example. A 198.51.100.20
 three.example. MX 10 mx.strict.example.
 mx.strict.example. A 198.51.100.30
 `, before: map[string]func(*testing.T, *network, *machine){"": func(t *testing.T, _ *network, _ *machine) { strictSink(t, "198.51.100.30:25", "192.0.2.12") }}},
+	{page: "trace.md", programs: []string{"smtp-sink"}, whole: true, zone: relayZone},
 	{page: "queue.md", programs: []string{"swaks", "smtp-sink"}, whole: true, zone: relayZone},
 	{page: "filters.md", programs: []string{"swaks"}, before: map[string]func(*testing.T, *network, *machine){
 		"Rspamd":                            rspamd,
