@@ -19,7 +19,6 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queueread"
 	"posthaste/internal/rfc5322"
-	"posthaste/internal/selection"
 	"posthaste/qmgr/sched"
 )
 
@@ -146,7 +145,7 @@ func (s *Server) lookForRules(e *explanation, st queueread.Stored, rcpts []mail.
 			continue
 		}
 		transport, nexthop := s.whereTo(&env, rcpts[i].Address)
-		m := selection.Mail{Sender: env.Sender, Transport: string(transport), Nexthop: string(nexthop), Domain: rfc5322.Domain(rcpts[i].Address)}
+		m := mailOf(&env, transport, nexthop, rcpts[i].Address)
 		if r := e.rules.find(&m, e.at); r != nil {
 			counts[r]++
 		}
@@ -299,6 +298,8 @@ func (s *Server) reasonText(why *sched.Reason) string {
 		return text
 	case sched.WaitShared:
 		return sharedText(why, since, until)
+	case sched.WaitTenant:
+		return "waits" + since + " while another tenant has its turn at the destination"
 	case sched.WaitBeyond:
 		text := "wait outside the active queue for the limit of " + why.Gate
 		if !why.Until.IsZero() {

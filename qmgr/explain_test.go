@@ -42,6 +42,10 @@ func TestReasons(t *testing.T) {
 			t.Errorf("reason %d: %q, not %q", w, got, want[w])
 		}
 	}
+	why.Wait = sched.WaitTenant
+	if got, want := s.reasonText(&why), "waits since 2026-11-21 12:00:00 while another tenant has its turn at the destination"; got != want {
+		t.Errorf("another tenant: %q, not %q", got, want)
+	}
 	why.Wait, why.Dead = sched.WaitSite, at.Add(time.Minute)
 	if got, want := s.reasonText(&why), "the destination is considered dead until 2026-11-21 12:01:00 (4.4.1 timed out); "+
 		"next attempt at 2026-11-21 13:00:00, sooner when it answers"; got != want {

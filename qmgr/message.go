@@ -269,7 +269,7 @@ func (s *Server) arrive(e *proto.Entry) {
 		s.book.add(num, created, e.Ref, e.NRcpt, e.Null, e.Done)
 	}
 	a := sched.Arrival{Queue: sched.QueueIncoming, Created: created, Next: e.NextAttempt, Size: e.Size,
-		Rcpts: e.NPending, Attempts: e.Attempts}
+		Rcpts: e.NPending, Attempts: e.Attempts, Tenant: e.Tenant}
 	switch e.Queue {
 	case queue.Deferred:
 		a.Queue = sched.QueueDeferred

@@ -103,6 +103,7 @@ func (s *Scheduler) activate(i int32, origin Queue) {
 	s.messageSeq++
 	m.id, m.rec, m.seq, m.entered, m.queued = rec.id, i, s.messageSeq, s.now, s.now/second
 	m.timer.kind, m.timer.msg = timerRefill, m
+	m.tenant = rec.tenant
 	m.origin, m.fresh = origin, origin == QueueIncoming
 	m.rcptLimit = max(s.cfg.RecipientMinimum, 1)
 	m.failed = rec.flags&FlagNoticeDue != 0

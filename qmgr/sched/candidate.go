@@ -12,7 +12,7 @@ import "sort"
 // form a class, and only classes of available destinations are in the bucket's
 // heap.
 //
-//	transport ─ buckets (total, needed) ─ heap of classes ─ heap of peers, oldest first
+//	lane ────── buckets (total, needed) ─ heap of classes ─ heap of peers, oldest first
 //	            destination ─ classes ────────┘
 //
 // A job that has been selected from changes its needed with each selection.
@@ -30,7 +30,7 @@ const (
 	candNone candState = iota
 	// in a bucket, by the classes of its destinations
 	candIndexed
-	// on transport.loose
+	// on lane.loose
 	candLoose
 )
 
@@ -49,7 +49,7 @@ type bucket struct {
 // class holds the indexed jobs of one size that have entries waiting for one
 // destination.
 type class struct {
-	queue  *queue
+	claim  *claim
 	bucket *bucket
 	peers  peerList // by age, then by place in the job list
 	at     int32    // in bucket.classes
@@ -64,13 +64,13 @@ const searchMemory = 60 * second
 
 // wantCandidates notes that candidates are searched for, and makes sure that
 // all are known.
-func (s *Scheduler) wantCandidates(t *transport) {
-	t.searched = s.now
-	if t.searching {
+func (s *Scheduler) wantCandidates(l *lane) {
+	l.searched = s.now
+	if l.searching {
 		return
 	}
-	t.searching = true
-	for j := t.first; j != nil; j = j.nxt {
+	l.searching = true
+	for j := l.first; j != nil; j = j.nxt {
 		if j.waiting > 0 {
 			s.enterCandidates(j)
 		}
@@ -81,11 +81,11 @@ func (s *Scheduler) wantCandidates(t *transport) {
 // or must not be one. A job with children must not, as in nqmgr: it
 // has been preempted itself.
 func (s *Scheduler) enterCandidates(j *job) {
-	t := j.tport
-	if t.searching && s.now-t.searched > searchMemory {
-		t.searching = false
+	t, l := j.tport, j.lane
+	if l.searching && s.now-l.searched > searchMemory {
+		l.searching = false
 	}
-	if !t.searching || j.cand != candNone || t.cfg.SlotCost < 2 || t.cfg.Mode != Preemptive || j.firstChild != nil {
+	if !l.searching || j.cand != candNone || t.cfg.SlotCost < 2 || t.cfg.Mode != Preemptive || j.firstChild != nil {
 		return
 	}
 	if j.selected > 0 {
@@ -101,10 +101,10 @@ func (s *Scheduler) leaveCandidates(j *job) {
 	case candIndexed:
 		s.unindexJob(j)
 	case candLoose:
-		t := j.tport
-		for i, o := range t.loose {
+		l := j.lane
+		for i, o := range l.loose {
 			if o == j {
-				t.loose = append(t.loose[:i], t.loose[i+1:]...)
+				l.loose = append(l.loose[:i], l.loose[i+1:]...)
 				break
 			}
 		}
@@ -124,30 +124,30 @@ func (s *Scheduler) startJob(j *job) {
 // addLoose puts j on the short list. When that is full, the job that has been on it
 // longest is indexed: it is likely to be selected from no more.
 func (s *Scheduler) addLoose(j *job) {
-	t := j.tport
-	if len(t.loose) >= s.maxLoose {
-		o := t.loose[0]
-		t.loose = append(t.loose[:0], t.loose[1:]...)
+	l := j.lane
+	if len(l.loose) >= s.maxLoose {
+		o := l.loose[0]
+		l.loose = append(l.loose[:0], l.loose[1:]...)
 		o.cand = candNone
 		if o.waiting > 0 { // else it comes back with its next recipients
 			s.indexJob(o)
 		}
 	}
-	t.loose = append(t.loose, j)
+	l.loose = append(l.loose, j)
 	j.cand = candLoose
 }
 
 // indexJob puts j into the bucket of its size, once for each destination that it has
 // waiting entries for.
 func (s *Scheduler) indexJob(j *job) {
-	b := s.bucketFor(j.tport, j.total(), j.needed())
+	b := s.bucketFor(j.lane, j.total(), j.needed())
 	j.cand, j.bucket = candIndexed, b
 	k := key{uint64(j.msg.queued), j.label}
 	for _, p := range j.peers {
 		if p.todo == 0 {
 			continue
 		}
-		c := s.classFor(p.queue, b)
+		c := s.classFor(p.claim, b)
 		p.class = c
 		c.peers.push(k, p)
 		c.settle()
@@ -178,7 +178,7 @@ func (s *Scheduler) unindexJob(j *job) {
 func (c *class) settle() {
 	b := &c.bucket.classes
 	switch {
-	case !c.queue.avail:
+	case !c.claim.open:
 		if c.at != 0 {
 			b.remove(c.at)
 		}
@@ -191,11 +191,11 @@ func (c *class) settle() {
 
 // buckets is the list for a size: jobs that have not been started need all
 // they have.
-func (t *transport) buckets(total, needed int) *[]*bucket {
+func (l *lane) buckets(total, needed int) *[]*bucket {
 	if total == needed {
-		return &t.fresh
+		return &l.fresh
 	}
-	return &t.started
+	return &l.started
 }
 
 // findBucket and findClass search in the order of total, then needed. candidate relies on
@@ -208,8 +208,8 @@ func findBucket(list []*bucket, total, needed int) int {
 }
 
 // bucketFor finds or makes the bucket of a size.
-func (s *Scheduler) bucketFor(t *transport, total, needed int) *bucket {
-	list := t.buckets(total, needed)
+func (s *Scheduler) bucketFor(l *lane, total, needed int) *bucket {
+	list := l.buckets(total, needed)
 	i := findBucket(*list, total, needed)
 	if i < len(*list) && (*list)[i].total == total && (*list)[i].needed == needed {
 		return (*list)[i]
@@ -230,37 +230,37 @@ func findClass(list []*class, b *bucket) int {
 }
 
 // classFor finds or makes the class of a destination in a bucket.
-func (s *Scheduler) classFor(q *queue, b *bucket) *class {
-	i := findClass(q.classes, b)
-	if i < len(q.classes) && q.classes[i].bucket == b {
-		return q.classes[i]
+func (s *Scheduler) classFor(m *claim, b *bucket) *class {
+	i := findClass(m.classes, b)
+	if i < len(m.classes) && m.classes[i].bucket == b {
+		return m.classes[i]
 	}
 	c := s.classPool.Get()
-	c.queue, c.bucket = q, b
+	c.claim, c.bucket = m, b
 	c.peers.which = inClass
 	b.refs++
-	q.classes = append(q.classes, nil)
-	copy(q.classes[i+1:], q.classes[i:])
-	q.classes[i] = c
+	m.classes = append(m.classes, nil)
+	copy(m.classes[i+1:], m.classes[i:])
+	m.classes[i] = c
 	return c
 }
 
 // freeClass removes a class that has no peers left, and its bucket with the last class.
 func (s *Scheduler) freeClass(c *class) {
-	q, b := c.queue, c.bucket
+	m, b := c.claim, c.bucket
 	if c.at != 0 {
 		b.classes.remove(c.at)
 	}
-	i := findClass(q.classes, b)
-	q.classes = append(q.classes[:i], q.classes[i+1:]...)
+	i := findClass(m.classes, b)
+	m.classes = append(m.classes[:i], m.classes[i+1:]...)
 	b.refs--
 	if b.refs == 0 {
-		list := q.tport.buckets(b.total, b.needed)
+		list := m.lane.buckets(b.total, b.needed)
 		i := findBucket(*list, b.total, b.needed)
 		*list = append((*list)[:i], (*list)[i+1:]...)
 		s.bucketPool.Put(b)
 	}
-	c.queue, c.bucket, c.at = nil, nil, 0
+	c.claim, c.bucket, c.at = nil, nil, 0
 	s.classPool.Put(c)
 }
 
@@ -284,24 +284,25 @@ func (c *choice) consider(s *Scheduler, j *job) {
 // The bound on slots is nqmgr's: what cur has earned, and what it will have earned when
 // all of its entries that are in memory are selected. A job that needs more could never
 // be paid for.
-func (s *Scheduler) candidate(t *transport, cur *job) *job {
-	slots := (cur.read - cur.selected + cur.slotsAvail) / t.cfg.SlotCost
+func (s *Scheduler) candidate(cur *job) *job {
+	l := cur.lane
+	slots := (cur.read - cur.selected + cur.slotsAvail) / l.tport.cfg.SlotCost
 	if slots <= 0 {
 		return nil
 	}
-	s.wantCandidates(t)
+	s.wantCandidates(l)
 	// cur must not be found as a candidate against itself.
 	if cur.cand == candIndexed {
 		s.startJob(cur)
 	}
 	var best choice
-	for i := 0; i < len(t.loose); i++ {
-		j := t.loose[i]
+	for i := 0; i < len(l.loose); i++ {
+		j := l.loose[i]
 		if n := j.needed(); j != cur && j.waiting > 0 && n > 0 && n <= slots && j.nextPeer() != nil {
 			best.consider(s, j)
 		}
 	}
-	oldest := t.byAge.oldest()
+	oldest := l.byAge.oldest()
 	if oldest == nil {
 		return best.job
 	}
@@ -309,7 +310,7 @@ func (s *Scheduler) candidate(t *transport, cur *job) *job {
 	// whole bucket, and the search ends at the first bucket that cannot win. In fresh,
 	// needed equals total, and the limit on slots ends the search as well.
 	age := float64(s.now/second - oldest.msg.queued + 1)
-	for _, b := range t.fresh {
+	for _, b := range l.fresh {
 		if b.needed > slots || best.job != nil && age/float64(b.total) < best.score {
 			break
 		}
@@ -317,7 +318,7 @@ func (s *Scheduler) candidate(t *transport, cur *job) *job {
 			best.consider(s, b.classes.s[0].v.peers.top().job)
 		}
 	}
-	for _, b := range t.started {
+	for _, b := range l.started {
 		if best.job != nil && age/float64(b.total) < best.score {
 			break
 		}

@@ -198,11 +198,11 @@ func (c *checker) job(j *job) (refs, busy int) {
 		// is never chosen, one too many and a freed peer is.
 		c.ok(p.links[inQueue].in == has, "message %d: peer %s and its queue's heap disagree", id, p.queue.name)
 		c.ok(p.links[inTurn].in == (has && !p.parked), "message %d: peer %s and the turns disagree", id, p.queue.name)
-		c.ok(!p.parked || has && !p.queue.avail, "message %d: peer %s is parked without need", id, p.queue.name)
+		c.ok(!p.parked || has && !p.claim.open, "message %d: peer %s is parked without need", id, p.queue.name)
 		c.ok((p.class != nil) == p.links[inClass].in, "message %d: peer %s: class", id, p.queue.name)
 		if p.class != nil {
 			indexed++
-			c.ok(p.class.bucket == j.bucket && p.class.queue == p.queue, "message %d: peer %s in the wrong class", id, p.queue.name)
+			c.ok(p.class.bucket == j.bucket && p.class.claim == p.claim, "message %d: peer %s in the wrong class", id, p.queue.name)
 		}
 	}
 	c.peerList(&j.turns)
@@ -217,7 +217,7 @@ func (c *checker) job(j *job) (refs, busy int) {
 	default:
 		c.ok(indexed == 0, "message %d: in the index and not", id)
 		t := j.tport
-		must := t.searching && waiting > 0 && j.firstChild == nil && t.cfg.SlotCost >= 2 && t.cfg.Mode == Preemptive
+		must := j.lane.searching && waiting > 0 && j.firstChild == nil && t.cfg.SlotCost >= 2 && t.cfg.Mode == Preemptive
 		c.ok(!must || j.cand == candLoose, "message %d: not a candidate", id)
 	}
 	c.ok(j.linked || waiting == 0 && j.firstChild == nil && j.level == -1 && j.unreadAt == 0, "message %d: retired job is not at rest", id)
@@ -225,12 +225,59 @@ func (c *checker) job(j *job) (refs, busy int) {
 	return refs, busy
 }
 
-// transport: the job list, the stack, the indexes, the destinations.
+// transport: the lanes, the destinations, whose turn it is.
 func (c *checker) transport(t *transport) {
+	busy, n, offers, jobs := 0, 0, 0, 0
+	for q := t.firstQueue; q != nil; q = q.nxt {
+		n++
+		busy += q.busy
+		c.queue(q)
+	}
+	for l := range t.lanes {
+		open := 0
+		for q := t.firstQueue; q != nil; q = q.nxt {
+			for m := range q.claims {
+				if m.open && m.lane == l {
+					open++
+				}
+			}
+		}
+		c.lane(t, l, open)
+		offers += open
+		jobs += l.jobs
+	}
+	c.ok(n == len(t.queues), "%s: %d queues, index of %d", t.name, n, len(t.queues))
+	c.ok(busy == t.busy, "%s: %d busy, count %d", t.name, busy, t.busy)
+	c.ok(offers == t.offers, "%s: %d offers, count %d", t.name, offers, t.offers)
+	c.ok(jobs == t.jobCount && (t.others == nil || jobs > 0) && len(t.others) == len(t.laneOf), "%s: %d jobs, count %d, %d further lanes", t.name, jobs, t.jobCount, len(t.others))
+	c.ok(t.cfg.ProcessLimit == 0 || t.places() <= t.cfg.ProcessLimit, "%s: %d busy, %d of them slow, limit %d", t.name, t.busy, t.slow.n, t.cfg.ProcessLimit)
+	c.slow(t)
+	c.seats(string(t.name), &t.seats, t.others != nil)
+	// The scheduler never idles: what could go has gone in the Step before.
+	c.ok(!c.s.selectableNow(t), "%s: an entry could be delivered and was not", t.name)
+}
+
+// seats: there are some only where there is somebody to wait for, and both lists are whole.
+func (c *checker) seats(name string, r *ring, contested bool) {
+	for _, l := range [2]*seatList{&r.fresh, &r.old} {
+		var last *seat
+		for x := l.first; x != nil; x = x.nxt {
+			c.ok(contested && x.in == l && x.prv == last, "%s: seats broken", name)
+			last = x
+		}
+		c.ok(l.last == last, "%s: last seat", name)
+	}
+}
+
+// lane: the job list, the stack, the indexes. open is how many of its claims are.
+func (c *checker) lane(t *transport, l *lane, open int) {
+	c.ok(l.tport == t && (l == &t.lane || t.laneOf[l.tenant] == l && l.tenant != t.tenant), "%s: lane of tenant %d misplaced", t.name, l.tenant)
+	c.ok(l.jobs == 0 || l.weight == c.s.tenants[l.tenant].weight, "%s: tenant %d has weight %d", t.name, l.tenant, l.weight)
+	c.ok(t.others == nil || open == 0 || l.seat.in != nil, "%s: tenant %d could have the turn, and has no seat", t.name, l.tenant)
 	var last *job
 	var age uint64
-	for j := t.first; j != nil; j = j.nxt {
-		c.ok(j.linked && j.prv == last, "%s: job list broken at %d", t.name, j.msg.id)
+	for j := l.first; j != nil; j = j.nxt {
+		c.ok(j.linked && j.prv == last && j.lane == l && j.msg.tenant == l.tenant, "%s: job list broken at %d", t.name, j.msg.id)
 		c.ok(last == nil || last.label < j.label, "%s: labels out of order at %d", t.name, j.msg.id)
 		last = j
 		// Jobs that were let past nobody are in the order of arrival: first come, first
@@ -241,49 +288,37 @@ func (c *checker) transport(t *transport) {
 		}
 		c.ok(j.parent == nil || j.level > 0, "%s: job %d has a parent at level %d", t.name, j.msg.id, j.level)
 		c.ok(j.parent == nil || j.level > j.parent.level, "%s: job %d is not above its parent", t.name, j.msg.id)
-		i := t.byAge.find(j.seq)
-		on := i < len(t.byAge.s) && t.byAge.s[i].job == j
+		i := l.byAge.find(j.seq)
+		on := i < len(l.byAge.s) && l.byAge.s[i].job == j
 		c.ok(on == (j.level == 0), "%s: job %d at level %d, timeline %v", t.name, j.msg.id, j.level, on)
 		for ch := j.firstChild; ch != nil; ch = ch.nxtSib {
-			c.ok(ch.parent == j && ch.linked, "%s: child %d", t.name, ch.msg.id)
+			c.ok(ch.parent == j && ch.linked && ch.lane == l, "%s: child %d", t.name, ch.msg.id)
 		}
 	}
-	c.ok(t.last == last, "%s: last job", t.name)
-	c.orphans(t)
-	busy, n := 0, 0
-	var avail int
-	for q := t.firstQueue; q != nil; q = q.nxt {
-		n++
-		busy += q.busy
-		c.queue(q)
-		if q.avail {
-			avail++
-		}
+	for m := l.heldFirst; m != nil; m = m.heldNxt {
+		c.ok(m.held && m.lane == l && m.open && m.queue.others != nil, "%s/%s: tenant %d holds what nobody waits for", t.name, m.queue.name, m.tenant)
+		c.ok(l.served-m.since < uint64(l.seat.quantum()), "%s/%s: tenant %d holds it for too long", t.name, m.queue.name, m.tenant)
 	}
-	c.ok(n == len(t.queues), "%s: %d queues, index of %d", t.name, n, len(t.queues))
-	c.ok(busy == t.busy, "%s: %d busy, count %d", t.name, busy, t.busy)
-	c.ok(t.cfg.ProcessLimit == 0 || t.places() <= t.cfg.ProcessLimit, "%s: %d busy, %d of them slow, limit %d", t.name, t.busy, t.slow.n, t.cfg.ProcessLimit)
-	c.slow(t)
+	c.ok(l.last == last, "%s: last job", t.name)
+	c.orphans(l)
 	if t.cfg.Mode == Thread {
 		ring := 0
-		if t.ring != nil {
+		if l.ring != nil {
 			ring = 1
-			for q := t.ring.ringNxt; q != t.ring; q = q.ringNxt {
+			for m := l.ring.ringNxt; m != l.ring; m = m.ringNxt {
 				ring++
 			}
 		}
-		c.ok(ring == avail && ring == t.ringLen && t.avail.len() == 0, "%s: ring of %d, length %d, %d available", t.name, ring, t.ringLen, avail)
+		c.ok(ring == open && ring == l.ringLen && l.avail.len() == 0, "%s: ring of %d, length %d, %d available", t.name, ring, l.ringLen, open)
 	} else {
-		c.ok(t.avail.len() == avail && t.ring == nil, "%s: heap of %d, %d available", t.name, t.avail.len(), avail)
+		c.ok(l.avail.len() == open && l.ring == nil, "%s: heap of %d, %d available", t.name, l.avail.len(), open)
 	}
-	for _, list := range [2][]*bucket{t.fresh, t.started} {
+	for _, list := range [2][]*bucket{l.fresh, l.started} {
 		for i, b := range list {
 			c.ok(b.refs > 0, "%s: empty bucket", t.name)
 			c.ok(i == 0 || list[i-1].total < b.total || list[i-1].total == b.total && list[i-1].needed < b.needed, "%s: buckets out of order", t.name)
 		}
 	}
-	// The scheduler never idles: what could go has gone in the Step before.
-	c.ok(!c.s.selectableNow(t), "%s: an entry could be delivered and was not", t.name)
 }
 
 // slow: as many deliveries as have gone on for SlowTime take no place, if SlowLimit allows, and they
@@ -317,16 +352,16 @@ func (c *checker) slow(t *transport) {
 
 // orphans: those that have preempted a job that is gone, and only those, are on
 // the list that places new jobs.
-func (c *checker) orphans(t *transport) {
-	n := 0
-	for j := t.first; j != nil; j = j.nxt {
+func (c *checker) orphans(l *lane) {
+	t, n := l.tport, 0
+	for j := l.first; j != nil; j = j.nxt {
 		if j.level == 0 || j.parent != nil {
 			continue
 		}
 		n++
-		c.ok(slices.Contains(t.orphans, j), "%s: job %d at level %d has no parent and is no orphan", t.name, j.msg.id, j.level)
+		c.ok(slices.Contains(l.orphans, j), "%s: job %d at level %d has no parent and is no orphan", t.name, j.msg.id, j.level)
 	}
-	c.ok(n == len(t.orphans), "%s: %d orphans, list of %d", t.name, n, len(t.orphans))
+	c.ok(n == len(l.orphans), "%s: %d orphans, list of %d", t.name, n, len(l.orphans))
 }
 
 // agents: idle agents are on their transport's list and on one by destination.
@@ -366,8 +401,8 @@ func (c *checker) queue(q *queue) {
 	t := q.tport
 	c.ok(t.queues[q.name] == q, "%s/%s: not in the index", t.name, q.name)
 	todo := 0
-	c.peerList(&q.peers)
-	q.peers.each(func(p *peer) {
+	c.claims(q)
+	q.each(func(p *peer) {
 		todo += p.todo
 		c.ok(p.queue == q, "%s/%s: foreign peer", t.name, q.name)
 		// A random key cannot be calculated again.
@@ -377,7 +412,7 @@ func (c *checker) queue(q *queue) {
 	c.ok(todo == q.todo, "%s/%s: %d wait, count %d", t.name, q.name, todo, q.todo)
 	c.ok(q.source == "" || q.name == SourceQueue(q.dest(), q.source), "%s/%s: goes from %s", t.name, q.name, q.source)
 	c.ok(q.terms == nil || q.terms.Source == "" || q.terms.Source == q.source, "%s/%s: has the terms of %s", t.name, q.name, q.source)
-	q.peers.each(func(p *peer) {
+	q.each(func(p *peer) {
 		for e := p.head; e != nil; e = e.nxt {
 			c.source(q, e)
 		}
@@ -405,18 +440,49 @@ func (c *checker) queue(q *queue) {
 		c.ok(!q.placed && inLines == 0, "%s/%s: has a place, and no limits", t.name, q.name)
 	}
 	c.ok(avail == q.avail, "%s/%s: available %v, said %v", t.name, q.name, avail, q.avail)
-	if q.avail && t.cfg.Mode != Thread {
-		c.ok(q.availAt != 0 && t.avail.s[q.availAt-1].k == q.availKey(), "%s/%s: stale key", t.name, q.name)
+}
+
+// claims checks the tenants' claims on a destination: that it is offered to one of them, and their places in
+// the indexes.
+func (c *checker) claims(q *queue) {
+	t := q.tport
+	waiting, refs, cur := 0, 0, false
+	for m := range q.claims {
+		cur = cur || m == q.cur
+		waiting += m.peers.n
+		refs += m.refs
+		c.ok(m.queue == q && (m == &q.claim || q.claimOf[m.tenant] == m && m.tenant != q.claim.tenant), "%s/%s: claim of tenant %d misplaced", t.name, q.name, m.tenant)
+		c.ok(m == &q.claim || m.refs > 0 || m.seat.in != nil, "%s/%s: claim of tenant %d not forgotten", t.name, q.name, m.tenant)
+		c.ok(m.held == (m.open && q.others != nil), "%s/%s: tenant %d holds it: %v", t.name, q.name, m.tenant, m.held)
+		c.ok(m.open == (q.avail && m == q.cur), "%s/%s: offered to tenant %d: %v", t.name, q.name, m.tenant, m.open)
+		c.ok(q.others == nil || m.peers.n == 0 || m.seat.in != nil, "%s/%s: tenant %d has no seat", t.name, q.name, m.tenant)
+		c.ok(m.refs == 0 || m.lane.tenant == m.tenant && m.lane.tport == t, "%s/%s: claim of tenant %d in the lane of another", t.name, q.name, m.tenant)
+		c.peerList(&m.peers)
+		m.peers.each(func(p *peer) {
+			c.ok(p.claim == m && p.job.lane == m.lane, "%s/%s: foreign peer in the claim of tenant %d", t.name, q.name, m.tenant)
+		})
+		c.claim(q, m)
 	}
-	if q.avail && t.cfg.Mode == Thread && t.cfg.ThreadQuantum > 0 {
+	c.ok(cur && waiting == q.waiting && refs == q.peerCount, "%s/%s: %d peers wait, count %d; %d peers, count %d", t.name, q.name, waiting, q.waiting, refs, q.peerCount)
+	c.ok(len(q.others) == len(q.claimOf), "%s/%s: %d claims, index of %d", t.name, q.name, len(q.others), len(q.claimOf))
+	c.seats(q.name, &q.seats, q.others != nil)
+}
+
+// claim checks one.
+func (c *checker) claim(q *queue, m *claim) {
+	t := q.tport
+	if m.open && t.cfg.Mode != Thread {
+		c.ok(m.availAt != 0 && m.lane.avail.s[m.availAt-1].k == m.availKey(), "%s/%s: stale key", t.name, q.name)
+	}
+	if m.open && t.cfg.Mode == Thread && t.cfg.ThreadQuantum > 0 {
 		// The promise of thread.go: the wait for a turn is bounded.
-		c.ok(t.handed-q.joined <= q.patience, "%s/%s: %d deliveries began while it waited for its turn, at most %d may",
-			t.name, q.name, t.handed-q.joined, q.patience)
+		c.ok(m.lane.handed-m.joined <= m.patience, "%s/%s: %d deliveries began while it waited for its turn, at most %d may",
+			t.name, q.name, m.lane.handed-m.joined, m.patience)
 	}
-	c.ok(q.turn == 0 || q.avail && t.cfg.Mode == Thread, "%s/%s: a turn of %d and no mail", t.name, q.name, q.turn)
-	for _, k := range q.classes {
-		c.ok(k.queue == q && k.peers.n > 0, "%s/%s: empty class", t.name, q.name)
-		c.ok((k.at != 0) == q.avail, "%s/%s: class and availability disagree", t.name, q.name)
+	c.ok(m.turn == 0 || m.open && t.cfg.Mode == Thread, "%s/%s: a turn of %d and no mail", t.name, q.name, m.turn)
+	for _, k := range m.classes {
+		c.ok(k.claim == m && k.peers.n > 0, "%s/%s: empty class", t.name, q.name)
+		c.ok((k.at != 0) == m.open, "%s/%s: class and availability disagree", t.name, q.name)
 		c.peerList(&k.peers)
 		if k.at != 0 {
 			c.ok(k.bucket.classes.s[k.at-1].k == k.peers.topKey(), "%s/%s: stale class", t.name, q.name)

@@ -67,7 +67,7 @@ func (c *checker) legs(q *queue, of func(*shared) *sums) {
 		k := l.leaf.key
 		c.ok(tree == commonTree && k.source == "" || tree == sourceTree && k.source != "" && k.source == q.source, "%s/%s: in the tree of %v", q.tport.name, q.name, k)
 		for n := l.leaf; n != nil; n = n.parent {
-			of(n).backlog += q.peers.n
+			of(n).backlog += q.waiting
 			if q.placed {
 				of(n).held++
 			} else if l.stand.gate != nil {

@@ -103,7 +103,7 @@ func (s *Scheduler) withdraw(i int32, c cmdKind) {
 	case cmdRemove:
 		s.emit(Effect{Kind: EffectRemove, ID: rec.id, Attempts: int(rec.attempts)})
 	}
-	s.recs.remove(i)
+	s.forgetRecord(i)
 }
 
 // expire marks a message for return to its sender at its next attempt; with now it makes
@@ -260,6 +260,7 @@ func (s *Scheduler) reconfigure(cfg *Config) {
 	s.sane(&s.cfg)
 	// A new seed is worked in, so that runs with different seeds stay different.
 	s.rng.state ^= cfg.Seed ^ old.Seed
+	s.reweigh()
 	for _, t := range s.transports {
 		c := s.transportConfig(t.name)
 		// The pool may go below zero for a while; jobs pay back as their recipients are
@@ -285,8 +286,10 @@ func (s *Scheduler) changeMode(t *transport, c TransportConfig) {
 			q.state = state
 		}
 	}
-	for j := t.first; j != nil; j = j.nxt {
-		s.leaveCandidates(j)
+	for l := range t.lanes {
+		for j := l.first; j != nil; j = j.nxt {
+			s.leaveCandidates(j)
+		}
 	}
 	t.cfg = c
 	s.recountSlow(t)
@@ -296,18 +299,20 @@ func (s *Scheduler) changeMode(t *transport, c TransportConfig) {
 	for q := t.firstQueue; q != nil; q = q.nxt {
 		// The keys by which peers are ordered depend on the mode.
 		var list []*peer
-		q.peers.each(func(p *peer) { list = append(list, p) })
+		q.each(func(p *peer) { list = append(list, p) })
 		for _, p := range list {
-			q.peers.remove(p)
+			p.claim.peers.remove(p)
 		}
 		for _, p := range list {
-			q.peers.push(s.peerKey(p), p)
+			p.claim.peers.push(s.peerKey(p), p)
 		}
 		s.updateQueue(q)
 	}
-	for j := t.first; j != nil; j = j.nxt {
-		if j.waiting > 0 {
-			s.enterCandidates(j)
+	for l := range t.lanes {
+		for j := l.first; j != nil; j = j.nxt {
+			if j.waiting > 0 {
+				s.enterCandidates(j)
+			}
 		}
 	}
 }

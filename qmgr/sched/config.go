@@ -30,6 +30,9 @@ type Config struct {
 	FeedbackDebug     bool          // destination_concurrency_feedback_debug
 	DeferTransports   []string      // defer_transports
 	SharedActiveLimit int           // shared_limit_active_limit: messages that wait for one shared limit; 0: any number
+	// TenantWeight is the weight of a tenant's turns, from 1 on; nil: all have 1. It is called when
+	// mail of the tenant comes and there was none, and at EventReconfigured.
+	TenantWeight      func(tenant string) int
 	DefaultTransports TransportConfig
 	// Two schedulers with the same Seed that are given the same events do the same.
 	Seed uint64 // for jitter and random order

@@ -210,6 +210,7 @@ type Arrival struct {
 	Size     int64     // octets
 	Rcpts    int       // recipients without a final outcome
 	Attempts int       // times that delivery was tried
+	Tenant   string    // whose mail it is; "": nobody's
 	Flags    Flags
 }
 

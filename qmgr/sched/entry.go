@@ -169,6 +169,8 @@ func (s *Scheduler) selectEntry(e *entry) {
 	// The job's next entry should be for its next destination: that is the round robin of
 	// nqmgr, which keeps one slow destination from taking all of a job's turns.
 	s.turnPeer(p)
+	p.claim.seat.use(len(e.rcpts))
+	j.lane.seat.use(len(e.rcpts))
 	if q.limited() {
 		s.beginShared(e)
 	}

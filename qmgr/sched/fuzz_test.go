@@ -36,7 +36,7 @@ func fuzzOne(t *testing.T, data []byte) {
 		k, x := data[i], data[i+1]
 		ev := Event{Kind: EventKind(k & 15), ID: MsgID(x & 7), OK: k&16 != 0, Now: k&16 != 0, Corrupt: k&32 != 0, Site: "a",
 			Scope: Scope(x >> 6), Queue: Queue(k >> 6), Unread: int(k >> 5), Next: int(x >> 4), Transport: "smtp", Config: &cfg}
-		ev.Arrival = Arrival{Queue: Queue(k >> 6), Created: now, Rcpts: int(x >> 4), Flags: Flags(x >> 2)}
+		ev.Arrival = Arrival{Queue: Queue(k >> 6), Created: now, Rcpts: int(x >> 4), Flags: Flags(x >> 2), Tenant: []string{"", "", "a", "b"}[x&3]}
 		for n := range int(x>>4) & 3 {
 			ev.Rcpts = append(ev.Rcpts, Rcpt{Index: n, Transport: []mail.Transport{"smtp", "local", "retry", "error"}[k>>6], Nexthop: "a", Queue: "a", Site: "a"})
 		}

@@ -12,6 +12,7 @@ package sched
 type job struct {
 	msg   *message
 	tport *transport
+	lane  *lane  // of its tenant, in tport
 	seq   uint64 // msg.seq
 
 	linked   bool // on the job list
@@ -69,6 +70,9 @@ func (s *Scheduler) jobFor(m *message, t *transport) *job {
 	if j == nil {
 		j = s.jobs.Get()
 		j.msg, j.tport, j.seq, j.level = m, t, m.seq, -1
+		j.lane = s.laneFor(t, m.tenant)
+		j.lane.jobs++
+		t.jobCount++
 		j.turns.which = inTurn
 		m.jobs = append(m.jobs, j)
 	}
@@ -82,17 +86,17 @@ func (s *Scheduler) jobFor(m *message, t *transport) *job {
 // last one without a parent that is not younger, and lets it have the spare
 // recipient slots of its transport.
 func (s *Scheduler) linkJob(j *job) {
-	t := j.tport
-	prev := t.byAge.before(j.seq)
+	t, l := j.tport, j.lane
+	prev := l.byAge.before(j.seq)
 	// Jobs that have lost their parent stand where they stood; a new job must not get in
 	// front of one that is older.
-	for _, o := range t.orphans {
+	for _, o := range l.orphans {
 		if o.seq <= j.seq && (prev == nil || o.label > prev.label) {
 			prev = o
 		}
 	}
-	s.insertAfter(t, prev, j)
-	t.byAge.add(j)
+	s.insertAfter(l, prev, j)
+	l.byAge.add(j)
 	j.linked, j.level = true, 0
 
 	// The oldest job that is not fully read has all spare slots. When this one
@@ -114,18 +118,18 @@ func (s *Scheduler) linkJob(j *job) {
 // its recipients have been read (jobFor). Its children stay where they are in the list,
 // as orphans: only their account with this job ends.
 func (s *Scheduler) retireJob(j *job) {
-	t := j.tport
+	t, l := j.tport, j.lane
 	if j.level > 0 {
 		s.popJob(j)
 	}
 	for c := j.firstChild; c != nil; c = j.firstChild {
 		j.dropChild(c)
-		t.orphans = append(t.orphans, c)
+		l.orphans = append(l.orphans, c)
 	}
 	s.leaveCandidates(j)
-	t.unlinkJob(j)
-	t.byAge.forget(j)
-	t.dropOrphan(j)
+	l.unlinkJob(j)
+	l.byAge.forget(j)
+	l.dropOrphan(j)
 	j.linked, j.level = false, -1
 	if j.unreadAt != 0 {
 		t.unread.remove(j.unreadAt)
@@ -177,10 +181,10 @@ func (j *job) dropChild(c *job) {
 }
 
 // dropOrphan removes j from the list of orphans if it is there.
-func (t *transport) dropOrphan(j *job) {
-	for i, o := range t.orphans {
+func (l *lane) dropOrphan(j *job) {
+	for i, o := range l.orphans {
 		if o == j {
-			t.orphans = append(t.orphans[:i], t.orphans[i+1:]...)
+			l.orphans = append(l.orphans[:i], l.orphans[i+1:]...)
 			return
 		}
 	}
@@ -190,10 +194,10 @@ func (t *transport) dropOrphan(j *job) {
 // gets back the slots that were paid and not used. A parent that merely adopted it, which
 // is more than one level below, has paid nothing. The children of j go to its parent.
 func (s *Scheduler) popJob(j *job) {
-	t, parent := j.tport, j.parent
+	l, parent := j.lane, j.parent
 	if parent != nil {
 		if j.level == parent.level+1 {
-			parent.slotsAvail -= j.slotsUsed * t.cfg.SlotCost
+			parent.slotsAvail -= j.slotsUsed * l.tport.cfg.SlotCost
 		}
 		parent.dropChild(j)
 	}
@@ -202,10 +206,10 @@ func (s *Scheduler) popJob(j *job) {
 		if parent != nil {
 			parent.addChild(c)
 		} else {
-			t.orphans = append(t.orphans, c)
+			l.orphans = append(l.orphans, c)
 		}
 	}
-	t.dropOrphan(j)
+	l.dropOrphan(j)
 	j.level = 0
 	if parent != nil {
 		// Without children, the parent may be a candidate again.
@@ -218,8 +222,8 @@ func (s *Scheduler) popJob(j *job) {
 // the candidate is the job with the most age per entry among those that cur
 // could ever pay for, and it is let past when cur has earned enough slots for
 // it, less the discount and the loan.
-func (s *Scheduler) preempt(t *transport, cur *job) *job {
-	c := &t.cfg
+func (s *Scheduler) preempt(cur *job) *job {
+	c := &cur.tport.cfg
 	// The tests are in nqmgr's order, the cheap ones first: most jobs are too small ever
 	// to be preempted, and for those no candidate is looked for.
 	if c.SlotCost < 2 || c.Mode != Preemptive {
@@ -228,7 +232,7 @@ func (s *Scheduler) preempt(t *transport, cur *job) *job {
 	if cur.slotsAvail <= 0 || cur.total() < c.MinimumSlots*c.SlotCost {
 		return nil
 	}
-	j := s.candidate(t, cur)
+	j := s.candidate(cur)
 	if j == nil {
 		return nil
 	}
@@ -242,23 +246,23 @@ func (s *Scheduler) preempt(t *transport, cur *job) *job {
 
 // letPast moves j directly in front of cur and settles the account.
 func (s *Scheduler) letPast(cur, j *job, expected int) {
-	t := cur.tport
+	t, l := cur.tport, cur.lane
 	s.stats.Preemptions++
 	if _, ok := between(cur.prv, cur); !ok {
-		s.relabel(t) // while every job is on the list
+		s.relabel(l) // while every job is on the list
 	}
 	s.leaveCandidates(j)
 	s.leaveCandidates(cur)
 	if j.level > 0 {
 		s.popJob(j)
 	}
-	t.unlinkJob(j)
-	t.byAge.forget(j)
-	s.insertAfter(t, cur.prv, j)
+	l.unlinkJob(j)
+	l.byAge.forget(j)
+	s.insertAfter(l, cur.prv, j)
 	for _, p := range j.peers {
 		if p.todo > 0 {
-			p.queue.peers.remove(p)
-			p.queue.peers.push(key{j.label, 0}, p)
+			p.claim.peers.remove(p)
+			p.claim.peers.push(key{j.label, 0}, p)
 			s.updateQueue(p.queue)
 		}
 	}

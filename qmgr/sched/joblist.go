@@ -6,7 +6,7 @@ import (
 	"posthaste/internal/reuse"
 )
 
-// The job list of a transport is the order in which jobs are served: first
+// The job list of a lane is the order in which jobs are served: first
 // come first served, but for jobs that preempted others and stand directly in
 // front of them. It is a linked list whose members carry labels, numbers that
 // increase along the list, so that "which is first" is a comparison and heaps
@@ -16,14 +16,14 @@ import (
 const labelGap = 1 << 32
 
 // insertAfter puts j behind prev, or at the front when prev is nil.
-func (s *Scheduler) insertAfter(t *transport, prev, j *job) {
-	next := t.first
+func (s *Scheduler) insertAfter(l *lane, prev, j *job) {
+	next := l.first
 	if prev != nil {
 		next = prev.nxt
 	}
 	label, ok := between(prev, next)
 	if !ok {
-		s.relabel(t)
+		s.relabel(l)
 		label, _ = between(prev, next)
 	}
 	j.label = label
@@ -31,27 +31,27 @@ func (s *Scheduler) insertAfter(t *transport, prev, j *job) {
 	if prev != nil {
 		prev.nxt = j
 	} else {
-		t.first = j
+		l.first = j
 	}
 	if next != nil {
 		next.prv = j
 	} else {
-		t.last = j
+		l.last = j
 	}
 }
 
 // unlinkJob takes j out of the list. Its label stays valid for comparison, but nobody
 // compares with it.
-func (t *transport) unlinkJob(j *job) {
+func (l *lane) unlinkJob(j *job) {
 	if j.prv != nil {
 		j.prv.nxt = j.nxt
 	} else {
-		t.first = j.nxt
+		l.first = j.nxt
 	}
 	if j.nxt != nil {
 		j.nxt.prv = j.prv
 	} else {
-		t.last = j.prv
+		l.last = j.prv
 	}
 	j.prv, j.nxt = nil, nil
 }
@@ -72,29 +72,35 @@ func between(prev, next *job) (label uint64, ok bool) {
 	return prev.label + (next.label-prev.label)/2, next.label-prev.label > 1
 }
 
-// relabel gives every job of t a new label. Labels are also in the keys of
+// relabel gives every job of a lane a new label. Labels are also in the keys of
 // heaps, which keep their shape since no order changes.
-func (s *Scheduler) relabel(t *transport) {
+func (s *Scheduler) relabel(l *lane) {
 	label := uint64(1 << 62)
-	for j := t.first; j != nil; j = j.nxt {
+	for j := l.first; j != nil; j = j.nxt {
 		j.label = label
 		label += labelGap
 	}
+	t := l.tport
 	for q := t.firstQueue; q != nil; q = q.nxt {
-		switch {
-		case t.cfg.Mode != Thread:
-			q.peers.rekey(func(p *peer) key { return key{p.job.label, 0} })
-		case t.cfg.Order != Random:
-			q.peers.rekey(s.peerKey)
-		}
-		for _, c := range q.classes {
-			c.peers.rekey(func(p *peer) key { return key{uint64(p.job.msg.queued), p.job.label} })
+		for c := range q.claims {
+			if c.lane != l {
+				continue
+			}
+			switch {
+			case t.cfg.Mode != Thread:
+				c.peers.rekey(func(p *peer) key { return key{p.job.label, 0} })
+			case t.cfg.Order != Random:
+				c.peers.rekey(s.peerKey)
+			}
+			for _, k := range c.classes {
+				k.peers.rekey(func(p *peer) key { return key{uint64(p.job.msg.queued), p.job.label} })
+			}
 		}
 	}
-	for i := range t.avail.s {
-		t.avail.s[i].k = t.avail.s[i].v.availKey()
+	for i := range l.avail.s {
+		l.avail.s[i].k = l.avail.s[i].v.availKey()
 	}
-	for _, list := range [2][]*bucket{t.fresh, t.started} {
+	for _, list := range [2][]*bucket{l.fresh, l.started} {
 		for _, b := range list {
 			for i := range b.classes.s {
 				b.classes.s[i].k = b.classes.s[i].v.peers.topKey()

@@ -25,6 +25,7 @@ type message struct {
 	// this struct does not.
 	rec      int32  // its record
 	slot     int32  // index in s.slots
+	tenant   uint16 // its record's
 	seq      uint64 // counts messages that entered the active queue
 	queued   int64  // when it did, in seconds: the age that scheduling goes by
 	entered  int64  // the same in microseconds
@@ -195,7 +196,7 @@ func (s *Scheduler) notified(m *message, ok bool) {
 func (s *Scheduler) end(m *message, k EffectKind) {
 	s.emit(Effect{Kind: k, ID: m.id, Attempts: int(s.record(m).attempts)})
 	i := s.leaveActive(m)
-	s.recs.remove(i)
+	s.forgetRecord(i)
 }
 
 // postpone moves a message to the deferred queue, to be tried again at its own time, and
@@ -322,6 +323,7 @@ func (s *Scheduler) freeJob(j *job) {
 	if cap(j.peers) > recordChunk {
 		byQueue = nil
 	}
+	s.leftLane(j.lane)
 	*j = job{byQueue: byQueue, peers: reuse.Truncated(j.peers), turns: peerList{odd: heap[*peer]{s: reuse.Truncated(j.turns.odd.s)}}}
 	s.jobs.Put(j)
 }

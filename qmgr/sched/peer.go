@@ -13,6 +13,7 @@ package sched
 type peer struct {
 	job        *job
 	queue      *queue
+	claim      *claim // of its job's tenant, on queue
 	head, tail *entry // waiting, first in first out
 	todo       int    // length of that list
 	refs       int    // entries, waiting and busy
@@ -20,7 +21,7 @@ type peer struct {
 	// while it is parked.
 	turn     uint64 // place in the job's round robin
 	parked   bool
-	prv, nxt *peer // on queue.parked
+	prv, nxt *peer // on claim.parked
 	// Its class among the candidates for preemption; nil: its job is not indexed. links
 	// are its places in the three orders of peerlist.go.
 	class *class
@@ -42,6 +43,8 @@ func (s *Scheduler) newPeer(j *job, q *queue) *peer {
 	j.turn++
 	p.job, p.queue, p.turn, p.index = j, q, j.turn, len(j.peers)
 	j.peers = append(j.peers, p)
+	p.claim = s.claimFor(q, j.lane)
+	p.claim.refs++
 	q.peerCount++
 	if j.mapped {
 		j.byQueue[q] = p
@@ -91,13 +94,18 @@ func (s *Scheduler) freePeer(p *peer) {
 		delete(j.byQueue, p.queue)
 	}
 	p.queue.peerCount--
+	s.leftClaim(p.claim)
 	*p = peer{}
 	s.peers.Put(p)
 }
 
 // peerBegins: the first entry waits at p.
 func (s *Scheduler) peerBegins(p *peer) {
-	p.queue.peers.push(s.peerKey(p), p)
+	p.claim.peers.push(s.peerKey(p), p)
+	p.queue.waiting++
+	if p.queue.others != nil {
+		p.queue.seats.sit(&p.claim.seat)
+	}
 	p.job.turns.push(key{p.turn, 0}, p)
 	p.job.waiting++
 	if p.queue.limited() {
@@ -120,7 +128,8 @@ func (s *Scheduler) peerKey(p *peer) key {
 
 // peerEnds: no entry waits at p any more.
 func (s *Scheduler) peerEnds(p *peer) {
-	p.queue.peers.remove(p)
+	p.claim.peers.remove(p)
+	p.queue.waiting--
 	if p.parked {
 		p.unpark()
 	} else {
@@ -142,16 +151,16 @@ func (s *Scheduler) turnPeer(p *peer) {
 	}
 }
 
-// park takes p out of its job's round robin until q is available again.
+// park takes p out of its job's round robin until something is offered to its claim again.
 func (p *peer) park() {
 	p.job.turns.remove(p)
 	p.parked = true
-	q := p.queue
-	p.nxt = q.parked
-	if q.parked != nil {
-		q.parked.prv = p
+	c := p.claim
+	p.nxt = c.parked
+	if c.parked != nil {
+		c.parked.prv = p
 	}
-	q.parked = p
+	c.parked = p
 }
 
 // unpark takes p off its queue's list of parked peers.
@@ -159,7 +168,7 @@ func (p *peer) unpark() {
 	if p.prv != nil {
 		p.prv.nxt = p.nxt
 	} else {
-		p.queue.parked = p.nxt
+		p.claim.parked = p.nxt
 	}
 	if p.nxt != nil {
 		p.nxt.prv = p.prv
@@ -168,13 +177,13 @@ func (p *peer) unpark() {
 	p.parked = false
 }
 
-// nextPeer is the next peer in j's round robin whose destination can take an entry; nil
+// nextPeer is the next peer in j's round robin whose destination offers to take an entry; nil
 // when there is none. Peers that it passes over are parked, so that each is looked at
 // once however often the job is asked.
 func (j *job) nextPeer() *peer {
 	for j.turns.n > 0 {
 		p := j.turns.top()
-		if p.queue.avail {
+		if p.claim.open {
 			return p
 		}
 		p.park()

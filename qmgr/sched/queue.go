@@ -69,33 +69,21 @@ type queue struct {
 	site int32
 
 	// Whether an entry may be chosen now: ready, window > busy, todo > 0, and a place under
-	// its shared limits. updateQueue
-	// alone sets it, and keeps the indexes in step. availAt is its place in tport.avail.
-	avail   bool
-	availAt int32    // in tport.avail
-	peers   peerList // with waiting entries, by place in the job list
+	// its shared limits. updateQueue alone sets it.
+	avail bool
+	// Who has mail for it (lane.go). Mostly it is one tenant, which has the claim that is part of it. others are
+	// those of further tenants, by number in claimOf; nil: there are none. cur is the one whose turn it is.
+	claim
+	others  []*claim
+	claimOf map[uint16]*claim
+	seats   ring
+	cur     *claim
+	waiting int // peers with waiting entries, of all claims
 	// Peers altogether, waiting or busy. The queue cannot be forgotten while there is
 	// one.
 	peerCount int
-	// Peers that were found blocked by this destination, and come back when it is
-	// available.
-	parked *peer
-	// Its jobs among the candidates for preemption, by size.
-	classes []*class
-	// Thread mode only: its place in the ring of its transport; nil when it is not in it.
-	ringPrv  *queue
-	ringNxt  *queue
-	turn     int    // deliveries of the turn that an agent goes on with here; 0: the next turn is a new one
-	joined   uint64 // tport.handed when it began to wait in the ring
-	patience uint64 // deliveries that may begin before one of its own does
-	idle     *agent // idle agents with an open session, latest first
+	idle      *agent // idle agents with an open session, latest first
 }
-
-// place is for tport.avail.
-func (q *queue) place(_ int, at int32) { q.availAt = at }
-
-// availKey orders available queues by the first job that each could serve.
-func (q *queue) availKey() key { return key{q.peers.topKey().hi, 0} }
 
 // initial is the window of a destination of which nothing is known.
 func (q *queue) initial() int {
@@ -119,6 +107,7 @@ func (s *Scheduler) queueFor(t *transport, name string, nexthop mail.Nexthop) *q
 	q := s.queuePool.Get()
 	q.tport, q.name, q.nexthop = t, name, nexthop
 	q.timer.kind, q.timer.queue = timerQueue, q
+	q.claim.queue, q.claim.seat.claim, q.cur = q, &q.claim, &q.claim
 	q.limit = s.windowLimit(q)
 	q.window = q.initial()
 	q.prv = t.lastQueue
@@ -175,7 +164,7 @@ func (s *Scheduler) releaseQueue(q *queue) {
 	}
 	delete(t.queues, q.name)
 	s.queueCount--
-	*q = queue{peers: peerList{odd: heap[*peer]{s: reuse.Truncated(q.peers.odd.s)}}, classes: reuse.Truncated(q.classes)}
+	*q = queue{claim: claim{peers: peerList{odd: heap[*peer]{s: reuse.Truncated(q.peers.odd.s)}}, classes: reuse.Truncated(q.classes)}}
 	s.queuePool.Put(q)
 }
 
@@ -183,44 +172,21 @@ func (s *Scheduler) releaseQueue(q *queue) {
 // its entries, or the job first in line. Whoever changes one of these must call it, or q
 // is not served until something else happens to it; Check finds that.
 func (s *Scheduler) updateQueue(q *queue) {
-	t := q.tport
 	avail := q.state == DestReady && q.window > q.busy && q.todo > 0
 	if q.limited() {
 		avail = s.ask(q, avail)
 	}
-	switch {
-	case avail && q.avail:
-		if t.cfg.Mode != Thread {
-			t.avail.fix(q.availAt, q.availKey())
-		}
-		return
-	case !avail && !q.avail:
-		return
-	}
 	q.avail = avail
-	if avail {
-		// They lose no turn: each keeps the turn number that it was parked with.
-		for p := q.parked; p != nil; p = q.parked {
-			p.unpark()
-			p.job.turns.push(key{p.turn, 0}, p)
+	if q.others != nil {
+		if q.cur.peers.n == 0 {
+			s.offer(q.cur, false)
+		}
+		if c := s.turn(q); c != q.cur {
+			s.offer(q.cur, false)
+			q.cur = c
 		}
 	}
-	switch {
-	case t.cfg.Mode == Thread && avail:
-		t.ringAppend(q)
-	case t.cfg.Mode == Thread:
-		t.ringRemove(q)
-		// Without mail or a free place its turn is over.
-		q.turn = 0
-	case avail:
-		t.avail.push(q.availKey(), q)
-	default:
-		t.avail.remove(q.availAt)
-	}
-	// Only classes of available destinations are in the heaps of candidates.
-	for _, c := range q.classes {
-		c.settle()
-	}
+	s.offer(q.cur, avail)
 }
 
 // queueReady ends a dead or suspended time by its timer. After a rate delay the window is

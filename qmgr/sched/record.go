@@ -57,6 +57,7 @@ type record struct {
 	attempts uint16
 	flags    Flags
 	where    where
+	tenant   uint16 // by s.tenants
 }
 
 // recordChunk is how many records are allocated together. Chunks do not move, so that a

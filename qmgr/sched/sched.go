@@ -101,6 +101,11 @@ type Scheduler struct {
 	resting   int
 	inherited *inheritance // from Restore; nil: there is nothing, or it is too old
 
+	// Whose mail there is in memory, by number; 0 is nobody's. nil: the number is not in use.
+	tenants     []*tenant
+	tenantIndex map[string]*tenant
+	tenantFree  []uint16
+
 	// timerSeq breaks ties between timers of the same microsecond, so that they fire in
 	// the order in which they were started.
 	timers   heap[*timer]
@@ -121,6 +126,8 @@ type Scheduler struct {
 	queuePool  reuse.Free[queue]
 	classPool  reuse.Free[class]
 	bucketPool reuse.Free[bucket]
+	lanePool   reuse.Free[lane]
+	claimPool  reuse.Free[claim]
 	agentPool  reuse.Free[agent]
 
 	// The bound of transport.loose. Always the constant of that name, but in tests.
@@ -146,6 +153,7 @@ func New(cfg Config) *Scheduler {
 	}
 	s.cfg.DeferTransports = slices.Clone(cfg.DeferTransports)
 	s.sane(&s.cfg)
+	s.tenants = []*tenant{{weight: 1}}
 	return s
 }
 
@@ -311,6 +319,7 @@ func (s *Scheduler) queued(ev *Event) {
 	rec.created, rec.next, rec.size = min(toMicros(a.Created), s.clock.wall), s.dueTime(a.Next), a.Size
 	rec.mark = toMicros(a.Next)
 	rec.rcpts = int32(a.Rcpts)
+	rec.tenant = s.tenantFor(a.Tenant)
 	rec.attempts = uint16(min(a.Attempts, 1<<16-1))
 	// The upper bits are the scheduler's own; a record must not bring any.
 	rec.flags = a.Flags &^ flagsOwn
@@ -374,13 +383,13 @@ func (s *Scheduler) done(id EntryID, r *Result) {
 		s.sendFrom(e, second, r.Deferred)
 	}
 	// endEntry gives the entry back to its pool.
-	turn := e.turn
+	turn, mine := e.turn, e.peer.claim
 	s.endEntry(e)
 	if t.cfg.Mode == Thread && len(s.roots) > 0 {
 		s.grantAll() // the agent goes on with this thread if it may
 	}
-	if t.cfg.Mode == Thread && q.avail && !r.SiteFailed {
-		t.goOn(q, turn)
+	if t.cfg.Mode == Thread && q.avail && q.cur == mine && !r.SiteFailed {
+		q.cur.goOn(turn)
 	}
 }
 

@@ -367,14 +367,14 @@ func (s *Scheduler) moveQueue(q *queue, tree int, leaf *shared) {
 	l := &q.legs[tree]
 	old := l.leaf
 	for a := old; a != nil; a = a.parent {
-		a.backlog -= q.peers.n
+		a.backlog -= q.waiting
 	}
 	l.leaf = leaf
 	if leaf != nil && l.stand == nil {
 		l.stand = &stander{queue: q, tree: tree}
 	}
 	for a := leaf; a != nil; a = a.parent {
-		a.backlog += q.peers.n
+		a.backlog += q.waiting
 	}
 	if leaf != nil {
 		leaf.members++

@@ -194,7 +194,7 @@ func (p *Pool) member(q *queue) *Member {
 // as there are any.
 func (s *Scheduler) spread(q *queue, worst grade) {
 	var list []*entry
-	q.peers.each(func(p *peer) {
+	q.each(func(p *peer) {
 		for e := p.head; e != nil; e = e.nxt {
 			list = append(list, e)
 		}
@@ -325,8 +325,8 @@ func (s *Scheduler) stopSources() {
 			next := q.nxt // q is forgotten with its last entry
 			if p := s.stoppedBy(q.source); p != nil && q.source != "" {
 				s.spread(q, gradeDead)
-				for q.peers.n > 0 {
-					s.parkEntry(q.peers.top().head, p)
+				for q.waiting > 0 {
+					s.parkEntry(q.any().head, p)
 				}
 			}
 			q = next

@@ -24,8 +24,8 @@ var rewrite = flag.Bool("rewrite", false, "write what the scheduler does into th
 // A story is a file of commands, each followed by a line of dashes and what
 // came of it. Commands:
 //
-//	config qmgr|TRANSPORT name=value...   before anything else
-//	arrive ID to=TRANSPORT:DESTINATION[*COUNT],... [flags=null,verp,trace]
+//	config qmgr|TRANSPORT name=value...   before anything else; weights TENANT=N...
+//	arrive ID to=TRANSPORT:DESTINATION[*COUNT],... [flags=null,verp,trace] [tenant=NAME]
 //	tick DURATION                         let time pass, in one step
 //	run DURATION                          let time pass, waking when the scheduler asks for it
 //	done ENTRY|all [bounced|deferred|unreachable|enough|over] [hungry]
@@ -190,6 +190,9 @@ func (st *story) begin() {
 			st.set(&c, k, v)
 		}
 		return c
+	}
+	if weights := st.per["weights"]; weights != nil {
+		st.cfg.TenantWeight = func(name string) int { return num(st.t, cmp.Or(weights[name], "1")) }
 	}
 	st.w = newWorld(st.t, st.cfg) // what happens before the first command is not told
 	st.w.on = st.effect
@@ -462,9 +465,14 @@ func (st *story) pause(args []string) {
 func (st *story) arrive(args []string) {
 	var rcpts []Rcpt
 	var flags Flags
+	st.w.tenant = nil
 	for _, a := range args[1:] {
 		k, v, _ := strings.Cut(a, "=")
 		for _, x := range strings.Split(v, ",") {
+			if k == "tenant" {
+				st.w.tenant = func(MsgID) string { return v }
+				continue
+			}
 			if k == "flags" {
 				flags |= map[string]Flags{"null": FlagNullSender, "verp": FlagSingleRcpt, "trace": FlagTrace}[x]
 				continue
@@ -639,16 +647,21 @@ func (st *story) state() {
 	stats := s.Stats()
 	fmt.Fprintf(&st.out, "incoming %d active %d deferred %d hold %d rcpts %d busy %d\n", stats.Incoming, stats.Active, stats.Deferred, stats.Hold, stats.Rcpts, stats.Busy)
 	for _, t := range s.transports {
-		if t.first == nil {
+		if t.first == nil && t.others == nil {
 			continue
 		}
 		fmt.Fprintf(&st.out, "%s pool %d:", t.name, t.rcptUnused)
-		for j := t.first; j != nil; j = j.nxt {
-			fmt.Fprintf(&st.out, " %d(%d/%d", j.msg.id, j.selected, j.read)
-			if j.level > 0 || j.firstChild != nil || j.slotsAvail != j.selected {
-				fmt.Fprintf(&st.out, " level %d slots %d", j.level, j.slotsAvail)
+		for l := range t.lanes {
+			if t.others != nil {
+				fmt.Fprintf(&st.out, " %s (weight %d):", s.tenants[l.tenant].name, l.weight)
 			}
-			st.out.WriteByte(')')
+			for j := l.first; j != nil; j = j.nxt {
+				fmt.Fprintf(&st.out, " %d(%d/%d", j.msg.id, j.selected, j.read)
+				if j.level > 0 || j.firstChild != nil || j.slotsAvail != j.selected {
+					fmt.Fprintf(&st.out, " level %d slots %d", j.level, j.slotsAvail)
+				}
+				st.out.WriteByte(')')
+			}
 		}
 		st.out.WriteByte('\n')
 	}

@@ -13,60 +13,61 @@ package sched
 // Check verifies it. Without a quantum, as in ZMailer, as many busy threads as
 // there are agents keep everybody else waiting until one has no mail.
 
-// ringAppend makes q the last thread to have its turn.
-func (t *transport) ringAppend(q *queue) {
-	t.queueUp(q)
-	t.ringLen++
-	if t.ring == nil {
-		q.ringPrv, q.ringNxt = q, q
-		t.ring = q
+// ringAppend makes c the last thread to have its turn.
+func (l *lane) ringAppend(c *claim) {
+	l.queueUp(c)
+	l.ringLen++
+	if l.ring == nil {
+		c.ringPrv, c.ringNxt = c, c
+		l.ring = c
 		return
 	}
-	q.ringNxt, q.ringPrv = t.ring, t.ring.ringPrv
-	q.ringPrv.ringNxt, q.ringNxt.ringPrv = q, q
+	c.ringNxt, c.ringPrv = l.ring, l.ring.ringPrv
+	c.ringPrv.ringNxt, c.ringNxt.ringPrv = c, c
 }
 
-func (t *transport) ringRemove(q *queue) {
-	t.ringLen--
-	if t.ring == q {
-		t.ring = q.ringNxt
+func (l *lane) ringRemove(c *claim) {
+	l.ringLen--
+	if l.ring == c {
+		l.ring = c.ringNxt
 	}
-	if t.ring == q {
-		t.ring = nil
+	if l.ring == c {
+		l.ring = nil
 	}
-	q.ringPrv.ringNxt, q.ringNxt.ringPrv = q.ringNxt, q.ringPrv
-	q.ringPrv, q.ringNxt = nil, nil
+	c.ringPrv.ringNxt, c.ringNxt.ringPrv = c.ringNxt, c.ringPrv
+	c.ringPrv, c.ringNxt = nil, nil
 }
 
-// queueUp notes where q begins to wait: at the end of the ring, which it need
+// queueUp notes where c begins to wait: at the end of the ring, which it need
 // not be in yet.
-func (t *transport) queueUp(q *queue) {
-	q.joined = t.handed
-	q.patience = uint64(t.ringLen+t.busy+1) * uint64(t.cfg.ThreadQuantum)
+func (l *lane) queueUp(c *claim) {
+	c.joined = l.handed
+	c.patience = uint64(l.ringLen+l.tport.busy+1) * uint64(l.tport.cfg.ThreadQuantum)
 }
 
 // nextThread is the entry's peer whose thread has its turn, and how many
 // deliveries that turn has then had.
-func (t *transport) nextThread() (p *peer, turn int) {
-	q := t.ring
-	t.handed++
-	t.ring = q.ringNxt
-	turn = q.turn + 1
-	q.turn = 0
-	t.queueUp(q) // it stays when it may have more agents: behind all others
-	return q.peers.top(), turn
+func (l *lane) nextThread() (p *peer, turn int) {
+	c := l.ring
+	l.handed++
+	l.ring = c.ringNxt
+	turn = c.turn + 1
+	c.turn = 0
+	l.queueUp(c) // it stays when it may have more agents: behind all others
+	return c.peers.top(), turn
 }
 
-// goOn lets an agent that has ended a delivery to q go on with that thread: the
-// turn has had so many deliveries. When it is over and others wait, q stays
+// goOn lets an agent that has ended a delivery to a destination go on with that thread: the
+// turn has had so many deliveries. When it is over and others wait, the thread stays
 // where it is, behind them.
-func (t *transport) goOn(q *queue, turn int) {
-	if quantum := t.cfg.ThreadQuantum; quantum > 0 && turn >= quantum && t.ringLen > 1 {
+func (c *claim) goOn(turn int) {
+	l := c.lane
+	if quantum := l.tport.cfg.ThreadQuantum; quantum > 0 && turn >= quantum && l.ringLen > 1 {
 		return
 	}
-	t.ringRemove(q)
-	t.ringAppend(q)
-	t.ring, q.turn = q, turn
+	l.ringRemove(c)
+	l.ringAppend(c)
+	l.ring, c.turn = c, turn
 }
 
 // takeUp is how many more messages that wait for q an answer releases: two, so

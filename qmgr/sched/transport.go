@@ -47,25 +47,19 @@ type transport struct {
 	queues                map[string]*queue
 	firstQueue, lastQueue *queue
 
-	first, last *job // the job list
-	byAge       timeline
-	orphans     []*job     // jobs that have preempted a job that is gone
-	unread      heap[*job] // jobs whose messages are not fully read, oldest first
+	// Its mail by tenant (lane.go). Mostly there is that of one, which has the lane that is part of it. others are
+	// those of further tenants, by number in laneOf; nil: there are none.
+	lane
+	others   []*lane
+	laneOf   map[uint16]*lane
+	seats    ring
+	jobCount int // of all lanes
+	offers   int // claims that are open: what destinations would take now
+
+	unread heap[*job] // jobs whose messages are not fully read, oldest first
 	// The pool of recipient slots (limit.go). It is negative while jobs that preempted
 	// others use slots of the extra pool.
 	rcptUnused int
-	avail      heap[*queue] // destinations that can take an entry, by their first job
-	ring       *queue       // thread mode: the thread whose turn is next; nil: none waits
-	ringLen    int          // threads on the ring
-	handed     uint64       // thread mode: deliveries begun, ever
-
-	// The candidates for preemption: see candidate.go. fresh and started are buckets of
-	// jobs not yet selected from and of others; loose are jobs that change too often to
-	// be indexed. All are empty unless searching.
-	searching      bool
-	searched       int64 // when they were asked for last
-	fresh, started []*bucket
-	loose          []*job
 
 	// Entries that agents have in hand. Those that are not slow are never more than
 	// ProcessLimit.
@@ -93,6 +87,7 @@ func (s *Scheduler) transportFor(name mail.Transport) *transport {
 	t := &transport{name: name, queues: map[string]*queue{}}
 	t.cfg = s.transportConfig(name)
 	t.rcptUnused = t.cfg.RecipientLimit
+	s.setLane(&t.lane, t, 0)
 	t.deadTimer = timer{kind: timerTransport, tport: t}
 	t.rateTimer = timer{kind: timerRate, tport: t}
 	t.slow.timer = timer{kind: timerSlow, tport: t}
@@ -111,7 +106,7 @@ func (s *Scheduler) transportConfig(name mail.Transport) TransportConfig {
 }
 
 // hasWork says whether some destination can take an entry.
-func (t *transport) hasWork() bool { return t.ring != nil || t.avail.len() > 0 }
+func (t *transport) hasWork() bool { return t.offers > 0 }
 
 // selectable says whether an entry of t can be delivered now. With transport_rate_delay
 // it has a side effect: work that meets an idle transport starts the pause that comes
@@ -159,17 +154,18 @@ func (s *Scheduler) deliver() {
 
 // choose picks the next entry of t and makes it busy. t must have work.
 //
-// In nqmgr's modes it is the first job that can be served, unless a smaller one is let
+// Where there is mail of several tenants, the tenant comes first. In nqmgr's modes it is then the first job that can be served, unless a smaller one is let
 // past; within the job, destinations take turns. In thread mode the destination comes
 // first, and its mail in the order of the thread.
 func (s *Scheduler) choose(t *transport) *entry {
 	var p *peer
 	turn := 0
+	l := t.turnOf()
 	if t.cfg.Mode == Thread {
-		p, turn = t.nextThread()
+		p, turn = l.nextThread()
 	} else {
-		j := t.avail.s[0].v.peers.top().job
-		if o := s.preempt(t, j); o != nil {
+		j := l.avail.s[0].v.peers.top().job
+		if o := s.preempt(j); o != nil {
 			j = o
 		}
 		p = j.nextPeer()
@@ -185,6 +181,9 @@ func (s *Scheduler) choose(t *transport) *entry {
 	// none.
 	s.readForJob(j)
 	s.settleJob(j)
+	if t.others != nil {
+		s.passOn(l, len(e.rcpts))
+	}
 	return e
 }
 
@@ -261,8 +260,8 @@ func (s *Scheduler) transportAlive(t *transport) {
 // their time.
 func (s *Scheduler) excuseQueue(q *queue, excuse mail.Nexthop, status dsn.Status, reason string) {
 	dead := q.state == DestDead
-	for q.peers.n > 0 {
-		e := q.peers.top().head
+	for q.waiting > 0 {
+		e := q.any().head
 		if dead {
 			e.msg.site = siteKey{tport: q.tport, name: q.name}
 		}

@@ -46,6 +46,7 @@ const (
 	WaitPause              // suspended by Pause; checked again at Until
 	WaitShared             // the shared limit Gate has no room, until Until if known; without Gate, other destinations come first
 	WaitBeyond             // outside the active queue for the shared limit Gate; next attempt at Until, or earlier when there is room
+	WaitTenant             // it is another tenant's turn at the destination
 )
 
 // A Reason says what a group of a message's recipients waits for.
@@ -117,11 +118,15 @@ func (t *transport) thread(q *queue) ThreadState {
 	if t.cfg.Mode != Thread {
 		return ThreadState{}
 	}
-	s := ThreadState{On: true, Waits: q.ringNxt != nil, Others: t.ringLen}
+	c, l := q.cur, q.cur.lane
+	if l == nil { // nothing has waited for it
+		l = &t.lane
+	}
+	s := ThreadState{On: true, Waits: c.ringNxt != nil, Others: l.ringLen}
 	if s.Waits {
 		s.Others--
-		if begun := t.handed - q.joined; t.cfg.ThreadQuantum > 0 && begun < q.patience {
-			s.Bound = q.patience - begun
+		if begun := l.handed - c.joined; t.cfg.ThreadQuantum > 0 && begun < c.patience {
+			s.Bound = c.patience - begun
 		}
 	}
 	return s
@@ -243,6 +248,8 @@ func (s *Scheduler) explainWait(e *entry, r *Reason) {
 				r.Limit, r.Until = 0, s.realTime(at)
 			}
 		}
+	case q.avail && q.cur != e.peer.claim:
+		r.Wait = WaitTenant
 	case t.cfg.TransportRateDelay > 0:
 		r.Wait = WaitTransportRate
 		if t.rate == ratePause {
@@ -252,8 +259,8 @@ func (s *Scheduler) explainWait(e *entry, r *Reason) {
 		r.Wait, r.By = WaitPreempted, j.lastChild.msg.id
 	default:
 		r.Wait, r.Limit = WaitProcess, t.cfg.ProcessLimit
-		if t.cfg.Mode != Thread && t.avail.len() > 0 {
-			if first := t.avail.s[0].v.peers.top().job; first != j {
+		if l := j.lane; t.cfg.Mode != Thread && l.avail.len() > 0 {
+			if first := l.avail.s[0].v.peers.top().job; first != j {
 				r.Wait, r.By = WaitJob, first.msg.id
 			}
 		}

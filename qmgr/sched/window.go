@@ -235,7 +235,7 @@ func (s *Scheduler) forget(ids []MsgID) {
 			}
 			s.leaveDeferred(i)
 		}
-		s.recs.remove(i)
+		s.forgetRecord(i)
 		s.emit(Effect{Kind: EffectForget, ID: id, Origin: origin})
 	}
 }

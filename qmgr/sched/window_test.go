@@ -26,7 +26,7 @@ type far struct {
 // queuedAgain tells of a message that may have been forgotten.
 func (l *letter) queuedAgain() Event {
 	ev := Event{Kind: EventQueued, ID: l.id, Arrival: Arrival{Queue: l.queue, Created: l.created, Next: l.next, Size: 1000,
-		Rcpts: l.pending, Attempts: l.attempts, Flags: l.flags}}
+		Rcpts: l.pending, Attempts: l.attempts, Flags: l.flags, Tenant: l.tenant}}
 	if l.attempts > 0 {
 		ev.Arrival.Flags &^= FlagTrace
 	}

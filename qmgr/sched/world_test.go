@@ -49,6 +49,7 @@ type world struct {
 	stopped map[string]PauseID   // sources that are suspended
 	site    map[string]string    // of a next hop: the destination's name, if it is another
 	each    func(r *rand.Rand)   // in random histories, before each turn
+	tenant  func(id MsgID) string
 	check   bool
 	far     far
 }
@@ -64,6 +65,7 @@ type letter struct {
 	next     time.Time
 	attempts int
 	flags    Flags
+	tenant   string
 	created  time.Time
 	gone     EffectKind
 	failed   bool
@@ -158,11 +160,14 @@ func (w *world) arrive(id MsgID, flags Flags, rcpts ...Rcpt) {
 	w.t.Helper()
 	l := &letter{id: id, rcpts: rcpts, final: make([]bool, len(rcpts)), pending: len(rcpts), inflight: map[int]bool{},
 		queue: QueueIncoming, created: w.now, flags: flags}
+	if w.tenant != nil {
+		l.tenant = w.tenant(id)
+	}
 	for i := range l.rcpts {
 		l.rcpts[i].Index = i
 	}
 	w.mail[id] = l
-	w.step(Event{Kind: EventQueued, ID: id, Arrival: Arrival{Queue: QueueIncoming, Created: w.now, Rcpts: len(rcpts), Size: 1000, Flags: flags}})
+	w.step(Event{Kind: EventQueued, ID: id, Arrival: Arrival{Queue: QueueIncoming, Created: w.now, Rcpts: len(rcpts), Size: 1000, Flags: flags, Tenant: l.tenant}})
 }
 
 // step gives the scheduler events and carries out the effects; events that

@@ -1,0 +1,84 @@
+package sched
+
+// A tenant is whose mail a message is (mail.Envelope.Tenant). Mail without one is that of the tenant 0.
+type tenant struct {
+	name   string
+	number uint16
+	weight int
+	msgs   int // messages in memory
+}
+
+// maxTenants bounds the tenants that are told apart. Mail of further ones is that of tenant 0.
+const maxTenants = 1<<16 - 1
+
+// tenantFor finds or makes a tenant, and counts a message of it.
+func (s *Scheduler) tenantFor(name string) uint16 {
+	t := s.tenants[0]
+	if name != "" {
+		if t = s.tenantIndex[name]; t == nil {
+			t = s.newTenant(name)
+		}
+	}
+	t.msgs++
+	return t.number
+}
+
+func (s *Scheduler) newTenant(name string) *tenant {
+	t := &tenant{name: name, weight: s.weightOf(name)}
+	switch n := len(s.tenantFree); {
+	case n > 0:
+		t.number = s.tenantFree[n-1]
+		s.tenantFree = s.tenantFree[:n-1]
+		s.tenants[t.number] = t
+	case len(s.tenants) > maxTenants:
+		return s.tenants[0]
+	default:
+		t.number = uint16(len(s.tenants))
+		s.tenants = append(s.tenants, t)
+	}
+	if s.tenantIndex == nil {
+		s.tenantIndex = make(map[string]*tenant)
+	}
+	s.tenantIndex[name] = t
+	return t
+}
+
+// forgetRecord forgets a message, and its tenant with the last one.
+func (s *Scheduler) forgetRecord(i int32) {
+	n := s.recs.at(i).tenant
+	s.recs.remove(i)
+	t := s.tenants[n]
+	if t.msgs--; t.msgs > 0 || n == 0 {
+		return
+	}
+	delete(s.tenantIndex, t.name)
+	s.tenants[n] = nil
+	s.tenantFree = append(s.tenantFree, n)
+}
+
+// maxWeight bounds a tenant's weight, so that a turn of it ends.
+const maxWeight = 1000
+
+// weightOf is the weight of a tenant's turns: its share, against that of others with mail.
+func (s *Scheduler) weightOf(name string) int {
+	if s.cfg.TenantWeight == nil || name == "" {
+		return 1
+	}
+	return min(max(s.cfg.TenantWeight(name), 1), maxWeight)
+}
+
+// reweigh asks for all weights anew.
+func (s *Scheduler) reweigh() {
+	for _, t := range s.tenants {
+		if t != nil {
+			t.weight = s.weightOf(t.name)
+		}
+	}
+	for _, t := range s.transports {
+		for l := range t.lanes {
+			if o := s.tenants[l.tenant]; o != nil {
+				l.weight = o.weight
+			}
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package sched
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestTenantHistories plays random histories in which mail is that of several tenants, a part of them with
+// bounded windows, limits and sources.
+func TestTenantHistories(t *testing.T) {
+	t.Parallel()
+	n := *histories
+	if !*long {
+		n = 40
+	}
+	contested := 0
+	for seed := range n {
+		playIn(t, seed, 400, func(r *rand.Rand, w *world) {
+			tenants, weights := 2+r.IntN(5), 1+r.IntN(3)
+			w.tenant = func(id MsgID) string { return []string{"", "a", "b", "c", "d", "e"}[int(id)*int(id)%7%tenants] }
+			w.s.cfg.TenantWeight = func(name string) int { return 1 + int(name[0])%weights }
+			if r.IntN(3) == 0 {
+				w.s.cfg.DeferredLimit = 1 + r.IntN(5)
+				w.step(Event{Kind: EventAttached})
+			}
+			w.onEvent = func(Event) {
+				for _, t := range w.s.transports {
+					if t.others != nil {
+						contested++
+					}
+				}
+			}
+		})
+	}
+	if contested < 100*int(n) {
+		t.Errorf("%d steps with several tenants in %d histories: this looks at too little", contested, n)
+	}
+}
+
+// tenantsAt has several tenants send to one or many destinations, and holds the bound of docs/scheduler.md:
+// until a delivery for one that has mail begins, every other has at most two turns. Where agents are scarce, and
+// there is mail of others for the same destinations, each of these may keep a turn there for as long.
+func tenantsAt(t *rapid.T, cfg Config, dests int) {
+	tenants := rapid.IntRange(2, 6).Draw(t, "tenants")
+	weights := rapid.SliceOfN(rapid.IntRange(1, 3), tenants, tenants).Draw(t, "weights")
+	index := func(name string) int { return int(name[0] - 'a') }
+	cfg.TenantWeight = func(name string) int { return weights[index(name)] }
+	batch := cfg.DefaultTransports.batch()
+	w := newWorld(t, cfg)
+	var who int
+	w.tenant = func(MsgID) string { return string(rune('a' + who)) }
+	waiting := make([]int, tenants) // recipients that no agent has
+	patience := make([]int, tenants)
+	bound := func(i int) (n int) {
+		for k, weight := range weights {
+			if k != i {
+				n += 2 * (weight*batch + batch - 1)
+			}
+		}
+		if dests > 1 {
+			n *= 2*(tenants-1) + 1
+		}
+		return n
+	}
+	w.on = func(e Effect) {
+		if e.Kind != EffectDeliver {
+			return
+		}
+		who := index(w.mail[e.ID].tenant)
+		waiting[who] -= len(e.Rcpts)
+		for i := range patience {
+			switch {
+			case i == who || waiting[i] == 0:
+				patience[i] = 0
+			default:
+				if patience[i] += len(e.Rcpts); patience[i] > bound(i) {
+					t.Fatalf("%d recipients of others began while tenant %d waited, at most %d may", patience[i], i, bound(i))
+				}
+			}
+		}
+	}
+	for id := range MsgID(rapid.IntRange(1, 80).Draw(t, "messages")) {
+		who = rapid.IntRange(0, tenants-1).Draw(t, "whose")
+		var list []Rcpt
+		for k := range rapid.IntRange(1, 12).Draw(t, "rcpts") {
+			list = append(list, rcpt("smtp", fmt.Sprint("d", (int(id)*3+k)%dests)))
+		}
+		slices.SortFunc(list, func(a, b Rcpt) int { return int(a.Queue[1]) - int(b.Queue[1]) })
+		waiting[who] += len(list)
+		w.arrive(id+1, 0, list...)
+		for range rapid.IntRange(0, 2).Draw(t, "ends") {
+			if len(w.order) > 0 {
+				w.done(w.order[0], sent, false)
+			}
+		}
+	}
+	for len(w.order) > 0 {
+		w.done(w.order[0], sent, false)
+	}
+	if w.left() > 0 {
+		t.Fatalf("%d messages are left", w.left())
+	}
+}
+
+// TestTenantBound: at a destination, and for the agents of a transport.
+func TestTenantBound(t *testing.T) {
+	t.Parallel()
+	t.Run("destination", rapid.MakeCheck(func(t *rapid.T) {
+		tenantsAt(t, one(func(c *Config, tc *TransportConfig) {
+			tc.BatchLimit = rapid.IntRange(1, 4).Draw(t, "batch")
+			tc.ConcurrencyLimit = rapid.IntRange(1, 3).Draw(t, "window")
+			tc.InitialConcurrency = tc.ConcurrencyLimit
+			tc.Mode = Mode(rapid.IntRange(0, 2).Draw(t, "mode"))
+		}), 1)
+	}))
+	t.Run("transport", rapid.MakeCheck(func(t *rapid.T) {
+		tenantsAt(t, one(func(c *Config, tc *TransportConfig) {
+			tc.BatchLimit = rapid.IntRange(1, 4).Draw(t, "batch")
+			tc.ProcessLimit = rapid.IntRange(1, 3).Draw(t, "agents")
+			tc.ConcurrencyLimit, tc.InitialConcurrency, tc.AgentsPerThread = 0, 1000, 0
+			tc.Mode = Mode(rapid.IntRange(0, 2).Draw(t, "mode"))
+		}), 5)
+	}))
+}
+
+// TestTenantShares: of tenants that always have mail each gets its weight's part of the agents, to within a turn.
+func TestTenantShares(t *testing.T) {
+	t.Parallel()
+	weights := map[string]int{"a": 1, "b": 2, "c": 5}
+	cfg := one(func(c *Config, tc *TransportConfig) {
+		c.TenantWeight = func(name string) int { return weights[name] }
+		tc.BatchLimit, tc.ProcessLimit, tc.ConcurrencyLimit, tc.InitialConcurrency = 5, 4, 0, 100
+	})
+	w := newWorld(t, cfg)
+	w.check = false
+	began := map[string]int{}
+	w.on = func(e Effect) {
+		if e.Kind == EffectDeliver {
+			began[w.mail[e.ID].tenant] += len(e.Rcpts)
+		}
+	}
+	for id := range MsgID(600) {
+		w.tenant = func(MsgID) string { return []string{"a", "b", "c"}[id%3] }
+		var list []Rcpt
+		for range 1 + id%11 {
+			list = append(list, rcpt("smtp", fmt.Sprint("d", id)))
+		}
+		w.arrive(id+1, 0, list...)
+	}
+	clear(began)
+	for range 200 {
+		w.done(w.order[0], sent, false)
+		for name, weight := range weights {
+			if x, y := began[name]*5, began["c"]*weight; x-y > 5*(weight*5+5)+weight*30 || y-x > 5*(weight*5+5)+weight*30 {
+				t.Fatalf("recipients begun: %v, for weights %v", began, weights)
+			}
+		}
+	}
+	if err := w.s.Check(); err != nil {
+		t.Fatal(err)
+	}
+}
