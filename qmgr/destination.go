@@ -104,7 +104,7 @@ func (s *Server) portrayRules(p *portrait) {
 	m := &selection.Mail{Transport: transport, Nexthop: name, Domain: name}
 	for _, r := range s.rules.set.all() {
 		// A suspended sender says nothing about a destination.
-		if r.over(s.now) || r.target.IsSender() || r.target.Source() != "" {
+		if r.over(s.now) || r.target.IsSender() || r.target.IsGroup() || r.target.Source() != "" {
 			continue
 		}
 		_, value := r.target.Condition()

@@ -80,7 +80,7 @@ func parseHop(text string) (hop, error) {
 func judgeDiversion(target selection.Target, e *override.Entry) error {
 	to, err := parseHop(e.Nexthop)
 	switch {
-	case target.IsSender() || target.Source() != "":
+	case target.IsSender() || target.IsGroup() || target.Source() != "":
 		return errors.New("a diversion is of destinations: a domain, .domain, [host]:port, transport:nexthop, transport: or *, domain= or nexthop=")
 	case e.Nexthop == "":
 		return errors.New("a diversion needs a next hop")

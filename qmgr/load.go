@@ -538,7 +538,7 @@ func (s *Server) learn(l *loading) (ev sched.Event) {
 	a.add(l.failed, l.next)
 	for i := range l.rcpts {
 		if s.rules.set != nil {
-			l.rcpts[i].Pause = s.pauseFor(&l.rcpts[i].Rcpt, a.env.Sender, l.rcpts[i].rcpt.resolved)
+			l.rcpts[i].Pause = s.pauseFor(&l.rcpts[i].Rcpt, &a.env, l.rcpts[i].rcpt.resolved)
 		}
 		l.batch = append(l.batch, l.rcpts[i].Rcpt)
 	}

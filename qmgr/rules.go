@@ -123,15 +123,21 @@ type rules struct {
 // pauseFor is the pause that applies to a recipient; 0: there is none. Mail that is
 // deferred or returned by the queue manager itself is not delivered anywhere, and so is
 // never paused.
-func (s *Server) pauseFor(r *sched.Rcpt, sender, addr string) sched.PauseID {
+func (s *Server) pauseFor(r *sched.Rcpt, env *mail.Envelope, addr string) sched.PauseID {
 	if s.rules.set == nil || r.Transport == sched.RetryTransport || r.Transport == sched.ErrorTransport {
 		return 0
 	}
-	m := selection.Mail{Sender: sender, Transport: string(r.Transport), Nexthop: string(r.Nexthop), Domain: rfc5322.Domain(addr)}
+	m := mailOf(env, r.Transport, r.Nexthop, addr)
 	if rule := s.rules.set.find(&m, s.now); rule != nil {
 		return rule.id
 	}
 	return 0
+}
+
+// mailOf is one recipient of a message as rules look at it.
+func mailOf(env *mail.Envelope, transport mail.Transport, nexthop mail.Nexthop, addr string) selection.Mail {
+	return selection.Mail{Sender: env.Sender, Transport: string(transport), Nexthop: string(nexthop), Domain: rfc5322.Domain(addr),
+		Tenant: env.Tenant, Campaign: env.Campaign}
 }
 
 // ruleFor is the rule that applies to a recipient, for listings: nil when there is none,
@@ -145,7 +151,8 @@ func (s *Server) ruleFor(rs *ruleset, env *mail.Envelope, addr string, now time.
 	if transport == sched.RetryTransport || transport == sched.ErrorTransport {
 		return nil
 	}
-	return rs.find(&selection.Mail{Sender: env.Sender, Transport: string(transport), Nexthop: string(nexthop), Domain: rfc5322.Domain(addr)}, now)
+	m := mailOf(env, transport, nexthop, addr)
+	return rs.find(&m, now)
 }
 
 // A ruleName identifies a rule over changes of the set. A rule with the same name keeps
@@ -250,7 +257,7 @@ func (s *Server) pauseActive() {
 		var list []sched.Rcpt
 		s.sched.Waiting(num, func(r sched.Rcpt) {
 			if rc := m.active.rcpt(r.Index); rc != nil {
-				if r.Pause = s.pauseFor(&r, m.active.env.Sender, rc.resolved); r.Pause != 0 {
+				if r.Pause = s.pauseFor(&r, &m.active.env, rc.resolved); r.Pause != 0 {
 					list = append(list, r)
 				}
 			}

@@ -205,7 +205,7 @@ func (s *Server) letters(c *selecting, part []listed) []letter {
 		if err != nil {
 			continue
 		}
-		if to.env, err = st.Envelope(); err != nil || !c.where.Sender(to.env.Sender) {
+		if to.env, err = st.Envelope(); err != nil || !c.where.Sender(to.env.Sender) || !c.where.Group(to.env.Tenant, to.env.Campaign) {
 			continue
 		}
 		if to.rcpts, err = st.Recipients(0, -1); err != nil {

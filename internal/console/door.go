@@ -319,7 +319,7 @@ func (m *mta) divert(ctx context.Context, e *proto.OverrideEntry) error {
 	switch {
 	case err != nil:
 		return wrong("%v", err)
-	case t.IsSender() || t.Source() != "":
+	case t.IsSender() || t.IsGroup() || t.Source() != "":
 		return wrong("a diversion is of destinations")
 	case t.IsDestination() && t.String() == to.String():
 		return wrong("%s would be diverted to itself", t.Name())

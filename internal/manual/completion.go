@@ -178,7 +178,7 @@ type longOption struct {
 var (
 	targetOptions = []longOption{{"destination", "destination", site, "domain or next hop"}, {"domain", "domain", site, "recipients in this domain"},
 		{"nexthop", "nexthop", none, "by this next hop"}, {"transport", "name", none, "by this transport"}, {"sender", "address", none, "from this sender"},
-		{"sender-domain", "domain", site, "from senders in this domain"}, {"source", "name", none, "from this source"}}
+		{"sender-domain", "domain", site, "from senders in this domain"}, {"tenant", "name", none, "of this tenant"}, {"campaign", "tenant/name", none, "of this campaign"}, {"source", "name", none, "from this source"}}
 	traceOptions = []longOption{{"from", "address", site, "sender"}, {"to", "address", site, "recipient"}, {"client", "host", site, "client"},
 		{"relay", "host", site, "next hop"}, {"id", "ID", queueID, "queue ID"}, {"message-id", "ID", none, "Message-ID"}, {"user", "name", none, "logged in as"},
 		{"reply", "text", none, "part of a reply"}, {"since", "time", none, "begin"}, {"until", "time", none, "end"}, {"limit", "number", none, "so many blocks"},

@@ -17,6 +17,8 @@ func suspensionSection() section {
 			{"Fl -transport Ns = Ns Ar name", "All mail of a transport: the same as name with a colon."},
 			{"Fl -sender Ns = Ns Ar address", "Mail from this envelope sender, to any destination: an address, @domain, @.domain for its subdomains, <> for the null sender, or /regular expression/."},
 			{"Fl -sender-domain Ns = Ns Ar domain", "Mail from senders in this domain: the same as --sender=@domain."},
+			{"Fl -tenant Ns = Ns Ar name", "Mail of this tenant (tenant_maps), to any destination."},
+			{"Fl -campaign Ns = Ns Ar tenant Ns / Ns Ar name", "Mail of this campaign of the tenant."},
 			{"Fl -source Ns = Ns Ar name", "What goes from this source of egress_source_maps, wherever to. Such mail goes from other sources of its pool; only when all of them are suspended it waits. How much mail that is cannot be said before, so -n is not accepted."},
 		},
 		example: "posthaste suspend example.com -n\nposthaste suspend example.com --reason 'ticket 4711: they ask for a pause' --for 2h\n" +

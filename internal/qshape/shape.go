@@ -236,6 +236,8 @@ func (s *shape) covers(targets []selection.Target, r *row) bool {
 	return slices.ContainsFunc(targets, func(t selection.Target) bool {
 		_, value := t.Condition()
 		switch {
+		case t.IsGroup():
+			return false
 		case r.parent:
 			return value == "*" || !s.senders && value == name || s.senders && value == "@"+name
 		case s.senders:

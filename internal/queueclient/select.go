@@ -153,7 +153,7 @@ func Meant(where *selection.Selection, it *proto.Item) bool {
 	if err != nil {
 		created = it.Arrival
 	}
-	if !where.Message(&selection.Message{Queue: it.Queue, Created: created, Size: it.Size}) || !where.Sender(it.Sender) {
+	if !where.Message(&selection.Message{Queue: it.Queue, Created: created, Size: it.Size}) || !where.Sender(it.Sender) || !where.Group(it.Tenant, it.Campaign) {
 		return false
 	}
 	list := make([]selection.Recipient, len(it.Recipients))

@@ -24,7 +24,7 @@ import (
 )
 
 const suspendUsage = "posthaste suspend TARGET [--reason TEXT] [--until TIME | --for TIME] [-n] [-j] | posthaste resume TARGET [-j] | posthaste suspended [-j]; " +
-	"a TARGET is one of DESTINATION --domain=DOMAIN --nexthop=NEXTHOP --transport=NAME --sender=ADDRESS --sender-domain=DOMAIN --source=NAME"
+	"a TARGET is one of DESTINATION --domain=DOMAIN --nexthop=NEXTHOP --transport=NAME --sender=ADDRESS --sender-domain=DOMAIN --tenant=NAME --campaign=TENANT/NAME --source=NAME"
 
 // Suspend is the command posthaste suspend, resume, suspended, limit, unlimit, limited, divert, undivert or diverted,
 // which verb says. It returns the exit status.
@@ -221,7 +221,8 @@ func ask(ctx context.Context, conn *ipc.Conn, q *proto.Override) (*proto.Overrid
 var valued = map[string]string{"-c": "suspend resume suspended limit unlimit limited divert undivert diverted", "--reason": "suspend limit divert",
 	"--until": "suspend limit divert", "--for": "suspend limit divert",
 	"--destination": "suspend resume limit unlimit divert undivert", "--domain": "suspend resume divert undivert", "--nexthop": "suspend resume limit unlimit divert undivert",
-	"--transport": "suspend resume limit unlimit divert undivert", "--sender": "suspend resume", "--sender-domain": "suspend resume", "--source": "suspend resume"}
+	"--transport": "suspend resume limit unlimit divert undivert", "--sender": "suspend resume", "--sender-domain": "suspend resume", "--source": "suspend resume",
+	"--tenant": "suspend resume", "--campaign": "suspend resume"}
 
 // lists says whether a verb only lists.
 func lists(verb string) bool { return verb == "suspended" || verb == "limited" || verb == "diverted" }
@@ -283,7 +284,7 @@ func (o *order) check() error {
 	case !lists(o.verb) && !o.given && verbs[o.verb] == override.Limit:
 		return cli.Errorf(cli.ExitUsage, "%s what? Name a next hop: a domain, .domain, [host]:port, transport:nexthop, transport: or *; usage: %s", o.verb, limitUsage)
 	case !lists(o.verb) && !o.given:
-		return cli.Errorf(cli.ExitUsage, "%s what? Name a domain, .domain, [host]:port, transport:nexthop, * for all mail, or one of --domain --nexthop --transport --sender --sender-domain --source", o.verb)
+		return cli.Errorf(cli.ExitUsage, "%s what? Name a domain, .domain, [host]:port, transport:nexthop, * for all mail, or one of --domain --nexthop --transport --sender --sender-domain --tenant --campaign --source", o.verb)
 	case len(o.entry.Reason) > override.MaxReason || !utf8.ValidString(o.entry.Reason):
 		return cli.Errorf(cli.ExitUsage, "--reason: more than %d octets, or no UTF-8", override.MaxReason)
 	}
@@ -295,7 +296,7 @@ func (o *order) check() error {
 	if o.verb == "divert" && o.entry.Nexthop == "" {
 		return cli.Errorf(cli.ExitUsage, "divert %s to which next hop? usage: %s", queuelist.Printable(o.target.Name()), divertUsage)
 	}
-	if verbs[o.verb] == override.Diversion && (o.target.IsSender() || o.target.Source() != "") {
+	if verbs[o.verb] == override.Diversion && (o.target.IsSender() || o.target.IsGroup() || o.target.Source() != "") {
 		return cli.Errorf(cli.ExitUsage, "a diversion is of destinations, and %s is none", queuelist.Printable(o.target.Name()))
 	}
 	if o.verb == "limit" && o.entry.Most == 0 {

@@ -7,6 +7,7 @@
 //	--nexthop=NEXTHOP      --transport=NAME       --destination=DESTINATION
 //	--reply=TEXT           --older=TIME           --younger=TIME
 //	--larger=SIZE          --smaller=SIZE         --queue=NAME
+//	--tenant=NAME          --campaign=TENANT/NAME
 //	--all-recipients
 //
 // The same name given several times means any of the values; different names
@@ -30,6 +31,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"posthaste/internal/mail"
 )
 
 const (
@@ -67,6 +70,8 @@ var conditions = []condition{
 		s.queues = append(s.queues, v)
 		return nil
 	}},
+	{"tenant", false, func(s *Selection, v string) error { return addGroup(&s.tenants, v, parseTenant) }},
+	{"campaign", false, func(s *Selection, v string) error { return addGroup(&s.campaigns, v, parseCampaign) }},
 	{"all-recipients", true, func(s *Selection, _ string) error { s.every = true; return nil }},
 }
 
@@ -90,6 +95,8 @@ type Selection struct {
 	at         time.Time // ages count from here; what came later is not meant; zero: no such bound
 	args       []string  // as it was made, for the way to the queue manager
 	senders    []matcher
+	tenants    []string
+	campaigns  []string // TENANT/NAME
 	recipients []matcher
 	domains    []Destination
 	nexthops   []Destination
@@ -190,7 +197,9 @@ func (s *Selection) Queue(name string) bool {
 func (s *Selection) NamesQueue(name string) bool { return slices.Contains(s.queues, name) }
 
 // NeedsEnvelope says that sender or recipients must be known to tell.
-func (s *Selection) NeedsEnvelope() bool { return len(s.senders) > 0 || s.NeedsRecipients() }
+func (s *Selection) NeedsEnvelope() bool {
+	return len(s.senders)+len(s.tenants)+len(s.campaigns) > 0 || s.NeedsRecipients()
+}
 
 // NeedsRecipients says that Recipients must be asked.
 func (s *Selection) NeedsRecipients() bool {
@@ -204,6 +213,12 @@ func (s *Selection) NeedsRoute() bool {
 
 // Sender says whether mail from addr is meant. The null sender is "".
 func (s *Selection) Sender(addr string) bool { return anyOf(s.senders, addr) }
+
+// Group says whether mail of a tenant and of a campaign of it is meant. Mail of none has "".
+func (s *Selection) Group(tenant, campaign string) bool {
+	return (len(s.tenants) == 0 || slices.Contains(s.tenants, tenant)) &&
+		(len(s.campaigns) == 0 || slices.Contains(s.campaigns, tenant+"/"+campaign))
+}
 
 // Domain says whether mail for a recipient in the domain can be meant.
 func (s *Selection) Domain(domain string) bool {
@@ -254,6 +269,28 @@ func addText(list *[]matcher, value string, parse func(string) (matcher, error))
 		*list = append(*list, m)
 	}
 	return err
+}
+
+func addGroup(list *[]string, value string, check func(string) error) error {
+	err := check(value)
+	if err == nil {
+		*list = append(*list, value)
+	}
+	return err
+}
+
+func parseTenant(value string) error {
+	if !mail.GroupName(value) {
+		return fmt.Errorf("%q is not the name of a tenant: it has 1 to %d letters, digits and . _ -", value, mail.MaxGroupName)
+	}
+	return nil
+}
+
+func parseCampaign(value string) error {
+	if tenant, name, _ := strings.Cut(value, "/"); !mail.GroupName(tenant) || !mail.GroupName(name) {
+		return fmt.Errorf("%q is not a campaign: give TENANT/NAME, each 1 to %d letters, digits and . _ -", value, mail.MaxGroupName)
+	}
+	return nil
 }
 
 // parseDomain reads a destination that is recipients' domains.

@@ -13,11 +13,13 @@ import (
 //	domain=DOMAIN    mail to recipients in DOMAIN, whatever its next hop is; .DOMAIN: in its subdomains
 //	nexthop=NEXTHOP  mail whose next hop this is, whatever the recipient's domain is
 //	sender=ADDRESS   mail from this envelope sender: an address, @DOMAIN, @.DOMAIN, <> or /REGEXP/
+//	tenant=NAME      mail of this tenant, wherever to
+//	campaign=TENANT/NAME  mail of this campaign of the tenant
 //	source=NAME      what goes from this source of egress_source_maps, wherever to
 //
 // Two targets are the same if their texts are. A Target may be used concurrently.
 type Target struct {
-	by     string // destination, domain, nexthop, sender or source
+	by     string // destination, domain, nexthop, sender, tenant, campaign or source
 	value  string // in its only form
 	dest   Destination
 	sender matcher // of a sender; nil: dest counts
@@ -29,11 +31,13 @@ type Mail struct {
 	Transport string // empty: not known
 	Nexthop   string // empty: not known
 	Domain    string // the recipient's
+	Tenant    string // empty: none
+	Campaign  string // of the tenant; empty: none
 }
 
 // ParseTarget reads a target's text. Errors are for the operator.
 func ParseTarget(text string) (Target, error) {
-	for _, by := range [...]string{"domain", "nexthop", "sender", "source"} {
+	for _, by := range [...]string{"domain", "nexthop", "sender", "tenant", "campaign", "source"} {
 		if value, ok := strings.CutPrefix(text, by+"="); ok {
 			return NewTarget(by, value)
 		}
@@ -41,7 +45,7 @@ func ParseTarget(text string) (Target, error) {
 	return NewTarget("destination", text)
 }
 
-// NewTarget makes a target of a condition: destination, domain, nexthop, transport, sender or source. Errors are
+// NewTarget makes a target of a condition: destination, domain, nexthop, transport, sender, tenant, campaign or source. Errors are
 // for the operator.
 func NewTarget(by, value string) (t Target, err error) {
 	t = Target{by: by, value: value}
@@ -53,6 +57,10 @@ func NewTarget(by, value string) (t Target, err error) {
 			err = fmt.Errorf("%q is not the name of a source", value)
 		}
 		return t, err
+	case "tenant":
+		return t, parseTenant(value)
+	case "campaign":
+		return t, parseCampaign(value)
 	case "transport":
 		t.by = "destination"
 		if t.dest, err = ParseDestination(value + ":"); err == nil && (t.dest.transport != value || value == "") {
@@ -82,6 +90,9 @@ func (t Target) Source() string {
 	}
 	return ""
 }
+
+// IsGroup says whether the target is a tenant or a campaign, so that it means mail for whatever destination.
+func (t Target) IsGroup() bool { return t.by == "tenant" || t.by == "campaign" }
 
 // setSender reads the value as a sender, in lower case unless it is a regular expression.
 func (t *Target) setSender() (err error) {
@@ -143,8 +154,8 @@ func (t Target) Name() string {
 		return "next hop " + t.value
 	case "sender":
 		return "mail from " + t.value
-	case "source":
-		return "source " + t.value
+	case "source", "tenant", "campaign":
+		return t.by + " " + t.value
 	}
 	return t.value
 }
@@ -154,6 +165,8 @@ func (t Target) Subject() string {
 	switch t.by {
 	case "sender":
 		return t.Name()
+	case "tenant", "campaign":
+		return "mail of " + t.Name()
 	case "source":
 		return "mail that goes from " + t.Name()
 	}
@@ -165,6 +178,10 @@ func (t Target) Match(m *Mail) bool {
 	switch t.by {
 	case "source":
 		return false
+	case "tenant":
+		return t.value == m.Tenant
+	case "campaign":
+		return m.Campaign != "" && t.value == m.Tenant+"/"+m.Campaign
 	case "sender":
 		return t.sender(m.Sender)
 	case "domain":
@@ -219,7 +236,7 @@ func (t Target) width() int {
 // Place says whether the target is a next hop of that name, or recipients in that domain, or all of
 // them, by whatever transport: what can be said of a domain alone.
 func (t Target) Place(domain string) bool {
-	return t.sender == nil && t.by != "source" && (t.value == "*" || t.dest.name != "" && t.dest.matchName(domain))
+	return t.sender == nil && t.by != "source" && !t.IsGroup() && (t.value == "*" || t.dest.name != "" && t.dest.matchName(domain))
 }
 
 // From says whether all mail from senders in the domain is meant: what can be said of a sender's domain
@@ -242,6 +259,8 @@ func (t Target) Key() string {
 	switch {
 	case t.pattern():
 		return ""
+	case t.IsGroup():
+		return t.String()
 	case t.sender != nil && t.value[0] != '@' && t.value != "<>":
 		return "@" + t.value // so that it is not taken for that of a destination
 	case t.sender != nil:
@@ -262,6 +281,9 @@ func (m *Mail) Keys(yield func(string) bool) {
 			}
 		}
 		return true
+	}
+	if m.Tenant != "" && (!yield("tenant="+m.Tenant) || m.Campaign != "" && !yield("campaign="+m.Tenant+"/"+m.Campaign)) {
+		return
 	}
 	nexthop, domain := strings.ToLower(m.Nexthop), strings.ToLower(m.Domain)
 	if !parents("", nexthop) || nexthop != domain && !parents("", domain) {

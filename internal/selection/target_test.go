@@ -17,6 +17,8 @@ func TestTarget(t *testing.T) {
 		"null":   {Transport: "lmtp", Nexthop: "b.test", Domain: "c.b.test"},
 		"dotted": {Sender: "x@d.test", Transport: "smtp.out", Nexthop: "[d.test]:25", Domain: "e.test"},
 		"port":   {Sender: "x@d.test", Transport: "smtp", Nexthop: "hub.e.test:26", Domain: "f.test"},
+		"group":  {Sender: "x@g.test", Transport: "smtp", Nexthop: "g.test", Domain: "g.test", Tenant: "acme", Campaign: "spring"},
+		"tenant": {Sender: "x@g.test", Transport: "smtp", Nexthop: "h.test", Domain: "h.test", Tenant: "acme"},
 		"odd":    {Sender: `"a b"`, Transport: "local"},
 	}
 	for _, c := range []struct{ text, canonical, subject, means string }{
@@ -30,7 +32,10 @@ func TestTarget(t *testing.T) {
 		{"smtp.out:e.test", "smtp.out:e.test", "delivery to smtp.out:e.test", "dotted"},
 		{"hub.e.test:26", "hub.e.test:26", "delivery to hub.e.test:26", "port"},
 		{"hub.e.test:submission", "hub.e.test:submission", "delivery to hub.e.test:submission", ""},
-		{"*", "*", "delivery to *", "direct hub null dotted port odd"},
+		{"*", "*", "delivery to *", "direct hub null dotted port group tenant odd"},
+		{"tenant=acme", "tenant=acme", "mail of tenant acme", "group tenant"},
+		{"tenant=Acme", "tenant=Acme", "mail of tenant Acme", ""},
+		{"campaign=acme/spring", "campaign=acme/spring", "mail of campaign acme/spring", "group"},
 		{"domain=B.test", "domain=b.test", "delivery to domain b.test", "direct hub"},
 		{"domain=.b.test", "domain=.b.test", "delivery to domain .b.test", "null"},
 		{"nexthop=b.test", "nexthop=b.test", "delivery to next hop b.test", "direct null"},
@@ -72,7 +77,7 @@ func TestTarget(t *testing.T) {
 			}
 		}
 	}
-	for _, text := range []string{"", "a b", "domain=", "domain=[192.0.2.1]", "domain=smtp:x", "nexthop=", "sender=", "sender=a.test", "sender=@", "sender=@.",
+	for _, text := range []string{"", "a b", "tenant=", "tenant=a/b", "campaign=acme", "campaign=acme/", "campaign=/x", "campaign=a/b/c", "domain=", "domain=[192.0.2.1]", "domain=smtp:x", "nexthop=", "sender=", "sender=a.test", "sender=@", "sender=@.",
 		"sender=a@", "sender=/(/", "sender=a\nb@x.test", "sender=" + strings.Repeat("x", maxDestination) + "@y", "x@y"} {
 		if target, err := ParseTarget(text); err == nil {
 			t.Errorf("%.40q is accepted as %.40q", text, target)
