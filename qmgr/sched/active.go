@@ -47,8 +47,12 @@ func excuse(status dsn.Status, reason string) mail.Nexthop {
 // answer or the end of a pause made due goes before what is due by its own time, which
 // nobody is waiting for.
 func (s *Scheduler) nextDeferred() int32 {
-	if s.due.n > 0 {
-		return s.due.head
+	t := s.tenants[0]
+	switch {
+	case t.due.n > 0:
+		return t.due.head
+	case t.ripe.n > 0: // there were tenants until now
+		return t.ripe.head
 	}
 	if len(s.retries.s) > 0 && s.retries.s[0].at <= s.now {
 		return s.retries.s[0].rec
@@ -56,19 +60,24 @@ func (s *Scheduler) nextDeferred() int32 {
 	return 0
 }
 
-// admit fills the active queue. New and deferred mail take turns, as in Postfix, so that
+// admit fills the active queue; admit.go has what holds where there are tenants. New and deferred mail take turns, as in Postfix, so that
 // neither a flood of new mail nor a large backlog keeps the other out. When the queue was
 // full, the next free place is for new mail: deferred mail has waited before and can
 // wait, while new mail is what users notice.
 func (s *Scheduler) admit() {
+	if len(s.tenantIndex) > 0 {
+		s.admitTenants()
+		return
+	}
+	t := s.tenants[0]
 	for s.stats.Active < s.cfg.ActiveLimit && s.loading < maxLoading {
-		deferred := s.turnDeferred
+		deferred := t.turnDeferred
 		i := int32(0)
 		for range 2 {
 			if deferred {
 				i = s.nextDeferred()
 			} else {
-				i = s.incoming.head
+				i = t.incoming.head
 			}
 			// An empty side gives its turn away.
 			if i != 0 {
@@ -79,15 +88,15 @@ func (s *Scheduler) admit() {
 		if i == 0 {
 			return
 		}
-		s.turnDeferred = !deferred
+		t.turnDeferred = !deferred
 		if s.stats.Active+1 >= s.cfg.ActiveLimit {
-			s.turnDeferred = false
+			t.turnDeferred = false
 		}
 		if deferred {
 			s.leaveDeferred(i)
 			s.activate(i, QueueDeferred)
 		} else {
-			s.incoming.unlink(s.recs, i)
+			s.leaveNew(i)
 			s.activate(i, QueueIncoming)
 		}
 	}
@@ -125,7 +134,7 @@ func (s *Scheduler) activate(i int32, origin Queue) {
 		s.slots = append(s.slots, m)
 	}
 	rec.where, rec.active = whereActive, m.slot
-	s.stats.Active++
+	s.countActive(s.tenantOf(rec), 1)
 	s.loading++
 	s.read(m, max(s.cfg.RecipientLimit-s.stats.Rcpts-s.reserved, m.rcptLimit))
 }

@@ -26,10 +26,16 @@ type steady struct {
 	head, n int
 	created time.Time
 	terms   func(dest string) *Terms // nil: no limits
+	tenant  func(id MsgID) string    // nil: all mail is nobody's
 }
 
 func newSteady(cfg Config, messages, dests int, per func(MsgID) int) *steady {
-	l := &steady{s: New(cfg), now: epoch, per: per, created: epoch}
+	return newSteadyOf(cfg, messages, dests, per, nil)
+}
+
+// newSteadyOf is newSteady with mail of tenants.
+func newSteadyOf(cfg Config, messages, dests int, per func(MsgID) int, tenant func(MsgID) string) *steady {
+	l := &steady{s: New(cfg), now: epoch, per: per, created: epoch, tenant: tenant}
 	for i := range dests {
 		l.dests = append(l.dests, fmt.Sprintf("d%d.example", i))
 	}
@@ -42,7 +48,11 @@ func newSteady(cfg Config, messages, dests int, per func(MsgID) int) *steady {
 
 func (l *steady) arrive() {
 	l.next++
-	l.step(Event{Kind: EventQueued, ID: l.next, Arrival: Arrival{Queue: QueueIncoming, Created: l.created, Rcpts: l.per(l.next), Size: 1000}})
+	a := Arrival{Queue: QueueIncoming, Created: l.created, Rcpts: l.per(l.next), Size: 1000}
+	if l.tenant != nil {
+		a.Tenant = l.tenant(l.next)
+	}
+	l.step(Event{Kind: EventQueued, ID: l.next, Arrival: a})
 }
 
 func (l *steady) step(ev Event) {
@@ -150,6 +160,33 @@ func BenchmarkDecision(b *testing.B) {
 			}
 			b.ReportMetric(float64(processorTime()-start)/float64(b.N), "cpu-ns/op")
 			b.ReportMetric(float64(l.s.Stats().Preemptions)/float64(l.s.Stats().Decisions), "preempt/decision")
+		})
+	}
+}
+
+// BenchmarkTenants is what a whole life of a message with one recipient costs where mail is that of so many tenants.
+func BenchmarkTenants(b *testing.B) {
+	names := make([]string, 1000)
+	for i := range names {
+		names[i] = fmt.Sprint("tenant", i)
+	}
+	for _, tenants := range []int{0, 1, 2, 1000} {
+		b.Run(fmt.Sprint("tenants=", tenants), func(b *testing.B) {
+			var tenant func(MsgID) string
+			if tenants > 0 {
+				tenant = func(id MsgID) string { return names[int(id)%tenants] }
+			}
+			l := newSteadyOf(benchConfig(100, 20), 10000, 1000, func(MsgID) int { return 1 }, tenant)
+			for range 20000 {
+				l.one()
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			start := processorTime()
+			for b.Loop() {
+				l.one()
+			}
+			b.ReportMetric(float64(processorTime()-start)/float64(b.N), "cpu-ns/op")
 		})
 	}
 }

@@ -71,8 +71,7 @@ func (c *checker) records() {
 			c.ok(s.slots[rec.active] != nil && s.slots[rec.active].id == rec.id, "message %d: wrong slot", rec.id)
 		}
 	}
-	c.ok(n[whereIncoming] == int(s.incoming.n), "incoming: %d records, list of %d", n[whereIncoming], s.incoming.n)
-	c.ok(n[whereDue] == int(s.due.n), "due: %d records, list of %d", n[whereDue], s.due.n)
+	c.tenants(n[whereIncoming], n[whereDue])
 	c.ok(n[whereDeferred] == len(s.retries.s), "deferred: %d records, heap of %d", n[whereDeferred], len(s.retries.s))
 	c.ok(n[whereFar] == s.window.farN, "far: %d records, count %d", n[whereFar], s.window.farN)
 	c.ok(n[whereHold] == s.stats.Hold, "hold: %d records, count %d", n[whereHold], s.stats.Hold)
@@ -83,6 +82,36 @@ func (c *checker) records() {
 		c.ok(i == 0 || !x.before(s.retries.s[(i-1)/2]), "retry heap: no heap at %d", i)
 	}
 	c.sites()
+}
+
+// tenants: the lists of mail that waits for a place, and who has a seat for it.
+func (c *checker) tenants(incoming, due int) {
+	s := c.s
+	var msgs, active map[uint16]int = map[uint16]int{}, map[uint16]int{}
+	for i := int32(1); i < s.recs.used; i++ {
+		if rec := s.recs.at(i); rec.id != 0 {
+			msgs[rec.tenant]++
+			if rec.where == whereActive {
+				active[rec.tenant]++
+			}
+		}
+	}
+	var in, later, ripe int
+	for n, t := range s.tenants {
+		if t == nil {
+			c.ok(msgs[uint16(n)] == 0, "tenant %d is forgotten, and has %d messages", n, msgs[uint16(n)])
+			continue
+		}
+		in, later, ripe = in+int(t.incoming.n), later+int(t.due.n+t.ripe.n), ripe+int(t.ripe.n)
+		c.ok(int(t.number) == n && t.msgs == msgs[t.number] && t.active == active[t.number], "tenant %d: %d messages, %d active, counts %d, %d",
+			n, msgs[t.number], active[t.number], t.msgs, t.active)
+		c.ok(n == 0 || t.msgs > 0 && s.tenantIndex[t.name] == t, "tenant %s is not forgotten", t.name)
+		c.ok(!t.waits() || (t.seat.in != nil) != (t.overAt != 0), "tenant %s waits for no turn, or for two", t.name)
+		c.ok(t.overAt == 0 || s.crowding.s[t.overAt-1].k == (key{uint64(t.active), uint64(t.number)}), "tenant %s: stale count", t.name)
+	}
+	c.ok(in == s.incoming && in == incoming, "incoming: %d records, lists of %d, count %d", incoming, in, s.incoming)
+	c.ok(later == s.due && later == due && ripe == s.ripe, "due: %d records, lists of %d, count %d; %d ripe, count %d", due, later, s.due, ripe, s.ripe)
+	c.seats("active queue", &s.entry, true)
 }
 
 // sites: what waits for each knows, in memory or not.

@@ -42,8 +42,8 @@ func (s *Scheduler) commandOne(ev *Event, i int32) {
 	case EventRelease:
 		if rec.where == whereHold {
 			s.stats.Hold--
-			rec.where, rec.next = whereDue, s.now
-			s.due.append(s.recs, i)
+			rec.next = s.now
+			s.queueDue(i)
 			s.emit(Effect{Kind: EffectRelease, ID: rec.id, Next: s.realTime(s.now)})
 			// The hold had not taken effect yet: it is called off.
 		} else if m := s.activeMessage(rec.id); m != nil && m.cmd == cmdHold {
@@ -80,7 +80,7 @@ func (s *Scheduler) withdraw(i int32, c cmdKind) {
 	origin := rec.where.queue()
 	switch rec.where {
 	case whereIncoming:
-		s.incoming.unlink(s.recs, i)
+		s.leaveNew(i)
 	case whereHold:
 		if c == cmdHold {
 			return
@@ -117,8 +117,8 @@ func (s *Scheduler) expire(i int32, now bool) {
 			s.makeDue(i)
 		case whereHold:
 			s.stats.Hold--
-			rec.where, rec.next = whereDue, s.now
-			s.due.append(s.recs, i)
+			rec.next = s.now
+			s.queueDue(i)
 		}
 	}
 	rec.mark = s.clock.real(rec.next)
@@ -156,8 +156,13 @@ func (s *Scheduler) flush(ev *Event) {
 			s.recs.at(i).flags |= flagFlush
 			s.makeDue(i)
 		}
-		for i := s.incoming.head; i != 0; i = s.recs.at(i).nxt {
-			s.recs.at(i).flags |= flagFlush
+		for _, t := range s.tenants {
+			if t == nil {
+				continue
+			}
+			for i := t.incoming.head; i != 0; i = s.recs.at(i).nxt {
+				s.recs.at(i).flags |= flagFlush
+			}
 		}
 		for m := s.firstActive; m != nil; m = m.nxt {
 			s.record(m).flags |= flagFlush // for recipients still to be read
@@ -189,8 +194,8 @@ func (s *Scheduler) flushOne(id MsgID, flags Flags) {
 		}
 		s.leaveDeferred(i)
 		rec.flags |= flags
-		rec.where, rec.next = whereIncoming, s.now
-		s.incoming.append(s.recs, i)
+		rec.next = s.now
+		s.queueNew(i)
 	}
 }
 

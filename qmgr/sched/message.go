@@ -308,9 +308,9 @@ func (s *Scheduler) leaveActive(m *message) int32 {
 	}
 	s.slots[m.slot] = nil
 	s.slotFree = append(s.slotFree, m.slot)
-	s.stats.Active--
 	i := m.rec
 	rec := s.recs.at(i)
+	s.countActive(s.tenantOf(rec), -1)
 	rec.where, rec.active = whereNone, 0
 	*m = message{jobs: reuse.Truncated(m.jobs)}
 	s.messages.Put(m)

@@ -9,10 +9,10 @@ type where uint8
 
 const (
 	whereNone     where = iota
-	whereIncoming       // s.incoming
+	whereIncoming       // its tenant's incoming
 	whereActive         // s.slots[rec.active]
 	whereDeferred       // s.retries, and in a site's list when rec.site != 0
-	whereDue            // s.due: deferred, to be taken up as soon as there is room
+	whereDue            // its tenant's due or ripe: deferred, to be taken up as soon as there is room
 	whereHold           // nowhere else
 )
 
@@ -35,7 +35,8 @@ const (
 	flagRevive Flags = 1 << 14 // a flush of this message: dead destinations on its way are forgotten
 	flagFar    Flags = 1 << 13 // deferred, beyond the edge, and that has been said or is to be
 	flagNow    Flags = 1 << 12 // a flush of this message by its name: it is tried before its first time
-	flagsOwn         = flagFlush | flagRevive | flagFar | flagNow
+	flagRipe   Flags = 1 << 11 // due by its own time, and in its tenant's list of those
+	flagsOwn         = flagFlush | flagRevive | flagFar | flagNow | flagRipe
 )
 
 // A record is what is kept of every message that is known, wherever it is: 72 bytes without

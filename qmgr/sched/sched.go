@@ -32,8 +32,9 @@ type Scheduler struct {
 	// Every message that is known, in one of the four places below or active;
 	// record.where says which. On hold is in none.
 	recs     *records
-	incoming recList   // new mail that waits for a place
-	due      recList   // deferred mail to be taken up as soon as there is a place
+	incoming int       // new messages that wait for a place, in their tenants' lists
+	due      int       // the same of deferred mail to be taken up as soon as there is a place
+	ripe     int       // of those: by their own time
 	retries  retryHeap // deferred mail by the time it is due
 
 	// The active queue. slots and slotFree give a message an int32 for its record, which
@@ -43,9 +44,8 @@ type Scheduler struct {
 	slotFree                []int32
 	firstActive, lastActive *message // in the order in which they became active
 	messageSeq              uint64
-	loading                 int  // messages whose first recipients are being read
-	reserved                int  // recipients being read
-	turnDeferred            bool // the next place in the active queue is for deferred mail
+	loading                 int // messages whose first recipients are being read
+	reserved                int // recipients being read
 
 	// Transports take turns, as in nqmgr: the one that was just served is moved to the
 	// end.
@@ -105,6 +105,8 @@ type Scheduler struct {
 	tenants     []*tenant
 	tenantIndex map[string]*tenant
 	tenantFree  []uint16
+	entry       ring          // of those with mail that waits for a place in the active queue
+	crowding    heap[*tenant] // those that have their part of it, and more mail, by what they have
 
 	// timerSeq breaks ties between timers of the same microsecond, so that they fire in
 	// the order in which they were started.
@@ -154,6 +156,7 @@ func New(cfg Config) *Scheduler {
 	s.cfg.DeferTransports = slices.Clone(cfg.DeferTransports)
 	s.sane(&s.cfg)
 	s.tenants = []*tenant{{weight: 1}}
+	s.tenants[0].seat.tenant = s.tenants[0]
 	return s
 }
 
@@ -332,8 +335,7 @@ func (s *Scheduler) queued(ev *Event) {
 	case QueueDeferred:
 		s.enterDeferred(i, site)
 	default:
-		rec.where = whereIncoming
-		s.incoming.append(s.recs, i)
+		s.queueNew(i)
 	}
 }
 

@@ -18,8 +18,9 @@ type seat struct {
 	in       *seatList // nil: it has no seat
 	left     int       // recipients that its turn is still good for
 	// What it is the seat of: one of them is set for good.
-	lane  *lane
-	claim *claim
+	lane   *lane
+	claim  *claim
+	tenant *tenant
 }
 
 // seatList is a first-in first-out list of seats.
@@ -30,14 +31,20 @@ type ring struct{ fresh, old seatList }
 
 // wants says whether the tenant has mail that could go now, but for the others.
 func (x *seat) wants() bool {
-	if x.lane != nil {
+	switch {
+	case x.lane != nil:
 		return x.lane.hasWork()
+	case x.tenant != nil:
+		return x.tenant.waits()
 	}
 	return x.claim.peers.n > 0
 }
 
 // quantum is what one turn is good for.
 func (x *seat) quantum() int {
+	if x.tenant != nil {
+		return x.tenant.weight // in messages
+	}
 	l := x.lane
 	if l == nil {
 		l = x.claim.lane

@@ -105,9 +105,8 @@ func (s *Scheduler) siteAnswered(q *queue) {
 func (s *Scheduler) makeDue(i int32) {
 	s.leaveDeferred(i)
 	rec := s.recs.at(i)
-	rec.where = whereDue
 	rec.next = s.now
-	s.due.append(s.recs, i)
+	s.queueDue(i)
 }
 
 // enterDeferred puts a message that is nowhere into the deferred queue.
@@ -130,7 +129,7 @@ func (s *Scheduler) leaveDeferred(i int32) {
 	rec := s.recs.at(i)
 	switch rec.where {
 	case whereDue:
-		s.due.unlink(s.recs, i)
+		s.leaveDue(i)
 	case whereDeferred:
 		s.retries.remove(s.recs, i)
 		s.setFar(rec, false)

@@ -6,6 +6,15 @@ type tenant struct {
 	number uint16
 	weight int
 	msgs   int // messages in memory
+	active int // of them in the active queue
+
+	// Its mail that waits for a place in the active queue (admit.go), and whether the next place is for deferred mail.
+	incoming     recList // new
+	due          recList // deferred, that something has made due
+	ripe         recList // deferred, whose own time has come
+	turnDeferred bool
+	seat         seat  // among the tenants with such mail
+	overAt       int32 // in s.crowding
 }
 
 // maxTenants bounds the tenants that are told apart. Mail of further ones is that of tenant 0.
@@ -36,6 +45,7 @@ func (s *Scheduler) newTenant(name string) *tenant {
 		t.number = uint16(len(s.tenants))
 		s.tenants = append(s.tenants, t)
 	}
+	t.seat.tenant = t
 	if s.tenantIndex == nil {
 		s.tenantIndex = make(map[string]*tenant)
 	}
@@ -50,6 +60,10 @@ func (s *Scheduler) forgetRecord(i int32) {
 	t := s.tenants[n]
 	if t.msgs--; t.msgs > 0 || n == 0 {
 		return
+	}
+	t.seat.rise()
+	if t.overAt != 0 {
+		s.crowding.remove(t.overAt)
 	}
 	delete(s.tenantIndex, t.name)
 	s.tenants[n] = nil

@@ -164,3 +164,56 @@ func TestTenantShares(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestTenantAdmission: however much mail of one tenant there is, new and deferred, and although none of it ever leaves,
+// a message of another enters the active queue in the Step in which it comes, or its time comes.
+func TestTenantAdmission(t *testing.T) {
+	t.Parallel()
+	const limit = 90
+	cfg := one(func(c *Config, tc *TransportConfig) { c.ActiveLimit, tc.ProcessLimit = limit, 1 })
+	w := newWorld(t, cfg)
+	w.check = false
+	tenant := "big"
+	w.tenant = func(MsgID) string { return tenant }
+	id := MsgID(0)
+	for range 1000 {
+		id++
+		w.arrive(id, 0, rcpt("smtp", fmt.Sprint("d", id)))
+	}
+	for range 1000 {
+		id++
+		w.step(Event{Kind: EventQueued, ID: id, Arrival: Arrival{Queue: QueueDeferred, Created: epoch.Add(-1), Next: epoch, Rcpts: 1, Tenant: tenant}})
+	}
+	active := func(name string) int {
+		if x := w.s.tenantIndex[name]; x != nil {
+			return x.active
+		}
+		return 0
+	}
+	if n := active("big"); n != limit*freeShare/(freeShare+1) {
+		t.Fatalf("%d of its messages are active", n)
+	}
+	for i := range 8 {
+		tenant = fmt.Sprint("small", i)
+		id++
+		if i%2 == 0 {
+			w.arrive(id, 0, rcpt("smtp", "small"))
+		} else {
+			l := &letter{id: id, rcpts: []Rcpt{rcpt("smtp", "small")}, final: []bool{false}, pending: 1, inflight: map[int]bool{}, queue: QueueDeferred, created: w.now, tenant: tenant}
+			w.mail[id] = l
+			w.step(Event{Kind: EventQueued, ID: id, Arrival: Arrival{Queue: QueueDeferred, Created: w.now, Next: w.now.Add(1e9), Rcpts: 1, Tenant: tenant}})
+			w.tick(1e9 + 1e6)
+		}
+		if active(tenant) != 1 {
+			t.Errorf("the message of %s is not in the active queue, where there are %d", tenant, w.s.stats.Active)
+		}
+	}
+	// It gets no place back before the others have left it enough.
+	w.step(Event{Kind: EventRemove, Scope: ScopeMessage, ID: 2})
+	if n := active("big"); n != limit*freeShare/(freeShare+1)-1 {
+		t.Errorf("%d of its messages are active, of %d", n, w.s.stats.Active)
+	}
+	if err := w.s.Check(); err != nil {
+		t.Fatal(err)
+	}
+}

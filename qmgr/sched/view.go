@@ -393,7 +393,7 @@ type Stats struct {
 // Stats returns the totals.
 func (s *Scheduler) Stats() Stats {
 	st := s.stats
-	st.Incoming, st.Deferred = int(s.incoming.n), int(s.due.n)+len(s.retries.s)
+	st.Incoming, st.Deferred = s.incoming, s.due+len(s.retries.s)
 	st.Sited += len(s.window.awayAt)
 	return st
 }

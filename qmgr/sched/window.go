@@ -126,7 +126,7 @@ func (s *Scheduler) lookAhead() {
 	if !begin && s.near() > limit+limit/4 {
 		s.narrow()
 	}
-	if w.whole || !begin && s.near() >= max(limit/4, 1) {
+	if w.whole || !begin && s.near()+s.ripe >= max(limit/4, 1) {
 		return
 	}
 	if w.edge.next > s.clock.wall+s.longest() { // the clock was wrong, or nearly all is paused
@@ -134,7 +134,7 @@ func (s *Scheduler) lookAhead() {
 	}
 	f := &Fetch{After: Mark{toTime(w.edge.next), w.edge.id}, Max: limit, Sane: toTime(s.clock.wall + s.longest()), Amnesty: toTime(w.amnesty)}
 	if w.edge != (mark{}) {
-		f.Max = max(limit-s.near(), 1)
+		f.Max = max(limit-s.near()-s.ripe, 1)
 	}
 	w.fetching = true
 	s.emit(Effect{Kind: EffectFetch, Fetch: f})
@@ -319,4 +319,4 @@ func (s *Scheduler) Whole() bool { return !s.forgets() }
 
 // Due returns the number of deferred messages that wait for a place in the active queue before their
 // retry time.
-func (s *Scheduler) Due() int { return int(s.due.n) }
+func (s *Scheduler) Due() int { return s.due }
