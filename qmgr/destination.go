@@ -101,15 +101,22 @@ func (s *Server) portrayRules(p *portrait) {
 	if !ok || strings.ContainsAny(transport, ".[]") {
 		transport, name = "", text
 	}
-	m := &selection.Mail{Transport: transport, Nexthop: name, Domain: name}
+	m := &selection.Mail{Transport: transport, Nexthop: name, Domain: name, Site: s.terms.unitOf(name)}
 	for _, r := range s.rules.set.all() {
 		// A suspended sender says nothing about a destination.
-		if r.over(s.now) || r.target.IsSender() || r.target.IsGroup() || r.target.Source() != "" {
+		if r.over(s.now) || r.target.IsSender() || r.target.IsGroup() || r.target.Source() != "" && (r.target.Site() == "" || r.target.Site() != m.Site) {
 			continue
 		}
 		_, value := r.target.Condition()
-		if strings.EqualFold(value, text) || r.target.Match(m) || p.dest.Match("", value, "") {
+		if strings.EqualFold(value, text) || r.target.Match(m) || r.target.Source() != "" || p.dest.Match("", value, "") {
 			p.lines = append(p.lines, "  "+r.text())
+		}
+	}
+	if set := s.auto.settings.Load(); set != nil {
+		for _, r := range set.list {
+			if unit := s.terms.unitOf(name); !r.over(s.now) && (unit != "" && r.target.Site() == unit || r.target.Match(m)) {
+				p.lines = append(p.lines, "  "+r.settingText())
+			}
 		}
 	}
 	for _, r := range s.rules.diversions.Load().all() {

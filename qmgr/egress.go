@@ -8,6 +8,7 @@ package qmgr
 import (
 	"posthaste/internal/proto"
 	"posthaste/internal/rate"
+	"posthaste/internal/shaping"
 	"posthaste/qmgr/sched"
 )
 
@@ -67,6 +68,9 @@ func (t *terms) pool(ans *proto.ResolveReply, base *sched.Terms, whole, limited 
 		}
 		// Mail that waits for a limit of this source is asked about by this answer.
 		if limited {
+			if mb.Terms.Place != "" {
+				t.at(ans.Nexthop, mb.Terms.Place)
+			}
 			t.from[mb.Terms] = asked{ans.Recipient, ans.Transport, ans.Nexthop, ans.Pool}
 		}
 	}
@@ -99,7 +103,8 @@ func (t *terms) memberTerms(k *poolKey, base *sched.Terms, m *proto.PoolMember) 
 	// The scheduler takes terms of another source for a mistake, and leaves them out.
 	x.Source = m.Source
 	if k.hop != "" {
-		x.Advice = m.Advice
+		t.settings.lay(m.Source, k.hop, k.terms.site, &m.OwnLimits, &m.SiteLimits, &m.ProviderLimits, &m.Advice)
+		x.Advice, x.Place = m.Advice, shaping.ParseAdvice(m.Advice).Unit
 	}
 	// The limits are those of a destination that it does not go to, or it goes to no host.
 	if k.hop == "" {

@@ -26,6 +26,9 @@ const ownDelay = 100 * time.Millisecond
 func (s *Server) recall() {
 	var entries []override.Entry
 	if st := s.opt.Overrides; st != nil {
+		if st.Owner() {
+			s.liftActs()
+		}
 		entries = st.Entries(time.Now())
 		if !st.Owner() {
 			s.tasks.Go(s.succeed)
@@ -50,6 +53,7 @@ func (s *Server) succeed() {
 			s.opt.Log.Error("overrides: %v", err)
 		}
 		if became {
+			s.liftActs()
 			s.post(func() { s.setRules(s.opt.Overrides.Entries(s.now)) }, sched.Event{})
 			return
 		}
@@ -101,7 +105,7 @@ func (s *Server) judge(op proto.OverrideOp, e *override.Entry, reply *proto.Over
 	case target.String() != e.Target:
 		err = fmt.Errorf("it must be written as %s", target)
 	// A newer tool may know kinds that this process does not.
-	case e.Kind != override.Suspension && e.Kind != override.Limit && e.Kind != override.Diversion:
+	case e.Kind != override.Suspension && e.Kind != override.Limit && e.Kind != override.Diversion && (e.Kind != override.Setting || op == proto.OverridePut):
 		err = fmt.Errorf("there is no kind of override %q", e.Kind)
 	case op == proto.OverridePut && e.Over(s.now):
 		err = errors.New("its end lies in the past")
@@ -124,7 +128,8 @@ func (s *Server) override(r *ipc.Request, op proto.OverrideOp, e override.Entry,
 	if op == proto.OverridePut {
 		err = store.Put(e, e.Since)
 	} else {
-		reply.Found, err = store.Remove(e.Kind, e.Target, e.Since)
+		// What a rule did is not done again in the time that it had.
+		reply.Found, err = store.Waive(e.Kind, e.Target, e.By, e.Since)
 	}
 	if err != nil {
 		reply.Refused = err.Error()
@@ -148,6 +153,10 @@ func (s *Server) override(r *ipc.Request, op proto.OverrideOp, e override.Entry,
 func overrideEvent(op proto.OverrideOp, e *override.Entry, target selection.Target) maillog.Event {
 	put, subject := op == proto.OverridePut, target.Subject()
 	switch {
+	case e.Kind == override.Setting && put:
+		return maillog.Set{Target: e.Target, Subject: target.Name(), Name: e.Name, Value: e.Value, By: e.By, Reason: e.Reason, Until: e.Until}
+	case e.Kind == override.Setting:
+		return maillog.Unset{Target: e.Target, Subject: target.Name(), Name: e.Name, By: e.By}
 	case e.Kind == override.Limit && put:
 		return maillog.Limited{Target: e.Target, Subject: subject, Most: e.Most, Raises: e.Raises, By: e.By, Reason: e.Reason, Until: e.Until}
 	case e.Kind == override.Limit:
@@ -183,7 +192,7 @@ func (s *Server) listOverrides(store *override.Store) *proto.OverrideReply {
 			use = uses[e.Target]
 		}
 		reply.Entries = append(reply.Entries, proto.OverrideEntry{Of: string(e.Kind), Target: e.Target, By: e.By, Reason: e.Reason, Since: e.Since,
-			Until: e.Until, Most: e.Most, Raises: e.Raises, Nexthop: e.Nexthop})
+			Until: e.Until, Most: e.Most, Raises: e.Raises, Nexthop: e.Nexthop, Name: e.Name, Value: e.Value})
 		reply.Waiting, reply.Uses = append(reply.Waiting, n), append(reply.Uses, use)
 	}
 	return reply

@@ -53,6 +53,7 @@ func (s *Server) note(d *delivery, reply *proto.DeliverReply) {
 	if d.transport == sched.RetryTransport || d.transport == sched.ErrorTransport || len(reply.Outcomes) == 0 {
 		return
 	}
+	s.watchReplies(d, reply)
 	answer, example := answerOf(reply.Outcomes)
 	s.seen.replies.Add(s.now, hopName(d.transport, d.nexthop), answer, example)
 }

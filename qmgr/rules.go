@@ -128,6 +128,7 @@ func (s *Server) pauseFor(r *sched.Rcpt, env *mail.Envelope, addr string) sched.
 		return 0
 	}
 	m := mailOf(env, r.Transport, r.Nexthop, addr)
+	m.Site = placeOf(r)
 	if rule := s.rules.set.find(&m, s.now); rule != nil {
 		return rule.id
 	}
@@ -152,6 +153,7 @@ func (s *Server) ruleFor(rs *ruleset, env *mail.Envelope, addr string, now time.
 		return nil
 	}
 	m := mailOf(env, transport, nexthop, addr)
+	m.Site = s.terms.unitOf(string(nexthop))
 	return rs.find(&m, now)
 }
 
@@ -178,6 +180,7 @@ func (s *Server) setRules(entries []override.Entry) {
 	s.rules.endAt = time.Time{}
 	list := s.rulesOf(entries, override.Suspension)
 	s.setLimits(s.rulesOf(entries, override.Limit))
+	s.setSettings(s.rulesOf(entries, override.Setting))
 	// Where mail goes decides which of the rules is for it.
 	diversions := s.rulesOf(entries, override.Diversion)
 	// Behind the pauses: what goes another way is compared with these anew.
@@ -195,7 +198,7 @@ func (s *Server) setRules(entries []override.Entry) {
 			s.rules.last++
 			r.id = s.rules.last
 		}
-		pauses[i] = sched.Pause{ID: r.id, Until: r.order.Until, Flush: r.queueOnly, Status: statusPaused, Reason: r.reason(), Source: r.target.Source()}
+		pauses[i] = sched.Pause{ID: r.id, Until: r.order.Until, Flush: r.queueOnly, Status: statusPaused, Reason: r.reason(), Source: r.target.Source(), Place: r.target.Site()}
 	}
 	s.rules.set, s.rules.pauses = newRuleset(list), pauses
 	s.then(sched.Event{Kind: sched.EventPauses, Pauses: pauses})
@@ -234,6 +237,13 @@ func (s *Server) endRules() {
 	for _, r := range s.rules.limits.all() {
 		if r.over(s.now) {
 			s.opt.Log.Log(maillog.Unlimited{Target: r.target.String(), Subject: r.target.Subject()})
+		}
+	}
+	if set := s.auto.settings.Load(); set != nil {
+		for _, r := range set.list {
+			if r.over(s.now) {
+				s.opt.Log.Log(maillog.Unset{Target: r.target.String(), Subject: r.target.Name(), Name: r.order.Name})
+			}
 		}
 	}
 	for _, r := range s.rules.diversions.Load().all() {

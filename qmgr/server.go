@@ -180,11 +180,12 @@ type Server struct {
 	away     away
 	inlined  int // octets of message.inline of all messages; at most maxInline
 
-	survey survey  // reads domains for qshape in the background
-	sites  flushes // sites that ETRN and "postqueue -s" have asked for
-	rules  rules   // what is not to be tried: suspensions, queue_only_destinations
-	terms  terms   // what is limited, as the resolver says
-	spent  spent   // what was counted for that
+	survey survey     // reads domains for qshape in the background
+	sites  flushes    // sites that ETRN and "postqueue -s" have asked for
+	rules  rules      // what is not to be tried: suspensions, queue_only_destinations
+	auto   automation // what the rules of shaping_files do
+	terms  terms      // what is limited, as the resolver says
+	spent  spent      // what was counted for that
 
 	// Deliveries that the scheduler has ordered and that have not ended, by its number:
 	// waiting for an agent, sent, or waiting for a predecessor's delivery.
@@ -334,6 +335,7 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	// restored into one that has seen no event.
 	s.takeOver(s.now)
 	s.restoreSpent(s.now)
+	s.startAutomation()
 	s.recall()
 	var attaching sync.WaitGroup
 	attaching.Go(func() { s.attach(work) })

@@ -19,6 +19,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/selection"
+	"posthaste/internal/shaping"
 	"posthaste/internal/storage"
 	"posthaste/internal/table"
 	"posthaste/qmgr/sched"
@@ -47,8 +48,11 @@ type Settings struct {
 	RequeueFlags  proto.SubmitFlags
 
 	// The resolver is asked for limits: some are set.
-	limits    bool
-	rewriting *rewriting // nil: senders are not rewritten
+	limits bool
+	// shaping_files, for their rules; nil: there are none. automation is shaping_automation.
+	shaping    *shaping.Rules
+	automation bool
+	rewriting  *rewriting // nil: senders are not rewritten
 	// How a local part is taken apart into user and extension.
 	search    table.Search
 	flush     *table.List        // fast_flush_domains
@@ -138,6 +142,9 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 		return s, fmt.Errorf("fast_flush_domains: %w", err)
 	}
 	s.limits = sharesLimits(cfg)
+	if err := s.loadShaping(cfg); err != nil {
+		return s, err
+	}
 	s.Sched = sched.Config{
 		ActiveLimit:   cfg.Int("qmgr_message_active_limit"),
 		DeferredLimit: keptPerActive * cfg.Int("qmgr_message_active_limit"),
@@ -171,6 +178,17 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 		return transportSettings(cfg, string(name), t, limits, warn)
 	}
 	return s, nil
+}
+
+// loadShaping reads the rules of automation. trivial-rewrite reads the same files, and says what has no effect.
+func (s *Settings) loadShaping(cfg *config.Config) (err error) {
+	s.automation = cfg.Bool("shaping_automation")
+	if files := cfg.List("shaping_files"); len(files) > 0 {
+		if s.shaping, _, err = shaping.Load(files); err != nil {
+			return fmt.Errorf("shaping_files: %w", err)
+		}
+	}
+	return nil
 }
 
 // sharesLimits says whether anything is limited for several destinations, several are one, or

@@ -39,7 +39,7 @@ func (s *Server) describeSources(r *ipc.Request) {
 		return found[name]
 	}
 	for _, rule := range s.rules.set.all() {
-		if name := rule.target.Source(); name != "" && !rule.over(s.now) {
+		if name := rule.target.Source(); name != "" && rule.target.Site() == "" && !rule.over(s.now) {
 			get(name).Suspended = rule.text()
 		}
 	}

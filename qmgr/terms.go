@@ -14,6 +14,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/rate"
+	"posthaste/internal/shaping"
 	"posthaste/qmgr/sched"
 )
 
@@ -52,6 +53,10 @@ type terms struct {
 	latest map[string]string
 	// The site of each next hop that has one, for "posthaste explain".
 	sites map[string]string
+	// Where the replies of each next hop count, and its limits are, with shaping_files.
+	units map[string]string
+	// What rules of automation have set; nil: nothing.
+	settings *settingSet
 	// When waiting destinations are asked about next. It belongs to the loop.
 	again time.Time
 }
@@ -83,10 +88,16 @@ func (t *terms) of(ans *proto.ResolveReply, whole bool) *sched.Terms {
 	if ans.Site == "" && ans.OwnLimits == "" && ans.ProviderLimits == "" && ans.Advice == "" {
 		return nil
 	}
-	k := keyOf(ans, whole)
 	// Loads of many messages come here at once, and none stays for long.
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	// The answer is the client's, which keeps it.
+	if set := t.settings; set != nil {
+		with := *ans
+		set.lay("", ans.Hop, ans.Site, &with.OwnLimits, &with.SiteLimits, &with.ProviderLimits, &with.Advice)
+		ans = &with
+	}
+	k := keyOf(ans, whole)
 	// Terms that are in use go on to hold when they are forgotten here.
 	if t.known == nil || len(t.known) >= maxTerms || len(t.sites) >= maxTerms || len(t.from) >= 2*maxTerms {
 		t.known, t.from, t.sites = make(map[termsKey]*sched.Terms), make(map[*sched.Terms]asked), make(map[string]string)
@@ -100,6 +111,9 @@ func (t *terms) of(ans *proto.ResolveReply, whole bool) *sched.Terms {
 		return nil
 	}
 	t.from[terms] = asked{ans.Recipient, ans.Transport, ans.Nexthop, ""}
+	if terms.Place != "" {
+		t.at(ans.Nexthop, terms.Place)
+	}
 	if k.whole {
 		t.sites[strings.ToLower(ans.Nexthop)] = k.site
 	}
@@ -130,7 +144,7 @@ func (s *Server) wholeSites(ans *proto.ResolveReply) bool {
 // terms makes the terms that k says; nil when they say nothing. trivial-rewrite has read the
 // limits and written them anew, so that they have no errors.
 func (k *termsKey) terms() *sched.Terms {
-	x := &sched.Terms{Rollup: k.whole, Advice: k.advice}
+	x := &sched.Terms{Rollup: k.whole, Advice: k.advice, Place: shaping.ParseAdvice(k.advice).Unit}
 	some := k.whole || k.advice != ""
 	for level, text := range [...]string{sched.OwnLimit: k.ownL, sched.SiteLimit: k.siteL, sched.ProviderLimit: k.providerL} {
 		l, err := rate.ParseLimits(text)
@@ -163,6 +177,49 @@ func (t *terms) place(r *sched.Rcpt) {
 		r.Queue = sitePrefix + r.Terms.Shares[sched.SiteLimit].Name
 		r.Nexthop = mail.Nexthop(strings.ToLower(string(r.Nexthop)))
 	}
+}
+
+// at notes where the replies of a next hop count. It is called with mu held.
+func (t *terms) at(hop, unit string) {
+	if t.units == nil || len(t.units) >= maxTerms {
+		t.units = make(map[string]string)
+	}
+	if hop = strings.ToLower(hop); t.units[hop] != unit {
+		t.units[hop] = unit
+	}
+}
+
+// unitOf is where they do; "": nothing is known.
+func (t *terms) unitOf(hop string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.units[strings.ToLower(hop)]
+}
+
+// setSettings has other settings laid on what is made from now on.
+func (t *terms) setSettings(set *settingSet) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	// Terms that are in use go on to hold until they are renewed; where they came from is kept for that.
+	t.settings = set
+	t.known, t.pools, t.same, t.pooled = make(map[termsKey]*sched.Terms), make(map[poolKey]knownPool), make(map[sched.Terms]*sched.Terms), 0
+	if t.from == nil {
+		t.from, t.sites = make(map[*sched.Terms]asked), make(map[string]string)
+	}
+	if t.latest == nil {
+		t.latest = make(map[string]string)
+	}
+}
+
+// placeOf is where the replies to a recipient's mail count, by its terms; "": nowhere.
+func placeOf(r *sched.Rcpt) string {
+	switch {
+	case r.Pool != nil && len(r.Pool.Members) > 0 && r.Pool.Members[0].Terms != nil:
+		return r.Pool.Members[0].Terms.Place
+	case r.Terms != nil:
+		return r.Terms.Place
+	}
+	return ""
 }
 
 // siteOf is the site of a next hop; "" when none is known.

@@ -244,7 +244,7 @@ const ownCommands = `  explain ID|DESTINATION ... say why a message is still in 
   watch client|destination NAME
                              show the SMTP dialogues with one peer as they happen
   classify [REPLY ...]       say what kind of failure a server's reply describes
-  shaping check|explain      say what the shaping files are worth, and what they say of a domain
+  shaping check|explain|...  say what the shaping files are worth, and what their rules have done
   account COMMAND ...        keep the accounts of people who send mail
   passwd [user]              make an entry for a table of users
   dkim genkey|record ...     make keys to sign mail with

@@ -100,6 +100,7 @@ var trivialRewriteParams = []Param{
 	{Name: "sender_dependent_default_transport_maps", Type: List, Tier: 2, Doc: "Transport chosen by sender"},
 	{Name: "sender_dependent_egress_pool_maps", Type: List, Tier: 2, Origin: Own, Doc: "Pool of sources chosen by sender"},
 	{Name: "sender_dependent_relayhost_maps", Type: List, Tier: 1, Doc: "Relay host chosen by sender"},
+	{Name: "shaping_automation", Type: Bool, Default: "yes", Tier: 2, Origin: Own, Doc: "Carry out what the files of shaping_files say of replies"},
 	{Name: "shaping_files", Type: List, Tier: 2, Origin: Own, Doc: "Files that say how much mail each provider takes, in the format of KumoMTA's shaping files"},
 	{Name: "swap_bangpath", Type: Bool, Default: "yes", Tier: 3, Doc: "Treat site!user as user@site"},
 	{Name: "transport_maps", Type: List, Tier: 1, Doc: "Transport and next hop by address"},

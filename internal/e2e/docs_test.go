@@ -438,7 +438,12 @@ two.example. MX 10 in.bigmail.example.
 in.bigmail.example. A 198.51.100.20
 three.example. MX 10 mx.strict.example.
 mx.strict.example. A 198.51.100.30
-`, before: map[string]func(*testing.T, *network, *machine){"": func(t *testing.T, _ *network, _ *machine) { strictSink(t, "198.51.100.30:25", "192.0.2.12") }}},
+four.example. MX 10 mx.busy.example.
+mx.busy.example. A 198.51.100.40
+`, before: map[string]func(*testing.T, *network, *machine){"": func(t *testing.T, _ *network, _ *machine) {
+		strictSink(t, "198.51.100.30:25", "192.0.2.12")
+		busySink(t, "198.51.100.40:25")
+	}}},
 	{page: "trace.md", programs: []string{"smtp-sink"}, whole: true, zone: relayZone},
 	{page: "queue.md", programs: []string{"swaks", "smtp-sink"}, whole: true, zone: relayZone},
 	{page: "filters.md", programs: []string{"swaks"}, before: map[string]func(*testing.T, *network, *machine){
@@ -450,6 +455,32 @@ mx.strict.example. A 198.51.100.30
 			m.write("usr/local/bin/scan.py", fileOf(t, "filters.md", "/usr/local/bin/scan.py"))
 		},
 	}},
+}
+
+// busySink takes mail, but for the second connection.
+func busySink(t *testing.T, addr string) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	newSinkOn(t, &busyListener{Listener: l}, nil)
+}
+
+// A busyListener refuses its second connection with a greeting.
+type busyListener struct {
+	net.Listener
+	n int
+}
+
+func (l *busyListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if l.n++; err != nil || l.n != 2 {
+			return c, err
+		}
+		_, _ = c.Write([]byte("421 4.7.0 too much mail from you\r\n"))
+		_ = c.Close()
+	}
 }
 
 // strictSink takes mail from everybody but one address.

@@ -417,3 +417,53 @@ func (e BounceNotice) AppendFields(b []byte) []byte {
 	b = appendString(appendEvent(b, "notification"), "queue_id", e.ID)
 	return appendString(appendString(b, "kind", string(e.Kind)), "notification_id", e.NewID)
 }
+
+// Set says that a rule of automation has given a key of shaping_files another value for now.
+type Set struct {
+	Target, Subject string // a target of package selection, and the same in words
+	Name, Value     string // the key, and its value
+	By              string // who has decided
+	Reason          string // the rule's place, and the reply
+	Until           time.Time
+}
+
+// Append implements Event.
+func (e Set) Append(b []byte) []byte {
+	b = append(append(append(append(b, e.Subject...), ": "...), e.Name...), " set to "...)
+	b = append(append(append(b, e.Value...), " by "...), e.By...)
+	return appendAttr(e.Until.AppendFormat(append(b, " until "...), time.DateTime), ": ", e.Reason)
+}
+
+// AppendFields implements Fielder.
+func (e Set) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "set"), "target", e.Target)
+	b = appendString(appendString(b, "parameter", e.Name), "value", e.Value)
+	b = appendString(appendString(b, "by", e.By), "until", e.Until.Format(time.RFC3339))
+	return appendString(b, "reason", e.Reason)
+}
+
+// Unset says that it has its former value again: it was taken back, or its time is over.
+type Unset struct {
+	Target, Subject string // as in Set
+	Name            string // empty: all keys of the target
+	By              string // empty: its time is over
+}
+
+// Append implements Event.
+func (e Unset) Append(b []byte) []byte {
+	b = append(append(b, e.Subject...), ": "...)
+	if e.Name == "" {
+		b = append(b, "all keys"...)
+	}
+	b = append(append(b, e.Name...), " set back"...)
+	if e.By == "" {
+		return append(b, ": the time is over"...)
+	}
+	return append(append(b, " by "...), e.By...)
+}
+
+// AppendFields implements Fielder.
+func (e Unset) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "unset"), "target", e.Target)
+	return appendString(appendString(b, "parameter", e.Name), "by", e.By)
+}

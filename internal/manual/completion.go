@@ -178,7 +178,7 @@ type longOption struct {
 var (
 	targetOptions = []longOption{{"destination", "destination", site, "domain or next hop"}, {"domain", "domain", site, "recipients in this domain"},
 		{"nexthop", "nexthop", none, "by this next hop"}, {"transport", "name", none, "by this transport"}, {"sender", "address", none, "from this sender"},
-		{"sender-domain", "domain", site, "from senders in this domain"}, {"tenant", "name", none, "of this tenant"}, {"campaign", "tenant/name", none, "of this campaign"}, {"source", "name", none, "from this source"}}
+		{"sender-domain", "domain", site, "from senders in this domain"}, {"tenant", "name", none, "of this tenant"}, {"campaign", "tenant/name", none, "of this campaign"}, {"source", "name", none, "from this source"}, {"site", "site", none, "for this site"}}
 	traceOptions = []longOption{{"from", "address", site, "sender"}, {"to", "address", site, "recipient"}, {"client", "host", site, "client"},
 		{"relay", "host", site, "next hop"}, {"id", "ID", queueID, "queue ID"}, {"message-id", "ID", none, "Message-ID"}, {"user", "name", none, "logged in as"},
 		{"reply", "text", none, "part of a reply"}, {"since", "time", none, "begin"}, {"until", "time", none, "end"}, {"limit", "number", none, "so many blocks"},
@@ -229,7 +229,7 @@ func subcommands() []subcommand {
 			{'n', "number", none, "so many blocks"}, {'j', "", none, "as JSON"}, {'l', "", none, "with the lines of the log"}, {'f', "", none, "as it is logged"}},
 			long: traceOptions},
 		{name: "collate", rest: file},
-		{name: "shaping", words: []string{"check", "explain"}, options: []option{{'c', "config_dir", directory, "configuration"}, {'f', "file", file, "rules"}, {'s', "source", none, "where from"}}},
+		{name: "shaping", words: []string{"acts", "check", "explain", "lift"}, options: []option{{'c', "config_dir", directory, "configuration"}, {'f', "file", file, "rules"}, {'s', "source", none, "where from"}}},
 		{name: "classify", options: []option{{'j', "", none, "as JSON"}, {'f', "file", file, "rules"}}},
 		{name: "tls", words: []string{"all-default-client", "all-default-server", "deploy-server-cert", "enable-client", "enable-server",
 			"new-server-cert", "new-server-key", "output-server-csr", "output-server-tlsa"},

@@ -61,12 +61,18 @@ const (
 	// Diversion says that mail goes by another next hop. Target is a destination, a domain or a
 	// next hop of package selection.
 	Diversion Kind = "diversion"
+	// Setting gives a key of shaping_files another value, for a site, a source at a site, or a domain: Name and
+	// Value. Only rules of automation set them.
+	Setting Kind = "setting"
+	// Waiver says that rules of automation do nothing more of the kind Name with Target: an operator has taken
+	// back what one did. It ends when that would have.
+	Waiver Kind = "waiver"
 )
 
 // kinds are those that this program knows.
-var kinds = [...]Kind{Suspension, Limit, Diversion}
+var kinds = [...]Kind{Suspension, Limit, Diversion, Setting, Waiver}
 
-// An Entry is one decision. Kind and Target name it.
+// An Entry is one decision. Kind, Target and Name name it.
 type Entry struct {
 	Kind   Kind      `json:"kind"`
 	Target string    `json:"target"`
@@ -79,6 +85,10 @@ type Entry struct {
 	Raises bool `json:"raises,omitempty"` // of a Limit: Most counts even where main.cf allows less
 	// Of a Diversion: where mail goes instead, nexthop, transport:nexthop or transport:; else empty.
 	Nexthop string `json:"nexthop,omitempty"`
+	// Of a Setting: a key and its value. Of a Waiver Name is a kind.
+	Name  string `json:"name,omitempty"`
+	Value string `json:"value,omitempty"`
+	Rule  string `json:"rule,omitempty"` // names the rule of automation that has decided; empty: none has
 
 	line string // of a kind that is not known: as it stood in the file; else empty
 }
@@ -218,11 +228,60 @@ func (s *Store) Put(e Entry, now time.Time) error {
 func (s *Store) Remove(kind Kind, target string, now time.Time) (found bool, err error) {
 	err = s.change(now, func(list []Entry) ([]Entry, error) {
 		n := len(list)
-		list = slices.DeleteFunc(list, func(o Entry) bool { return o.same(&Entry{Kind: kind, Target: target}) })
+		list = slices.DeleteFunc(list, func(o Entry) bool { return o.Kind == kind && o.Target == target })
 		found = len(list) < n
 		return list, nil
 	})
 	return found && err == nil, err
+}
+
+// Waive takes back all entries of a kind and a target, and puts a Waiver for each that a rule has made and that ends
+// by itself: both or neither is on stable storage. It says whether there was one. An error to tell apart: ErrNotOwner.
+func (s *Store) Waive(kind Kind, target, by string, now time.Time) (found bool, err error) {
+	err = s.change(now, func(list []Entry) ([]Entry, error) {
+		w := Entry{Kind: Waiver, Target: target, Name: string(kind), By: by, Since: now}
+		kept := list[:0]
+		for _, e := range list {
+			if e.Kind != kind || e.Target != target {
+				if !e.same(&w) {
+					kept = append(kept, e)
+				} else if e.Until.After(w.Until) {
+					w.Until = e.Until
+				}
+				continue
+			}
+			found = true
+			if e.Rule != "" && e.Until.After(w.Until) {
+				w.Until = e.Until
+			}
+		}
+		if !w.Until.IsZero() {
+			kept = append(kept, w)
+		}
+		return kept, nil
+	})
+	return found && err == nil, err
+}
+
+// Drop takes back the entries that f says, and returns them. They are gone from stable storage when the error is
+// nil. An error to tell apart: ErrNotOwner.
+func (s *Store) Drop(f func(*Entry) bool, now time.Time) (gone []Entry, err error) {
+	drops := func(e Entry) bool { return f(&e) }
+	s.mu.Lock()
+	some := slices.ContainsFunc(s.entries, drops)
+	s.mu.Unlock()
+	if !some {
+		return nil, nil // nothing is written at each start
+	}
+	err = s.change(now, func(list []Entry) ([]Entry, error) {
+		for _, e := range list {
+			if f(&e) {
+				gone = append(gone, e)
+			}
+		}
+		return slices.DeleteFunc(list, drops), nil
+	})
+	return gone, err
 }
 
 // check says what is wrong with an entry.
@@ -236,17 +295,23 @@ func (e *Entry) check() error {
 		return errors.New("a suspension has no number")
 	case e.Kind == Diversion && (e.Nexthop == "" || len(e.Nexthop) > maxTarget):
 		return fmt.Errorf("a diversion has a next hop, of at most %d octets", maxTarget)
+	case e.Kind == Setting && (e.Name == "" || len(e.Value) > maxTarget) || e.Kind == Waiver && e.Name == "":
+		return errors.New("a setting has a name, and a value of a bounded length, and a waiver a name")
+	case len(e.Name) > maxKind || len(e.Rule) > maxKind || e.Kind != Setting && e.Value != "":
+		return fmt.Errorf("a name and a rule have at most %d octets", maxKind)
 	case len(e.Reason) > MaxReason:
 		return fmt.Errorf("a reason has at most %d octets", MaxReason)
 	case len(e.Target) > maxTarget || len(e.By) > maxBy || len(e.Kind) > maxKind:
 		return fmt.Errorf("a target has at most %d octets, a user's name %d and a kind %d", maxTarget, maxBy, maxKind)
-	case !utf8.ValidString(e.Target + e.By + e.Reason + e.Nexthop): // JSON would change it
+	case !utf8.ValidString(e.Target + e.By + e.Reason + e.Nexthop + e.Name + e.Value + e.Rule): // JSON would change it
 		return errors.New("an override is text in UTF-8")
 	}
 	return nil
 }
 
-func (e *Entry) same(o *Entry) bool { return e.Kind == o.Kind && e.Target == o.Target }
+func (e *Entry) same(o *Entry) bool {
+	return e.Kind == o.Kind && e.Target == o.Target && e.Name == o.Name
+}
 
 // change writes what f makes of the entries. What is over is left out.
 func (s *Store) change(now time.Time, f func([]Entry) ([]Entry, error)) error {

@@ -42,6 +42,8 @@ type OverrideEntry struct {
 	Raises bool // of a limit: also where main.cf allows less
 	// Of a diversion: where mail goes instead.
 	Nexthop string
+	// Of a setting: a key of shaping_files, and its value. Of a waiver Name is a kind.
+	Name, Value string
 }
 
 // An OverrideUse is what a limit is for at the moment: the destinations in the queue
@@ -134,7 +136,7 @@ func (e *OverrideEntry) append(b []byte) []byte {
 	b = mail.AppendTime(b, 'u', e.Until)
 	b = pack.Int(b, 'm', e.Most)
 	b = pack.Bool(b, 'a', e.Raises)
-	return pack.String(b, 'n', e.Nexthop)
+	return pack.String(pack.String(pack.String(b, 'n', e.Nexthop), 'c', e.Name), 'v', e.Value)
 }
 
 func (e *OverrideEntry) decode(field []byte) error {
@@ -159,6 +161,10 @@ func (e *OverrideEntry) decode(field []byte) error {
 			e.Raises = r.Bool()
 		case 'n':
 			e.Nexthop = r.String()
+		case 'c':
+			e.Name = r.String()
+		case 'v':
+			e.Value = r.String()
 		}
 	}
 	return r.Err()

@@ -24,7 +24,7 @@ import (
 )
 
 const suspendUsage = "posthaste suspend TARGET [--reason TEXT] [--until TIME | --for TIME] [-n] [-j] | posthaste resume TARGET [-j] | posthaste suspended [-j]; " +
-	"a TARGET is one of DESTINATION --domain=DOMAIN --nexthop=NEXTHOP --transport=NAME --sender=ADDRESS --sender-domain=DOMAIN --tenant=NAME --campaign=TENANT/NAME --source=NAME"
+	"a TARGET is one of DESTINATION --domain=DOMAIN --nexthop=NEXTHOP --transport=NAME --sender=ADDRESS --sender-domain=DOMAIN --tenant=NAME --campaign=TENANT/NAME --source=NAME --site=SITE"
 
 // Suspend is the command posthaste suspend, resume, suspended, limit, unlimit, limited, divert, undivert or diverted,
 // which verb says. It returns the exit status.
@@ -222,7 +222,7 @@ var valued = map[string]string{"-c": "suspend resume suspended limit unlimit lim
 	"--until": "suspend limit divert", "--for": "suspend limit divert",
 	"--destination": "suspend resume limit unlimit divert undivert", "--domain": "suspend resume divert undivert", "--nexthop": "suspend resume limit unlimit divert undivert",
 	"--transport": "suspend resume limit unlimit divert undivert", "--sender": "suspend resume", "--sender-domain": "suspend resume", "--source": "suspend resume",
-	"--tenant": "suspend resume", "--campaign": "suspend resume"}
+	"--tenant": "suspend resume", "--campaign": "suspend resume", "--site": "suspend resume"}
 
 // lists says whether a verb only lists.
 func lists(verb string) bool { return verb == "suspended" || verb == "limited" || verb == "diverted" }

@@ -16,6 +16,8 @@ import (
 //	tenant=NAME      mail of this tenant, wherever to
 //	campaign=TENANT/NAME  mail of this campaign of the tenant
 //	source=NAME      what goes from this source of egress_source_maps, wherever to
+//	source=NAME->SITE  the same to one site: the names of its MX hosts between commas, or a domain
+//	site=SITE        mail for a site, as shaping_files has them
 //
 // Two targets are the same if their texts are. A Target may be used concurrently.
 type Target struct {
@@ -33,11 +35,12 @@ type Mail struct {
 	Domain    string // the recipient's
 	Tenant    string // empty: none
 	Campaign  string // of the tenant; empty: none
+	Site      string // that its limits are for, with shaping_files; empty: not known
 }
 
 // ParseTarget reads a target's text. Errors are for the operator.
 func ParseTarget(text string) (Target, error) {
-	for _, by := range [...]string{"domain", "nexthop", "sender", "tenant", "campaign", "source"} {
+	for _, by := range [...]string{"domain", "nexthop", "sender", "tenant", "campaign", "source", "site"} {
 		if value, ok := strings.CutPrefix(text, by+"="); ok {
 			return NewTarget(by, value)
 		}
@@ -53,7 +56,8 @@ func NewTarget(by, value string) (t Target, err error) {
 	case "sender":
 		return t, t.setSender()
 	case "source":
-		if value == "" || len(value) > 64 || strings.ContainsFunc(value, func(r rune) bool { return !validSource(r) }) {
+		name, site, part := strings.Cut(value, toSite)
+		if name == "" || len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool { return !validSource(r) }) || part && !validSite(site) {
 			err = fmt.Errorf("%q is not the name of a source", value)
 		}
 		return t, err
@@ -61,6 +65,11 @@ func NewTarget(by, value string) (t Target, err error) {
 		return t, parseTenant(value)
 	case "campaign":
 		return t, parseCampaign(value)
+	case "site":
+		if t.value = strings.ToLower(value); !validSite(t.value) {
+			err = fmt.Errorf("%q is not the name of a site", value)
+		}
+		return t, err
 	case "transport":
 		t.by = "destination"
 		if t.dest, err = ParseDestination(value + ":"); err == nil && (t.dest.transport != value || value == "") {
@@ -86,13 +95,42 @@ func validSource(r rune) bool {
 // from is drawn when it is to be delivered, so that no mail matches one.
 func (t Target) Source() string {
 	if t.by == "source" {
-		return t.value
+		name, _, _ := strings.Cut(t.value, toSite)
+		return name
 	}
 	return ""
 }
 
 // IsGroup says whether the target is a tenant or a campaign, so that it means mail for whatever destination.
 func (t Target) IsGroup() bool { return t.by == "tenant" || t.by == "campaign" }
+
+// toSite stands between the name of a source and that of the site that it is meant for.
+const toSite = "->"
+
+// Site is the site that the target names, with or without a source; empty: none.
+func (t Target) Site() string {
+	switch t.by {
+	case "site":
+		return t.value
+	case "source":
+		_, site, _ := strings.Cut(t.value, toSite)
+		return site
+	}
+	return ""
+}
+
+// SiteTarget is the target that means a site, and what goes there from a source if one is named.
+func SiteTarget(source, site string) (Target, error) {
+	if source == "" {
+		return NewTarget("site", site)
+	}
+	return NewTarget("source", source+toSite+strings.ToLower(site))
+}
+
+// validSite says whether a site may be called so.
+func validSite(name string) bool {
+	return name != "" && len(name) <= 255 && !strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '>' || r == '=' })
+}
 
 // setSender reads the value as a sender, in lower case unless it is a regular expression.
 func (t *Target) setSender() (err error) {
@@ -154,7 +192,12 @@ func (t Target) Name() string {
 		return "next hop " + t.value
 	case "sender":
 		return "mail from " + t.value
-	case "source", "tenant", "campaign":
+	case "source":
+		if site := t.Site(); site != "" {
+			return "source " + t.Source() + " to site " + site
+		}
+		return "source " + t.value
+	case "site", "tenant", "campaign":
 		return t.by + " " + t.value
 	}
 	return t.value
@@ -182,6 +225,8 @@ func (t Target) Match(m *Mail) bool {
 		return t.value == m.Tenant
 	case "campaign":
 		return m.Campaign != "" && t.value == m.Tenant+"/"+m.Campaign
+	case "site":
+		return m.Site == t.value
 	case "sender":
 		return t.sender(m.Sender)
 	case "domain":
@@ -236,7 +281,7 @@ func (t Target) width() int {
 // Place says whether the target is a next hop of that name, or recipients in that domain, or all of
 // them, by whatever transport: what can be said of a domain alone.
 func (t Target) Place(domain string) bool {
-	return t.sender == nil && t.by != "source" && !t.IsGroup() && (t.value == "*" || t.dest.name != "" && t.dest.matchName(domain))
+	return t.sender == nil && t.by != "source" && t.by != "site" && !t.IsGroup() && (t.value == "*" || t.dest.name != "" && t.dest.matchName(domain))
 }
 
 // From says whether all mail from senders in the domain is meant: what can be said of a sender's domain
@@ -257,6 +302,8 @@ func (t Target) From(domain string) bool {
 // Key is a word that mail which is meant has among its Keys; empty: it may have any.
 func (t Target) Key() string {
 	switch {
+	case t.by == "site":
+		return "site=" + t.value
 	case t.pattern():
 		return ""
 	case t.IsGroup():
@@ -282,7 +329,8 @@ func (m *Mail) Keys(yield func(string) bool) {
 		}
 		return true
 	}
-	if m.Tenant != "" && (!yield("tenant="+m.Tenant) || m.Campaign != "" && !yield("campaign="+m.Tenant+"/"+m.Campaign)) {
+	if m.Tenant != "" && (!yield("tenant="+m.Tenant) || m.Campaign != "" && !yield("campaign="+m.Tenant+"/"+m.Campaign)) ||
+		m.Site != "" && !yield("site="+m.Site) {
 		return
 	}
 	nexthop, domain := strings.ToLower(m.Nexthop), strings.ToLower(m.Domain)

@@ -421,7 +421,7 @@ func (s *Scheduler) route(m *message, r *Rcpt, fresh bool) *peer {
 func (s *Scheduler) queueOf(t *transport, r *Rcpt) *queue {
 	if r.Pool != nil {
 		mb := s.pick(t, r.Queue, r.Pool)
-		if s.stoppedBy(mb.Source) != nil {
+		if s.stoppedBy(mb.Source, mb.Terms) != nil {
 			return nil
 		}
 		return s.sourceQueue(t, r.Queue, r.Nexthop, mb)

@@ -525,7 +525,7 @@ func (c *checker) source(q *queue, e *entry) {
 	if e.pool == nil {
 		return
 	}
-	c.ok(c.s.stoppedBy(q.source) == nil, "message %d: waits for %s, which is suspended", e.msg.id, q.source)
+	c.ok(c.s.stoppedBy(q.source, q.terms) == nil, "message %d: waits for %s, which is suspended", e.msg.id, q.source)
 	c.ok(e.pool.member(q) != nil, "message %d: may not go from %s", e.msg.id, q.source)
 }
 

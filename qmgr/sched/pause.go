@@ -36,6 +36,8 @@ type Pause struct {
 	// the mail goes from other sources of its pool, and waits when there are none. Empty: it
 	// is for those that have it.
 	Source string
+	// It is for what goes from Source to destinations with this Terms.Place; empty: to all.
+	Place string
 }
 
 // pause is a Pause that is in force.

@@ -74,6 +74,8 @@ type Terms struct {
 	// The most deliveries that an agent may make over one connection; 0: as the agent's own
 	// settings say.
 	Reuse int
+	// Place is where a Pause of a source finds the destination, which several may share.
+	Place string
 	// Advice goes with each delivery to the agent. What it says is the shell's to know.
 	Advice string
 }

@@ -73,7 +73,7 @@ const (
 
 // grade looks at a source's queue for a destination, which need not exist.
 func (s *Scheduler) grade(t *transport, dest string, mb *Member) grade {
-	if s.stoppedBy(mb.Source) != nil {
+	if s.stoppedBy(mb.Source, mb.Terms) != nil {
 		return gradeStopped
 	}
 	if s.spentUp(mb.Terms) {
@@ -293,12 +293,19 @@ func (q *queue) setSource(source string) {
 	}
 }
 
-// stoppedBy is the pause that keeps all mail from going from a source; nil: there is none.
-func (s *Scheduler) stoppedBy(source string) *pause {
+// A stop names what a pause of a source is for: all that goes from it, or what goes to one place.
+type stop struct{ source, place string }
+
+// stoppedBy is the pause that keeps mail under these terms from going from a source; nil: there is none.
+func (s *Scheduler) stoppedBy(source string, terms *Terms) *pause {
 	if len(s.stopped) == 0 {
 		return nil
 	}
-	return s.paused(s.stopped[source], 0)
+	p := s.paused(s.stopped[stop{source, ""}], 0)
+	if p == nil && terms != nil && terms.Place != "" {
+		p = s.paused(s.stopped[stop{source, terms.Place}], 0)
+	}
+	return p
 }
 
 // stopSources takes note of which sources are suspended now, and has what waits for them go
@@ -310,11 +317,12 @@ func (s *Scheduler) stopSources() {
 			continue
 		}
 		if s.stopped == nil {
-			s.stopped = make(map[string]PauseID)
+			s.stopped = make(map[stop]PauseID)
 		}
 		// Of several for one source any would do; the first that was made is always the same.
-		if old := s.stopped[p.Source]; old == 0 || id < old {
-			s.stopped[p.Source] = id
+		k := stop{p.Source, p.Place}
+		if old := s.stopped[k]; old == 0 || id < old {
+			s.stopped[k] = id
 		}
 	}
 	if s.stopped == nil {
@@ -323,7 +331,7 @@ func (s *Scheduler) stopSources() {
 	for _, t := range s.transports {
 		for q := t.firstQueue; q != nil; {
 			next := q.nxt // q is forgotten with its last entry
-			if p := s.stoppedBy(q.source); p != nil && q.source != "" {
+			if p := s.stoppedBy(q.source, q.terms); p != nil && q.source != "" {
 				s.spread(q, gradeDead)
 				for q.waiting > 0 {
 					s.parkEntry(q.any().head, p)
@@ -349,7 +357,7 @@ func (s *Scheduler) parkStopped(m *message, t *transport, r *Rcpt) {
 		sites = []string{r.Site}
 	}
 	for i := range r.Pool.Members {
-		if p := s.stoppedBy(r.Pool.Members[i].Source); p != nil {
+		if p := s.stoppedBy(r.Pool.Members[i].Source, r.Pool.Members[i].Terms); p != nil {
 			s.park(m, p, t, r.Queue, []int{r.Index}, sites)
 			return
 		}

@@ -213,6 +213,31 @@ func TestSourceResumed(t *testing.T) {
 	}
 }
 
+// A pause of a source at one place keeps it from being used there alone.
+func TestSourceAtPlace(t *testing.T) {
+	t.Parallel()
+	at := func(source, place string) Member {
+		return Member{Source: source, Terms: &Terms{Source: source, Place: place}}
+	}
+	w := newWorld(t, one(func(*Config, *TransportConfig) {}))
+	w.pools["a"], w.pools["b"] = poolOf(at("m1", "here")), poolOf(at("m1", "there"))
+	w.pools["c"] = poolOf(at("m1", "here"), at("m2", "here"))
+	n := counted(w)
+	w.step(Event{Kind: EventPauses, Pauses: []Pause{{ID: 1, Source: "m1", Place: "here"}}})
+	for i, d := range []string{"a", "b", "c"} {
+		w.arrive(MsgID(i+1), 0, rcpt("smtp", d))
+	}
+	finishAll(w, allSent)
+	if n["m1"] != 1 || n["m2"] != 1 || w.mail[1].queue != QueueDeferred || w.mail[2].gone != EffectFinish {
+		t.Fatalf("%v: what went from where", n)
+	}
+	w.step(Event{Kind: EventPauses})
+	finishAll(w, allSent)
+	if n["m1"] != 2 || w.mail[1].gone != EffectFinish {
+		t.Errorf("%v: the pause is over", n)
+	}
+}
+
 // warming is a member that may send so many a day to provider p.
 func warming(name string, n int64, wait bool) Member {
 	mb := Member{Source: name, Weight: 1, Wait: wait, Terms: &Terms{Source: name}}

@@ -1,0 +1,204 @@
+package qmgr
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/override"
+	"posthaste/internal/proto"
+	"posthaste/internal/queue"
+	"posthaste/internal/selection"
+	"posthaste/internal/shaping"
+	"posthaste/internal/testwait"
+)
+
+const automationRules = `[["default".automation]]
+regex = "450 later"
+trigger = {Threshold="2/h"}
+action = ["Suspend", {SetConfig={name="max_message_rate", value="7000/min"}}]
+duration = "1h"
+match_internal = true
+`
+
+// shapingConf writes a file of rules, and is the line of main.cf that names it.
+func shapingConf(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "shaping.toml")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return "shaping_files = " + name + "\n"
+}
+
+// shapes has the resolver say that domains are of one site.
+func (st *stage) shapes(site string, domains ...string) {
+	st.share(func(r *proto.ResolveReply) {
+		r.Site, r.Alone, r.Hop, r.SiteLimits, r.Advice = site, true, r.Nexthop, "messages=1000/s", "unit="+site+"&in=default"
+	}, domains...)
+}
+
+// acts are what the store has, a line for each.
+func (st *stage) acts() string {
+	var b strings.Builder
+	for _, e := range st.override(proto.OverrideList, "", "", time.Time{}).Entries {
+		b.WriteString(strings.TrimSpace(e.Of+" "+e.Target+" "+e.Name+" "+e.Value) + "\n")
+	}
+	return b.String()
+}
+
+// TestAutomation has a site defer two messages: its rule suspends it, for both of its domains, and sets a rate. An
+// operator takes it back, and the same replies do nothing more.
+func TestAutomation(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "smtp_destination_recipient_limit = 1\n"+shapingConf(t, automationRules))
+	st.keep()
+	st.shapes("mx.big.test", "one.test", "two.test")
+	held := deferredMail(queue.Hold, time.Minute, "s@from.test", "", "c@one.test")
+	third := st.fill(held)[0]
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	deferOne := func(rcpt string) {
+		t.Helper()
+		st.arrive("s@from.test", rcpt)
+		o := smtp.next()
+		o.answer("defer")
+	}
+	deferOne("a@one.test")
+	st.quietly()
+	if acts := st.acts(); acts != "" {
+		t.Fatalf("one reply has done\n%s", acts)
+	}
+	deferOne("b@two.test")
+	const both = "setting site=mx.big.test max_message_rate 7000/min\nsuspension site=mx.big.test\n"
+	testwait.Until(t, "acts", func() bool { return st.acts() == both })
+	st.command(proto.Command{Verb: proto.VerbRelease, ID: third})
+	st.waitOp(third, "its deferral", inQueue(queue.Deferred))
+	st.waitExplain(third, "delivery to site mx.big.test is suspended: .*shaping.toml:1: 2 replies within 2/h, the last: 450 4.2.0 450 later|site mx.big.test is suspended by automation")
+	st.waitDest("one.test", "site mx.big.test: max_message_rate is 7000/min by automation", "posthaste shaping lift site=mx.big.test")
+	if log := st.log.String(); !strings.Contains(log, "delivery to site mx.big.test suspended by automation until ") ||
+		!strings.Contains(log, "site mx.big.test: max_message_rate set to 7000/min by automation until ") {
+		t.Errorf("log:\n%s", log)
+	}
+	if r := st.override(proto.OverrideRemove, "site=mx.big.test", "", time.Time{}); !r.Found {
+		t.Error("it was not found")
+	}
+	o := smtp.next() // it has waited for that
+	if o.Envelope.Recipients[0].Address != "c@one.test" {
+		t.Errorf("%+v", o.Envelope.Recipients)
+	}
+	o.answer("defer")
+	deferOne("d@two.test")
+	st.quietly()
+	const after = "setting site=mx.big.test max_message_rate 7000/min\nwaiver site=mx.big.test suspension\n"
+	if acts := st.acts(); acts != after {
+		t.Errorf("what holds is\n%s", acts)
+	}
+}
+
+// TestAutomationLifted begins with what rules have done that are not in force any more.
+func TestAutomationLifted(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, conf, want string }{
+		{"the rule is there", "", "suspension site=x.test\nsuspension y.test\n"},
+		{"automation is off", "shaping_automation = no\n", "suspension y.test\n"},
+		{"the rule is gone", "gone", "suspension y.test\n"},
+	} {
+		text, conf := automationRules, c.conf
+		if conf == "gone" {
+			text, conf = strings.Replace(text, "2/h", "3/h", 1), ""
+		}
+		st := newStage(t, conf+shapingConf(t, text))
+		st.keep()
+		rules, _, err := shaping.Load([]string{strings.TrimSpace(strings.TrimPrefix(shapingConf(t, automationRules), "shaping_files = "))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now()
+		for _, e := range []override.Entry{
+			{Kind: override.Suspension, Target: "site=x.test", By: automatic, Rule: rules.Automation()[0].ID, Since: now, Until: now.Add(time.Hour)},
+			{Kind: override.Suspension, Target: "y.test", By: "ann", Since: now},
+		} {
+			if err := st.overrides.Put(e, now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		st.run()
+		if acts := st.acts(); acts != c.want {
+			t.Errorf("%s: what holds is\n%s", c.name, acts)
+		}
+	}
+}
+
+// TestMayAct has what operators and other rules have said come first.
+func TestMayAct(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1e9, 0)
+	in := func(d time.Duration) time.Time { return now.Add(d) }
+	act := override.Entry{Kind: override.Setting, Target: "site=x", Name: "max_message_rate", Value: "1/min", Rule: "r", Until: in(time.Hour)}
+	for _, c := range []struct {
+		name  string
+		there override.Entry
+		want  bool
+	}{
+		{"nothing of it", override.Entry{Kind: override.Setting, Target: "site=y", Name: "max_message_rate"}, true},
+		{"another key", override.Entry{Kind: override.Setting, Target: "site=x", Name: "connection_limit"}, true},
+		{"an operator's", override.Entry{Kind: override.Setting, Target: "site=x", Name: "max_message_rate", Until: in(time.Minute)}, false},
+		{"a waiver", override.Entry{Kind: override.Waiver, Target: "site=x", Name: "setting", Until: in(time.Minute)}, false},
+		{"a waiver of suspensions", override.Entry{Kind: override.Waiver, Target: "site=x", Name: "suspension", Until: in(time.Minute)}, true},
+		{"as long", override.Entry{Kind: override.Setting, Target: "site=x", Name: "max_message_rate", Value: "1/min", Rule: "r", Until: in(59 * time.Minute)}, false},
+		{"shorter", override.Entry{Kind: override.Setting, Target: "site=x", Name: "max_message_rate", Value: "1/min", Rule: "r", Until: in(50 * time.Minute)}, true},
+		{"longer", override.Entry{Kind: override.Setting, Target: "site=x", Name: "max_message_rate", Value: "1/min", Rule: "r", Until: in(2 * time.Hour)}, false},
+		{"another rule's value", override.Entry{Kind: override.Setting, Target: "site=x", Name: "max_message_rate", Value: "9/min", Rule: "q", Until: in(time.Minute)}, false},
+	} {
+		s := &Server{now: now}
+		if got := s.mayAct([]override.Entry{c.there}, &act, time.Hour); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+	s := &Server{now: now}
+	s.auto.under = map[string]time.Time{actKey(&act): in(time.Hour)}
+	if s.mayAct(nil, &act, time.Hour) {
+		t.Error("it is done twice at the same time")
+	}
+}
+
+// targetNamed is a target by its text.
+func targetNamed(t *testing.T, text string) selection.Target {
+	t.Helper()
+	target, err := selection.ParseTarget(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return target
+}
+
+// TestLay lays settings on what the resolver says.
+func TestLay(t *testing.T) {
+	t.Parallel()
+	set := &settingSet{byTarget: map[string][]*rule{}}
+	add := func(target, name, value string) {
+		set.byTarget[target] = append(set.byTarget[target], &rule{target: targetNamed(t, target), order: override.Entry{Name: name, Value: value}})
+	}
+	add("site=a,b", "connection_limit", "2")
+	add("site=a,b", "provider_connection_limit", "3")
+	add("site=a,b", "idle_timeout", "5s")
+	add("source=s->a,b", "max_message_rate", "1/min")
+	add("domain=x.test", "max_connection_rate", "9/s")
+	for _, c := range []struct{ source, hop, site, want string }{
+		{"", "y.test", "a,b", "own=|site=concurrency=2, messages=5/s|provider=concurrency=3|idle_timeout=5s&unit=a%2Cb"},
+		{"", "X.test", "a,b", "own=connections=9/s|site=concurrency=2, messages=5/s|provider=concurrency=3|idle_timeout=5s&unit=a%2Cb"},
+		{"", "y.test", "", "own=concurrency=2|site=messages=5/s|provider=concurrency=3|idle_timeout=5s&unit=a%2Cb"},
+		{"s", "y.test", "a,b", "own=|site=messages=1/min|provider=|unit=a%2Cb"},
+		{"t", "y.test", "a,b", "own=|site=messages=5/s|provider=|unit=a%2Cb"},
+	} {
+		own, site, provider, advice := "", "messages=5/s", "", "unit=a%2Cb"
+		set.lay(c.source, c.hop, c.site, &own, &site, &provider, &advice)
+		if got := "own=" + own + "|site=" + site + "|provider=" + provider + "|" + advice; got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}
