@@ -300,6 +300,8 @@ func (s *Server) reasonText(why *sched.Reason) string {
 		return sharedText(why, since, until)
 	case sched.WaitTenant:
 		return "waits" + since + " while another tenant has its turn at the destination"
+	case sched.WaitNode:
+		return "wait for a share of the destination's concurrency limit, which other nodes of the cluster have" + since
 	case sched.WaitBeyond:
 		text := "wait outside the active queue for the limit of " + why.Gate
 		if !why.Until.IsZero() {

@@ -216,6 +216,8 @@ type Server struct {
 	lookAgain bool
 	callTime  time.Duration // how long these agents have: agentPatience
 
+	nodes *nodes // what other nodes leave of limits; nil: there are none
+
 	// leaving is set by leave and never reset. From then on nothing is begun: no agent gets an
 	// order, and only outcomes are taken in.
 	leaving bool
@@ -280,7 +282,7 @@ const resolveTime = 100 * time.Second
 
 // New makes a queue manager. It does nothing before Run.
 func New(o Options) *Server {
-	s := &Server{opt: o, bell: make(chan struct{}, 1), judging: make(chan struct{}, 1), deaf: make(chan struct{}),
+	s := &Server{opt: o, nodes: newNodes(o.Settings.Nodes), bell: make(chan struct{}, 1), judging: make(chan struct{}, 1), deaf: make(chan struct{}),
 		messages: make(map[sched.MsgID]*message), book: newBook(),
 		room: make(chan struct{}, maxBatches), entries: make(map[sched.EntryID]*delivery),
 		agents: make(map[mail.Transport]*agentConn), formers: make(map[sched.MsgID][]*former), early: make(map[sched.MsgID][]*proto.Finished),
@@ -337,8 +339,14 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	s.restoreSpent(s.now)
 	s.startAutomation()
 	s.recall()
+	if s.nodes != nil { // it has no share of any limit yet
+		s.process(&input{event: sched.Event{Kind: sched.EventLimits, Limits: s.nodes.within(s, s.operatorLimits())}}, false)
+	}
 	var attaching sync.WaitGroup
 	attaching.Go(func() { s.attach(work) })
+	if s.nodes != nil {
+		attaching.Go(func() { s.shareLimits(work) })
+	}
 	defer attaching.Wait()
 	defer stopWork()
 	s.loop(ctx, nil, false, nil)

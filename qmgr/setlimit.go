@@ -27,18 +27,32 @@ func (s *Server) setLimits(list []*rule) {
 	slices.SortFunc(list, func(a, b *rule) int { return a.target.Compare(b.target) })
 	// A ruleset finds the first of its rules that means the mail, and so the narrowest limit. It
 	// is never changed: the function below may be called until there is another.
-	set := newRuleset(list)
-	s.rules.limits = set
-	if set == nil {
-		s.then(sched.Event{Kind: sched.EventLimits})
-		return
+	s.rules.limits = newRuleset(list)
+	s.tellLimits()
+}
+
+// tellLimits tells the scheduler of all limits that are not the configuration's: what operators have set, and what
+// other nodes leave (nodes.go).
+func (s *Server) tellLimits() {
+	limits := s.operatorLimits()
+	if s.nodes != nil {
+		limits = s.nodes.within(s, limits)
 	}
-	s.then(sched.Event{Kind: sched.EventLimits, Limits: func(transport mail.Transport, nexthop mail.Nexthop) (int, bool) {
+	s.then(sched.Event{Kind: sched.EventLimits, Limits: limits})
+}
+
+// operatorLimits is what operators have set; nil: nothing.
+func (s *Server) operatorLimits() sched.SetLimits {
+	set := s.rules.limits
+	if set == nil {
+		return nil
+	}
+	return func(transport mail.Transport, nexthop mail.Nexthop) (int, bool) {
 		if r := limitOf(set, transport, nexthop); r != nil {
 			return r.order.Most, r.order.Raises
 		}
 		return 0, false
-	}})
+	}
 }
 
 // limitOf is the limit of a destination; nil: it has none. The destinations of retry and error

@@ -39,6 +39,7 @@ type Settings struct {
 	// ConfirmCleared: who was told of a delay hears of the delivery too
 	// (confirm_delay_cleared).
 	ConfirmCleared bool
+	Nodes          bool          // other nodes may deliver to the same destinations (spool_type)
 	ExactDoubt     bool          // no delivery is made before it is recorded that it is about to be (spool_exact_doubt)
 	DeliveryTime   time.Duration // how long an agent may take for one delivery, at most; 0: no limit
 	// RequeueFilter and RequeueFlags are what mail that is queued again goes through
@@ -116,6 +117,7 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 		FlowLimit:      cfg.Int("default_process_limit"),
 		ConfirmCleared: cfg.Bool("confirm_delay_cleared"),
 		ExactDoubt:     storage.ExactDoubt(cfg),
+		Nodes:          storage.Elsewhere(cfg),
 		DeliveryTime:   cfg.Duration("daemon_timeout") + agentGrace,
 		search: table.Search{Delimiters: cfg.String("recipient_delimiter"),
 			OwnerRequest: cfg.Bool("owner_request_special")},

@@ -461,3 +461,58 @@ func TestClusterMigrate(t *testing.T) {
 		}
 	}
 }
+
+// The limit of deliveries at a time to a destination holds over both nodes together, both have a share of it, and when
+// one is gone the other has all of it.
+func TestClusterLimit(t *testing.T) {
+	t.Parallel()
+	const limit = 4
+	var mu sync.Mutex
+	var now, most int
+	var busiest atomic.Bool
+	next := newSink(t, func(line string) string {
+		if !strings.HasPrefix(line, "RCPT") {
+			return ""
+		}
+		mu.Lock()
+		now++
+		most = max(most, now)
+		busiest.Store(busiest.Load() || now == limit)
+		mu.Unlock()
+		time.Sleep(50 * time.Millisecond) // each delivery takes a while: that is what is counted
+		mu.Lock()
+		now--
+		mu.Unlock()
+		return ""
+	})
+	c := newCluster(t, next, 2)
+	c.main += fmt.Sprintf("default_destination_concurrency_limit = %d\ninitial_destination_concurrency = %d\nsmtp_connection_cache_on_demand = no\n", limit, limit)
+	a, b := c.node("a"), c.node("b")
+	a.start()
+	b.start()
+	for _, s := range []*system{a, b} {
+		s.eventually("it takes mail", func() bool { return s.send("a@from.test", []string{"b@to.test"}, "Subject: first\n\nx\n") == nil })
+	}
+	const each = 60
+	for i := range each {
+		a.mustSend("a@from.test", []string{"b@to.test"}, fmt.Sprintf("Subject: a %d\n\nx\n", i))
+		b.mustSend("b@from.test", []string{"b@to.test"}, fmt.Sprintf("Subject: b %d\n\nx\n", i))
+	}
+	testwait.Until(t, "all is delivered", func() bool { return len(next.received()) == 2*each+2 })
+	mu.Lock()
+	if most > limit {
+		t.Errorf("%d deliveries at a time, %d are allowed", most, limit)
+	}
+	mu.Unlock()
+	b.stop()
+	busiest.Store(false)
+	for i := range each {
+		a.mustSend("a@from.test", []string{"b@to.test"}, fmt.Sprintf("Subject: later %d\n\nx\n", i))
+	}
+	testwait.Until(t, "all is delivered", func() bool { return len(next.received()) == 3*each+2 })
+	mu.Lock()
+	defer mu.Unlock()
+	if most > limit || !busiest.Load() {
+		t.Errorf("%d deliveries at a time, %d are allowed; node a alone has had all of them: %v", most, limit, busiest.Load())
+	}
+}

@@ -37,6 +37,8 @@ const (
 	KindHand         = 25
 	KindHands        = 26
 	KindHandsReply   = 27
+	KindShares       = 28
+	KindSharesReply  = 29
 	KindRewrite      = 30
 	KindRewriteReply = 31
 	KindResolve      = 32

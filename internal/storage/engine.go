@@ -7,6 +7,7 @@ import (
 
 	"posthaste/internal/mail"
 	"posthaste/internal/metrics"
+	"posthaste/internal/nodeshare"
 	"posthaste/internal/queue"
 )
 
@@ -89,6 +90,13 @@ type Drainer interface {
 	// Doubtful says that deliveries that are in hand have been named as doubtful: nobody will say what came of them.
 	// What is recorded of them stays.
 	Doubtful(id mail.QueueID, rcpts []int)
+}
+
+// A Sharer is an Engine of several nodes, which divide limits among them.
+type Sharer interface {
+	// Exchange makes a node's exchange, as package nodeshare says; Node and Turn of q are the engine's to say. An error says
+	// that nobody knows whether it was made.
+	Exchange(q *nodeshare.Request) (nodeshare.Reply, error)
 }
 
 // A Batch is a set of changes that become durable together. Methods that add a change return its index for

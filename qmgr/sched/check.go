@@ -450,9 +450,10 @@ func (c *checker) queue(q *queue) {
 	c.ok(q.state != DestDead || q.window == 0 && q.todo == 0, "%s/%s: dead with window %d, %d waiting", t.name, q.name, q.window, q.todo)
 	c.ok(q.state != DestReady || q.window >= 1, "%s/%s: ready with window %d", t.name, q.name, q.window)
 	c.ok(q.limit == 0 || q.window <= q.limit || q.window <= q.busy, "%s/%s: window %d over limit %d", t.name, q.name, q.window, q.limit)
-	c.ok(q.limit == c.s.windowLimit(q), "%s/%s: limit %d, not %d", t.name, q.name, q.limit, c.s.windowLimit(q))
+	limit, shut := c.s.windowLimit(q)
+	c.ok(q.limit == limit && q.shut == shut, "%s/%s: limit %d, not %d; shut: %v", t.name, q.name, q.limit, limit, q.shut)
 	c.ok((q.state == DestReady) == (q.timer.pos == 0), "%s/%s: state %d and timer disagree", t.name, q.name, q.state)
-	wants := q.state == DestReady && q.window > q.busy && q.todo > 0
+	wants := q.state == DestReady && q.window > q.busy && q.todo > 0 && !q.shut
 	avail := wants
 	inLines := 0
 	for i, l := range q.legs {

@@ -68,7 +68,9 @@ type queue struct {
 	// does.
 	site int32
 
-	// Whether an entry may be chosen now: ready, window > busy, todo > 0, and a place under
+	// Nothing may begin, whatever the window: see SetLimits.
+	shut bool
+	// Whether an entry may be chosen now: ready, window > busy, todo > 0, not shut, and a place under
 	// its shared limits. updateQueue alone sets it.
 	avail bool
 	// Who has mail for it (lane.go). Mostly it is one tenant, which has the claim that is part of it. others are
@@ -108,7 +110,7 @@ func (s *Scheduler) queueFor(t *transport, name string, nexthop mail.Nexthop) *q
 	q.tport, q.name, q.nexthop = t, name, nexthop
 	q.timer.kind, q.timer.queue = timerQueue, q
 	q.claim.queue, q.claim.seat.claim, q.cur = q, &q.claim, &q.claim
-	q.limit = s.windowLimit(q)
+	q.limit, q.shut = s.windowLimit(q)
 	q.window = q.initial()
 	q.prv = t.lastQueue
 	if q.prv != nil {
@@ -172,7 +174,7 @@ func (s *Scheduler) releaseQueue(q *queue) {
 // its entries, or the job first in line. Whoever changes one of these must call it, or q
 // is not served until something else happens to it; Check finds that.
 func (s *Scheduler) updateQueue(q *queue) {
-	avail := q.state == DestReady && q.window > q.busy && q.todo > 0
+	avail := q.state == DestReady && q.window > q.busy && q.todo > 0 && !q.shut
 	if q.limited() {
 		avail = s.ask(q, avail)
 	}

@@ -8,8 +8,11 @@ import "posthaste/internal/mail"
 // way is let be: a smaller limit takes effect as deliveries end. A window that was made
 // smaller grows again as deliveries succeed, when the limit is gone.
 
+// Several nodes that share a queue divide the limits among them. A node that has no share of a destination's limit
+// at the moment begins no delivery there, and has its mail wait: the destination is shut.
+
 // SetLimits says what has been set for a destination: the most deliveries at once, 0 for
-// nothing. Unless raises is true, a limit of the configuration that is smaller counts. It
+// nothing; less than 0: none may begin for now. Unless raises is true, a limit of the configuration that is smaller counts. It
 // must always answer the same, and is called in Step.
 type SetLimits func(transport mail.Transport, nexthop mail.Nexthop) (most int, raises bool)
 
@@ -26,22 +29,24 @@ func (s *Scheduler) setLimits(limits SetLimits) {
 // limitWindow brings the window of a destination that exists within its limit, which may
 // have changed.
 func (s *Scheduler) limitWindow(q *queue) {
-	q.limit = s.windowLimit(q)
+	q.limit, q.shut = s.windowLimit(q)
 	if q.state == DestReady && q.limit > 0 {
 		q.window = min(q.window, q.limit)
 	}
 	s.updateQueue(q)
 }
 
-// windowLimit is the most deliveries at once to a destination; 0: no limit. A destination
+// windowLimit is the most deliveries at once to a destination; 0: no limit; and whether none may begin. A destination
 // rate delay means one at a time, as in Postfix, whatever was set.
-func (s *Scheduler) windowLimit(q *queue) int {
+func (s *Scheduler) windowLimit(q *queue) (limit int, shut bool) {
 	t := q.tport
-	limit := t.cfg.ConcurrencyLimit
+	limit = t.cfg.ConcurrencyLimit
 	if s.limits != nil {
-		if n, raises := s.limits(t.name, q.nexthop); n > 0 && (raises || limit == 0 || n < limit) {
+		n, raises := s.limits(t.name, q.nexthop)
+		if n > 0 && (raises || limit == 0 || n < limit) {
 			limit = n
 		}
+		shut = n < 0
 	}
 	if t.cfg.DestinationRateDelay > 0 {
 		limit = 1
@@ -49,5 +54,5 @@ func (s *Scheduler) windowLimit(q *queue) int {
 	if n := t.cfg.AgentsPerThread; t.cfg.Mode == Thread && n > 0 && (limit == 0 || n < limit) {
 		limit = n
 	}
-	return limit
+	return limit, shut
 }

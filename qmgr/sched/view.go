@@ -47,6 +47,7 @@ const (
 	WaitShared             // the shared limit Gate has no room, until Until if known; without Gate, other destinations come first
 	WaitBeyond             // outside the active queue for the shared limit Gate; next attempt at Until, or earlier when there is room
 	WaitTenant             // it is another tenant's turn at the destination
+	WaitNode               // other nodes have the destination's limit: this one has no share of it for now
 )
 
 // A Reason says what a group of a message's recipients waits for.
@@ -232,6 +233,8 @@ func (s *Scheduler) explainWait(e *entry, r *Reason) {
 	switch {
 	case q.state == DestSuspended:
 		r.Wait, r.Until = WaitRate, toTime(q.until)
+	case q.shut:
+		r.Wait = WaitNode
 	case q.window <= q.busy:
 		r.Wait, r.Limit = WaitWindow, q.window
 		for _, b := range s.busy {

@@ -1,0 +1,69 @@
+package nodeshare
+
+import "time"
+
+// A Use is how a node stands with one limit.
+type Use struct {
+	Key   string
+	Limit int // at least 1
+	Busy  int // in use
+	Want  int // what more could be used
+}
+
+// A Holder is what a node knows of its shares. It is used by one goroutine. Times are of one monotonic clock.
+type Holder struct {
+	alone bool
+	until time.Time // when it must have stopped to use what it has; zero: it has nothing
+	has   map[string]int
+}
+
+// Allowed is how many may be in use of a limit at a time: limit itself for a node that is alone, 0 without a
+// share.
+func (h *Holder) Allowed(now time.Time, key string, limit int) int {
+	switch {
+	case !now.Before(h.until):
+		return 0
+	case h.alone:
+		return limit
+	}
+	return min(h.has[key], limit)
+}
+
+// Shares is all that Allowed says: that the node is alone, and has every limit as it is, or what it has, by key. The map
+// is not changed.
+func (h *Holder) Shares(now time.Time) (alone bool, has map[string]int) {
+	if !now.Before(h.until) {
+		return false, nil
+	}
+	return h.alone, h.has
+}
+
+// Good says until when what Allowed says is so, but for the next Take.
+func (h *Holder) Good() time.Time { return h.until }
+
+// Request is what to bring to an exchange that begins now. uses has each limit that is in use, and what else is wanted:
+// of all others the node gives back its share, at once.
+func (h *Holder) Request(now time.Time, node string, uses []Use) *Request {
+	q := &Request{Node: node, Alone: h.alone && now.Before(h.until), Claims: make([]Claim, 0, len(uses))}
+	// The exchange may be made although its reply is lost: from here on nothing counts that is not claimed.
+	kept := make(map[string]int, len(uses))
+	for _, u := range uses {
+		q.Claims = append(q.Claims, Claim{Key: u.Key, Limit: u.Limit, Hold: max(u.Busy, h.Allowed(now, u.Key, u.Limit)), Demand: u.Busy + u.Want})
+		if n := h.has[u.Key]; n > 0 {
+			kept[u.Key] = n
+		}
+	}
+	h.has = kept
+	return q
+}
+
+// Take takes in the reply to a request that was made at began. What is not in the reply the node has no share of.
+func (h *Holder) Take(began time.Time, r *Reply) {
+	h.alone, h.until = r.Alone, began.Add(Lease-Margin)
+	h.has = make(map[string]int, len(r.Grants))
+	for _, g := range r.Grants {
+		if n := min(g.Share, g.Target); n > 0 {
+			h.has[g.Key] = n
+		}
+	}
+}

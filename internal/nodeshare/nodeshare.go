@@ -1,0 +1,154 @@
+// Package nodeshare divides limits among nodes: of a destination that may have 20 deliveries at a time, each of several
+// machines that share a queue gets a share, which follows what it has to do, and all shares together are never more than
+// the limit.
+//
+// It is a pure core: [Exchange] is one step of a node, made in a transaction over a table that all nodes share, which
+// is locked meanwhile; a [Holder] is what the node does with the answer. Package pgspool has the table, and the queue
+// manager the Holder.
+//
+// # Why the sum holds
+//
+// A row of the table says how much a node may use of a limit, and a node never uses more than its row says. It gets more
+// only in an exchange, and only what the rows of the others leave. It is asked to use less when others want a
+// share: it begins no delivery beyond that at once, and gives the rest back in a later exchange, when deliveries
+// beyond it have ended. So what a row says is given back by its node alone.
+//
+// The rows of a node that is gone count until its lease has run out by the table's clock. The node stops earlier: its
+// own lease is counted by its monotonic clock from before the exchange, less a margin. What it has under way then may
+// go on for as long as it lasts: beside it others may already use the limit.
+//
+// A node that is alone uses limits as they are, without rows. It stays alone, in the table, until it has heard of
+// another node and has said so in its next exchange; until then the other one gets nothing.
+package nodeshare
+
+import (
+	"cmp"
+	"hash/fnv"
+	"slices"
+	"time"
+)
+
+const (
+	// Lease is how long the rows of a node count after its last exchange, by the table's clock, and Margin how much
+	// earlier it stops to use them, by its own.
+	Lease  = 5 * time.Second
+	Margin = time.Second
+	// TurnTime is how long a share that cannot be divided any further stays with one node.
+	TurnTime = 5 * time.Second
+)
+
+// A Claim is what a node says of one limit in an exchange.
+type Claim struct {
+	Key    string // what is limited
+	Limit  int    // at least 1
+	Hold   int    // what it uses, or may begin to use at this moment
+	Demand int    // what it could use: 0: nothing
+}
+
+// A Row is what the table has of a node and a limit.
+type Row struct {
+	Node, Key     string
+	Share, Demand int
+}
+
+// A Node is what the table has of a node whose lease is good.
+type Node struct {
+	Name  string
+	Alone bool // it may use limits without rows
+}
+
+// A Request is what a node brings to an exchange.
+type Request struct {
+	Node   string
+	Alone  bool // it believes that it is
+	Claims []Claim
+	// Turn changes each TurnTime by the table's clock.
+	Turn int64
+}
+
+// A Grant is what a node may use of a limit.
+type Grant struct {
+	Key   string
+	Share int // of the table's row: no more than that
+	// Target is what is its due: it is to use no more than that, and to give the rest back.
+	Target int
+}
+
+// A Reply is the answer to a Request.
+type Reply struct {
+	Alone  bool    // there is no other node: limits hold as they are
+	Grants []Grant // one for each Claim, in its order
+}
+
+// Exchange answers a request. nodes are the others whose leases are good, and rows all of theirs for the keys of the
+// claims. It is to be carried out while nobody else has an exchange. The node's own rows become what the grants
+// say, and no others. Its lease is renewed, and the table has of it that it is alone if the request says so or the
+// reply.
+func Exchange(q *Request, nodes []Node, rows []Row) Reply {
+	r := Reply{Alone: len(nodes) == 0, Grants: make([]Grant, 0, len(q.Claims))}
+	alone := slices.ContainsFunc(nodes, func(n Node) bool { return n.Alone })
+	of := map[string][]Row{}
+	for _, row := range rows {
+		of[row.Key] = append(of[row.Key], row)
+	}
+	for i := range q.Claims {
+		c := &q.Claims[i]
+		g := Grant{Key: c.Key}
+		taken, demands := 0, []Row{{Node: q.Node, Key: c.Key, Demand: c.Demand}}
+		for _, row := range of[c.Key] {
+			taken += row.Share
+			demands = append(demands, row)
+		}
+		g.Target = Divide(c.Limit, demands, q.Turn)[q.Node]
+		room := c.Limit - taken
+		if alone {
+			room = 0 // that node has no rows yet, and may use all of it
+		}
+		// What it holds it holds: others were refused it.
+		g.Share = max(min(g.Target, room), c.Hold)
+		g.Target = min(g.Target, g.Share)
+		r.Grants = append(r.Grants, g)
+	}
+	return r
+}
+
+// Divide divides a limit among the nodes that have a demand, and what is left over among the same. No node gets less
+// than another that has no larger demand, but for what cannot be divided: that goes round among them with the turn.
+func Divide(limit int, demands []Row, turn int64) map[string]int {
+	var list []Row
+	for _, d := range demands {
+		if d.Demand > 0 {
+			list = append(list, d)
+		}
+	}
+	out := map[string]int{}
+	if len(list) == 0 {
+		return out
+	}
+	slices.SortFunc(list, func(a, b Row) int { return cmp.Or(cmp.Compare(a.Demand, b.Demand), cmp.Compare(a.Node, b.Node)) })
+	left := limit
+	// Those with the smallest demands first: what they leave is for the others. When the rest is too little for
+	// all who remain, they divide it; when nobody remains, all divide what is left over.
+	i := 0
+	for ; i < len(list) && list[i].Demand <= left/(len(list)-i); i++ {
+		out[list[i].Node] = list[i].Demand
+		left -= list[i].Demand
+	}
+	among := list[i:]
+	if len(among) == 0 {
+		among = list
+	}
+	slices.SortFunc(among, func(a, b Row) int { return cmp.Compare(a.Node, b.Node) })
+	h := fnv.New32a()
+	h.Write([]byte(among[0].Key)) // never fails
+	first := int((uint64(turn) + uint64(h.Sum32())) % uint64(len(among)))
+	each, rest := left/len(among), left%len(among)
+	for i := range among {
+		d := &among[(first+i)%len(among)]
+		out[d.Node] += each
+		if i < rest {
+			out[d.Node]++
+		}
+	}
+	return out
+}

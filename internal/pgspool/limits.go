@@ -1,0 +1,107 @@
+package pgspool
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"posthaste/internal/nodeshare"
+)
+
+// The tables of package nodeshare. They are small, and written with each exchange.
+const (
+	nodeShareTable  = `CREATE TABLE IF NOT EXISTS node_share (node text PRIMARY KEY, until timestamptz NOT NULL, alone boolean NOT NULL)`
+	limitShareTable = `CREATE TABLE IF NOT EXISTS limit_share (node text NOT NULL, key text NOT NULL, share integer NOT NULL, demand integer NOT NULL, PRIMARY KEY (node, key))`
+)
+
+// exchangeTime bounds an exchange. What comes later is of no use.
+const exchangeTime = nodeshare.Lease - nodeshare.Margin
+
+// Exchange implements storage.Sharer.
+func (e *engine) Exchange(q *nodeshare.Request) (nodeshare.Reply, error) { return e.store.exchange(q) }
+
+// exchange makes an exchange of this node's.
+func (s *Store) exchange(q *nodeshare.Request) (r nodeshare.Reply, err error) {
+	pool, err := s.readers()
+	if err != nil {
+		return r, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), exchangeTime)
+	defer cancel()
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return r, clean(err)
+	}
+	defer conn.Release()
+	q.Node = s.node
+	err = pgx.BeginFunc(ctx, conn.Conn(), func(tx pgx.Tx) error {
+		r, err = exchangeIn(ctx, tx, q)
+		return err
+	})
+	return r, clean(err)
+}
+
+// exchangeIn is exchange within a transaction. Each statement sees what was committed before it: the lock comes first.
+func exchangeIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request) (r nodeshare.Reply, err error) {
+	// Shares that are forgotten when the server loses its power would be given out twice. One exchange at a time:
+	// the only row of this table is the lock.
+	_, err = tx.Exec(ctx, fmt.Sprintf("SET LOCAL synchronous_commit TO on; SET LOCAL lock_timeout = %d; SELECT number FROM version FOR UPDATE", exchangeTime.Milliseconds()))
+	if err != nil {
+		return r, err
+	}
+	if _, err = tx.Exec(ctx, "DELETE FROM limit_share WHERE node NOT IN (SELECT node FROM node_share WHERE until > clock_timestamp())"); err != nil {
+		return r, err
+	}
+	if err := tx.QueryRow(ctx, "SELECT floor(extract(epoch FROM clock_timestamp()) / $1)::bigint", nodeshare.TurnTime.Seconds()).Scan(&q.Turn); err != nil {
+		return r, err
+	}
+	nodes, rows, err := othersIn(ctx, tx, q)
+	if err != nil {
+		return r, err
+	}
+	r = nodeshare.Exchange(q, nodes, rows)
+	return r, noteIn(ctx, tx, q, &r)
+}
+
+// othersIn reads what other nodes have.
+func othersIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request) (nodes []nodeshare.Node, rows []nodeshare.Row, err error) {
+	list, _ := tx.Query(ctx, "SELECT node, alone FROM node_share WHERE node <> $1 AND until > clock_timestamp() ORDER BY node", q.Node) // its error is that of reading the rows
+	nodes, err = pgx.CollectRows(list, pgx.RowToStructByPos[nodeshare.Node])
+	if err != nil || len(nodes) == 0 {
+		return nodes, nil, err
+	}
+	keys := make([]string, len(q.Claims))
+	for i := range q.Claims {
+		keys[i] = q.Claims[i].Key
+	}
+	list, _ = tx.Query(ctx, "SELECT node, key, share, demand FROM limit_share WHERE node <> $1 AND key = ANY($2) ORDER BY node, key", q.Node, keys)
+	rows, err = pgx.CollectRows(list, pgx.RowToStructByPos[nodeshare.Row])
+	return nodes, rows, err
+}
+
+// noteIn writes what this node has from now on. Rows that stay as they are are not written.
+func noteIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request, r *nodeshare.Reply) error {
+	_, err := tx.Exec(ctx, `INSERT INTO node_share VALUES ($1, clock_timestamp() + make_interval(secs => $2), $3)
+		ON CONFLICT (node) DO UPDATE SET until = excluded.until, alone = excluded.alone`, q.Node, nodeshare.Lease.Seconds(), q.Alone || r.Alone)
+	if err != nil {
+		return err
+	}
+	keys, shares, demands := make([]string, 0, len(r.Grants)), make([]int32, 0, len(r.Grants)), make([]int32, 0, len(r.Grants))
+	for i := range r.Grants {
+		// Who is alone needs no rows: the node's own says that it has everything.
+		if g := &r.Grants[i]; !r.Alone && (g.Share > 0 || q.Claims[i].Demand > 0) {
+			keys, shares, demands = append(keys, g.Key), append(shares, int32(g.Share)), append(demands, int32(q.Claims[i].Demand))
+		}
+	}
+	if _, err := tx.Exec(ctx, "DELETE FROM limit_share WHERE node = $1 AND key <> ALL($2)", q.Node, keys); err != nil {
+		return err
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	_, err = tx.Exec(ctx, `INSERT INTO limit_share SELECT $1, * FROM unnest($2::text[], $3::integer[], $4::integer[])
+		ON CONFLICT (node, key) DO UPDATE SET share = excluded.share, demand = excluded.demand
+		WHERE limit_share.share <> excluded.share OR limit_share.demand <> excluded.demand`, q.Node, keys, shares, demands)
+	return err
+}

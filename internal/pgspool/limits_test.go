@@ -1,0 +1,49 @@
+package pgspool
+
+import (
+	"fmt"
+	"testing"
+
+	"posthaste/internal/nodeshare"
+)
+
+// Nodes exchange their shares of limits in the database: who is alone has all of them, another gets nothing until the first
+// has heard of it, then both have what is their due, and what is no more claimed is free.
+func TestExchange(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	a, b := d.store("a"), d.store("b")
+	ask := func(s *Store, want string, alone bool, claims ...nodeshare.Claim) {
+		t.Helper()
+		r, err := s.exchange(&nodeshare.Request{Alone: alone, Claims: claims})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(r.Alone, r.Grants); got != want {
+			t.Errorf("%s of %v: %s, want %s", s.node, claims, got, want)
+		}
+	}
+	claim := func(hold, demand int) nodeshare.Claim {
+		return nodeshare.Claim{Key: "smtp:x.test", Limit: 10, Hold: hold, Demand: demand}
+	}
+	ask(a, "true [{smtp:x.test 10 10}]", false, claim(0, 30))
+	ask(b, "false [{smtp:x.test 0 0}]", false, claim(0, 30))
+	ask(a, "false [{smtp:x.test 10 5}]", true, claim(10, 30))
+	ask(b, "false [{smtp:x.test 0 0}]", false, claim(0, 30)) // a acted as if alone when it asked
+	ask(a, "false [{smtp:x.test 7 5}]", false, claim(7, 30)) // two of its deliveries go on
+	ask(b, "false [{smtp:x.test 3 3}]", false, claim(0, 30))
+	ask(a, "false [{smtp:x.test 5 5}]", false, claim(5, 30))
+	ask(b, "false [{smtp:x.test 5 5}]", false, claim(3, 30))
+	ask(a, "false []", false)
+	ask(b, "false [{smtp:x.test 10 10}]", false, claim(5, 30))
+	// a is gone: its lease runs out, and its rows with it.
+	ask(a, "false [{smtp:y.test 10 10}]", false, nodeshare.Claim{Key: "smtp:y.test", Limit: 10, Demand: 1})
+	if _, err := d.conn().Exec(t.Context(), "UPDATE node_share SET until = clock_timestamp() WHERE node = 'a'"); err != nil {
+		t.Fatal(err)
+	}
+	ask(b, "true [{smtp:x.test 10 10}]", false, claim(10, 30))
+	var n int
+	if err := d.conn().QueryRow(t.Context(), "SELECT count(*) FROM limit_share").Scan(&n); err != nil || n != 0 {
+		t.Errorf("%d rows are left, %v", n, err)
+	}
+}

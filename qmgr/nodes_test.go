@@ -1,0 +1,76 @@
+package qmgr
+
+import (
+	"testing"
+	"time"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/nodeshare"
+	"posthaste/qmgr/sched"
+)
+
+// What the scheduler is told of a destination's limit: this node's share of it, never more than what is configured or set;
+// nothing may begin without a share, and the first one is asked for at once; a node that is alone has limits as they are.
+func TestNodeShares(t *testing.T) {
+	t.Parallel()
+	s := &Server{nodes: newNodes(true), now: time.Unix(1800000000, 0)}
+	s.opt.Settings.Sched.DefaultTransports = sched.TransportConfig{ConcurrencyLimit: 20}
+	s.opt.Settings.Sched.Transport = func(name mail.Transport, t sched.TransportConfig) sched.TransportConfig {
+		switch name {
+		case "free":
+			t.ConcurrencyLimit = 0
+		case "slow":
+			t.DestinationRateDelay = time.Second
+		}
+		return t
+	}
+	operator := func(_ mail.Transport, nexthop mail.Nexthop) (int, bool) {
+		switch nexthop {
+		case "few.test":
+			return 3, false
+		case "many.test":
+			return 50, true
+		}
+		return 0, false
+	}
+	look := func(what string, set sched.SetLimits, transport mail.Transport, nexthop mail.Nexthop, most int, raises, hurried bool) {
+		t.Helper()
+		n, r := s.nodes.within(s, set)(transport, nexthop)
+		asked := len(s.nodes.hurry) == 1
+		if asked {
+			<-s.nodes.hurry
+		}
+		if n != most || r != raises || asked != hurried {
+			t.Errorf("%s: %s:%s: %d %v, asked for: %v", what, transport, nexthop, n, r, asked)
+		}
+	}
+	look("at the start", nil, "smtp", "x.test", -1, false, true)
+	look("at the start", nil, "free", "x.test", 0, false, false)
+	look("at the start", nil, sched.RetryTransport, "x", 0, false, false)
+
+	s.nodes.claimed = map[string]bool{"smtp:x.test": true}
+	take := func(r nodeshare.Reply) {
+		s.nodes.holder.Take(s.now, &r)
+		s.applyShares()
+	}
+	take(nodeshare.Reply{Grants: []nodeshare.Grant{{Key: "smtp:x.test", Share: 0}, {Key: "smtp:few.test", Share: 5, Target: 5}, {Key: "smtp:many.test", Share: 30, Target: 25},
+		{Key: "smtp:y.test", Share: 7, Target: 7}, {Key: "slow:y.test", Share: 7, Target: 7}}})
+	if len(s.queue) != 1 || s.queue[0].event.Kind != sched.EventLimits {
+		t.Errorf("the scheduler has not been told: %+v", s.queue)
+	}
+	look("refused", operator, "smtp", "X.test", -1, false, false)
+	look("a share", operator, "smtp", "Y.test", 7, true, false)
+	look("less is set", operator, "smtp", "few.test", 3, true, false)
+	look("more is set", operator, "smtp", "many.test", 25, true, false)
+	look("a rate delay", operator, "slow", "y.test", 1, true, false)
+	take(nodeshare.Reply{Alone: true})
+	look("alone", operator, "smtp", "x.test", 0, false, false)
+	look("alone", operator, "smtp", "many.test", 50, true, false)
+	s.applyShares()
+	if len(s.queue) != 2 {
+		t.Errorf("the scheduler is told of what it knows: %d events", len(s.queue))
+	}
+	s.now = s.now.Add(nodeshare.Lease)
+	s.applyShares()
+	look("cut off", operator, "smtp", "many.test", -1, false, true)
+}
