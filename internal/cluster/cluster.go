@@ -12,7 +12,9 @@
 // not for each node.
 //
 // status shows the nodes, and which of them owns each part of the queue. The times are by the database's
-// clock. It warns when there is no synchronous standby: mail is then as safe as the one server's disk.
+// clock. It shows the standbys of the database, if its account may see them (pg_read_all_stats), with how much of the
+// primary's log is not on their disks yet, and the parameters that main.cf does not set to the same on all nodes that live;
+// those that are each node's own, such as myhostname, are left out, and so are those that may be secrets. It warns when there is no synchronous standby: mail is then as safe as the one server's disk.
 //
 // doubtful lists deliveries that may have been made twice: those that were under way when a node lost its part of
 // the queue.
@@ -41,6 +43,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"posthaste/internal/cli"
@@ -144,9 +147,7 @@ func (c *command) status(ctx context.Context, asJSON bool) error {
 		return json.NewEncoder(c.out).Encode(st)
 	}
 	fmt.Fprintf(c.out, "database: PostgreSQL %s, %d synchronous standbys\n", st.Server, st.Standbys)
-	if st.Standbys == 0 {
-		c.Warn("no standby is synchronous: what is queued is on the disk of one server")
-	}
+	c.standbys(st)
 	for _, n := range st.Nodes {
 		drained := ""
 		if n.Drained {
@@ -164,10 +165,35 @@ func (c *command) status(ctx context.Context, asJSON bool) error {
 			fmt.Fprintf(c.out, "shard %d: %s, for %v more; epoch %d, %d segments\n", s.ID, clean(s.Node), s.Lease.Round(100*time.Millisecond), s.Epoch, s.Segments)
 		}
 	}
+	for _, d := range st.Differ {
+		groups := make([]string, len(d.Nodes))
+		for i, nodes := range d.Nodes {
+			groups[i] = clean(strings.Join(nodes, " "))
+		}
+		fmt.Fprintf(c.out, "main.cf: %s is not the same on %s\n", clean(d.Name), strings.Join(groups, " and "))
+	}
 	if st.Doubtful > 0 {
 		fmt.Fprintf(c.out, "%d deliveries may have been made twice: see %s doubtful\n", st.Doubtful, c.Name)
 	}
 	return nil
+}
+
+// standbys prints how the servers stand that follow the primary one.
+func (c *command) standbys(st *pgspool.Status) {
+	hidden := 0
+	for _, s := range st.Standby {
+		if s.State == "" {
+			hidden++
+			continue
+		}
+		fmt.Fprintf(c.out, "standby %s: %s, %d octets behind\n", clean(s.Name), s.State, s.Behind)
+	}
+	switch {
+	case hidden > 0:
+		c.Warn("%d standbys: the database's account may not see whether they are synchronous; GRANT pg_read_all_stats to it", hidden)
+	case st.Standbys == 0:
+		c.Warn("no standby is synchronous: what is queued is on the disk of one server")
+	}
 }
 
 // drain has the node give up what it has, and waits until it has.

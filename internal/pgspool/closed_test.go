@@ -2,9 +2,11 @@ package pgspool
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
+	"posthaste/internal/config"
 	"posthaste/internal/queue"
 	"posthaste/internal/testwait"
 )
@@ -98,4 +100,42 @@ func TestLaterTables(t *testing.T) {
 		}
 	}
 	d.store("a").mustOpen(t).Close()
+}
+
+// What main.cf sets differently on nodes that live is listed; what each has its own value of, or may be secret, is not
+// even published, and neither is any value.
+func TestSettingsCompared(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 3)
+	for node, main := range map[string]string{
+		"a": "myhostname = a.test\nmessage_size_limit = 1000\nrelayhost =   x.test\n y.test\n",
+		"b": "myhostname = b.test\nmessage_size_limit = 2000\nrelayhost = x.test y.test\nsmtp_sasl_password_maps = hash:/b\n",
+		"c": "message_size_limit = 1000\nrelayhost = x.test y.test\nmydestination = c.test\n",
+		"d": "message_size_limit = 5\n", // it does not live
+	} {
+		cfg, err := config.LoadString(main)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st := d.store(node)
+		st.settings = digestSettings(cfg)
+		if err := st.register(t.Context(), d.conn()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := d.conn().Exec(t.Context(), "UPDATE node SET seen = clock_timestamp() - interval '1 hour' WHERE name = 'd'"); err != nil {
+		t.Fatal(err)
+	}
+	st, err := d.store("look").Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := fmt.Sprint(st.Differ), "[{message_size_limit [[a c] [b]]} {mydestination [[a b] [c]]}]"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	var n int
+	err = d.conn().QueryRow(t.Context(), "SELECT count(*) FROM node_setting WHERE name LIKE '%password%' OR name = 'myhostname' OR digest !~ '^[0-9a-f]{16}$'").Scan(&n)
+	if err != nil || n != 0 {
+		t.Errorf("%d rows that should not be there, %v", n, err)
+	}
 }

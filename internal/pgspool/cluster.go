@@ -52,9 +52,11 @@ type Shard struct {
 type Status struct {
 	Server   string // its version
 	Standbys int    // that are synchronous
+	Standby  []Standby
 	Nodes    []Node
 	Shards   []Shard
-	Doubtful int // rows
+	Differ   []Difference // parameters that are not the same on all nodes
+	Doubtful int          // rows
 }
 
 // Status asks the database how the cluster stands, by its clock.
@@ -65,10 +67,23 @@ func (s *Store) Status(ctx context.Context) (*Status, error) {
 	}
 	defer conn.Close(context.Background())
 	st := new(Status)
-	err = conn.QueryRow(ctx, "SELECT current_setting('server_version'), (SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')), (SELECT count(*) FROM doubtful)").
-		Scan(&st.Server, &st.Standbys, &st.Doubtful)
+	err = conn.QueryRow(ctx, "SELECT current_setting('server_version'), (SELECT count(*) FROM doubtful)").Scan(&st.Server, &st.Doubtful)
+	if err == nil {
+		st.Standby, err = standbys(ctx, conn)
+	}
+	if err == nil {
+		err = addTables(ctx, conn) // of an older program's queue
+	}
+	if err == nil {
+		st.Differ, err = differences(ctx, conn)
+	}
 	if err != nil {
 		return nil, clean(err)
+	}
+	for _, s := range st.Standby {
+		if s.State == "sync" || s.State == "quorum" {
+			st.Standbys++
+		}
 	}
 	rows, _ := conn.Query(ctx, "SELECT name, greatest(extract(epoch FROM clock_timestamp() - seen), 0)::float8, drained FROM node ORDER BY name") // its error is that of reading the rows
 	var n Node

@@ -191,6 +191,9 @@ func (s *Store) register(ctx context.Context, conn *pgx.Conn) error {
 	if instance != s.instance && alive {
 		return fmt.Errorf("cluster_node_name = %s: another installation has this name (%s), and was seen less than 10 seconds ago", s.node, instance)
 	}
+	if err := s.publishSettings(ctx, tx); err != nil {
+		return err
+	}
 	if _, err := tx.Exec(ctx, "UPDATE node SET instance = $2, seen = clock_timestamp() WHERE name = $1", s.node, s.instance); err != nil {
 		return err
 	}

@@ -37,7 +37,8 @@ type Store struct {
 	instance string // tells two installations apart that have the same name
 	plant    plant  // empty but in tests
 
-	segmentSize int64 // octets after which the next segment begins
+	settings    []settingDigest // what main.cf sets
+	segmentSize int64           // octets after which the next segment begins
 
 	mu   sync.Mutex
 	pool *pgxpool.Pool    // nil: nobody has read yet
@@ -86,7 +87,7 @@ func New(cfg *config.Config) (*Store, error) {
 		return nil, errors.New("cluster_node_name is empty")
 	}
 	machine, _ := os.ReadFile("/etc/machine-id") // where there is none, the path has to do
-	return &Store{config: c, node: node, instance: strings.TrimSpace(string(machine)) + ":" + cfg.String("queue_directory"),
+	return &Store{config: c, node: node, settings: digestSettings(cfg), instance: strings.TrimSpace(string(machine)) + ":" + cfg.String("queue_directory"),
 		segmentSize: cfg.Bytes("spool_segment_size")}, nil
 }
 
