@@ -2,6 +2,7 @@ package pgspool
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -48,5 +49,44 @@ func BenchmarkLifecycle(b *testing.B) {
 			working.Wait()
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "messages/s")
 		})
+	}
+}
+
+// BenchmarkTakeover has another node take over a deep queue: from when the lease is over until all of it can be
+// told to the queue manager. memory is what the index takes of each message, in octets.
+func BenchmarkTakeover(b *testing.B) {
+	const deep = 100_000
+	d := newDatabase(b, newServer(b, "shared_buffers=256MB", "max_wal_size=4GB"), 1)
+	a := d.store("a").mustOpen(b)
+	content := strings.Repeat("0123456789abcde\n", 64)
+	for range deep / 1000 {
+		add := a.NewBatch()
+		for range 1000 {
+			add.Add(message(b, a, content))
+		}
+		if err := a.Commit(add); err != nil {
+			b.Fatal(err)
+		}
+	}
+	a.stop()
+	for i := 0; b.Loop(); i++ {
+		d.expire()
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		e := d.store(fmt.Sprint("b", i)).mustOpen(b)
+		n := 0
+		for range e.Entries {
+			n++
+		}
+		b.StopTimer()
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		if n != deep {
+			b.Fatalf("%d messages", n)
+		}
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/deep, "memory/message")
+		e.stop()
+		b.StartTimer()
 	}
 }

@@ -92,6 +92,6 @@
 //
 // # Bugs
 //
-// The index of what is alive is in cleanup's memory, some 130 octets for a message. A takeover reads the records of the
+// The index of what is alive is in cleanup's memory, some 100 octets for a message. A takeover reads the records of the
 // whole shard, so it takes longer the more is queued, and so does a reload.
 package pgspool

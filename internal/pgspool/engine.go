@@ -399,7 +399,7 @@ func (e *engine) noteClosed(ctx context.Context) {
 		}
 		return nil
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, queue.ErrNotOurs) { // another node has it, and had to guess
 		e.opt.Warn("spool: the orderly end of the queue cannot be recorded: %v", err)
 	}
 }
