@@ -231,3 +231,22 @@ func TestNoStarvation(t *testing.T) {
 		}
 	})
 }
+
+// What a node does not claim in an exchange it has no share of from when that begins: the exchange may be made although its
+// reply is lost. What it claims it has until its lease is over, whatever becomes of the exchange.
+func TestGivenBack(t *testing.T) {
+	t.Parallel()
+	var h Holder
+	now := time.Unix(1800000000, 0)
+	h.Take(now, &Reply{Grants: []Grant{{"k", 5, 5}, {"l", 3, 3}}})
+	q := h.Request(now, "a", []Use{{Key: "l", Limit: 10, Busy: 1}})
+	if k, l := h.Allowed(now, "k", 10), h.Allowed(now, "l", 10); k != 0 || l != 3 {
+		t.Errorf("of k %d, of l %d", k, l)
+	}
+	if len(q.Claims) != 1 || q.Claims[0] != (Claim{Key: "l", Limit: 10, Hold: 3, Demand: 1}) || q.Alone {
+		t.Errorf("%+v", q)
+	}
+	if now = now.Add(Lease - Margin); h.Allowed(now, "l", 10) != 0 || h.Request(now, "a", nil).Alone {
+		t.Error("its lease is over")
+	}
+}
