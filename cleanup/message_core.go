@@ -14,6 +14,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/srs"
 	"posthaste/internal/srs/srsconf"
+	"posthaste/internal/suppress/suppressclient"
 	"posthaste/internal/table"
 )
 
@@ -73,6 +74,7 @@ type Core struct {
 	expansionLimit, recursionLimit, addressLimit int
 	// Automatic recipients, and the recipient that mail for the empty address goes to.
 	senderBCC, rcptBCC *table.Maps
+	lists              *suppressclient.Lists // suppress_list_maps; nil: no mail is under the suppression list
 	alwaysBCC          string
 	emptyRecipient     string
 	srs                *srs.Rewriter // takes addresses of rewritten senders apart; nil: there are none
@@ -235,6 +237,7 @@ func (c *Core) initSearch(cfg *config.Config, o table.Options) error {
 	if err != nil {
 		return err
 	}
+	c.lists = suppressclient.OpenLists(cfg, o)
 	c.search = &table.Search{
 		Delimiters:   cfg.String("recipient_delimiter"),
 		OwnerRequest: cfg.Bool("owner_request_special"),
@@ -252,6 +255,7 @@ func (c *Core) Close() error {
 		c.headerChecks, c.mimeChecks, c.nestedChecks, c.bodyChecks} {
 		errs = append(errs, m.Close())
 	}
+	errs = append(errs, c.lists.Close())
 	return errors.Join(errs...)
 }
 

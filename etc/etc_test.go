@@ -90,7 +90,7 @@ func TestMasterLoads(t *testing.T) {
 		"verify/unix": "verify", "flush/unix": "flush", "proxymap/unix": "proxymap", "proxywrite/unix": "proxymap",
 		"smtp/unix": "smtp", "relay/unix": "smtp", "showq/unix": "showq", "error/unix": "error", "retry/unix": "error",
 		"discard/unix": "discard", "local/unix": "local", "virtual/unix": "virtual", "lmtp/unix": "lmtp",
-		"anvil/unix": "anvil", "sendlimit/unix": "sendlimit", "scache/unix": "scache", "postlog/unix-dgram": "postlogd",
+		"anvil/unix": "anvil", "sendlimit/unix": "sendlimit", "suppress/unix": "suppressd", "comeback/unix": "comeback", "scache/unix": "scache", "postlog/unix-dgram": "postlogd",
 	}
 	for name, command := range want {
 		if have[name] != command {

@@ -547,7 +547,7 @@ func (s *Server) learn(l *loading) (ev sched.Event) {
 		s.dropInline(m) // the recipients are in memory now
 	}
 	return sched.Event{Kind: sched.EventLoaded, ID: l.num, Next: l.next, Unread: l.unread, Failed: len(l.failed) > 0,
-		Single: a.env.VERP != "" && a.env.Sender != "", Rcpts: l.batch, Starts: a.env.SendAt}
+		Single: (a.env.VERP != "" || a.env.List != "") && a.env.Sender != "", Rcpts: l.batch, Starts: a.env.SendAt}
 }
 
 // add puts recipients that have been read into memory; all have numbers below n. The one

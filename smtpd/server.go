@@ -65,6 +65,8 @@ type Deps struct {
 	DNS     resolver.Resolver
 	Names   Names         // nil: clients are "unknown"
 	Verify  access.Prober // for reject_unverified_...; may be nil
+	// Suppress is for reject_suppressed_recipient; may be nil.
+	Suppress access.Suppressor
 	// Spender limits what accounts send (account_recipient_limit); nil: nothing does.
 	Spender spender
 	Flush   Flusher // nil: no ETRN
@@ -183,7 +185,7 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 	if s.limits, err = newLimits(d.Config, d.Service, d.Log, d.Now, d.Tables); err != nil {
 		return nil, err
 	}
-	s.access, err = access.New(ctx, d.Config, access.Deps{Log: d.Log, Router: d.Router, DNS: followedDNS(d.DNS, resolver.NamesOf(d.Config)), Verify: d.Verify, Tables: d.Tables})
+	s.access, err = access.New(ctx, d.Config, access.Deps{Log: d.Log, Router: d.Router, DNS: followedDNS(d.DNS, resolver.NamesOf(d.Config)), Verify: d.Verify, Suppress: d.Suppress, Tables: d.Tables})
 	if err != nil {
 		return nil, err
 	}

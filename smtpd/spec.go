@@ -21,6 +21,7 @@ import (
 	"posthaste/internal/sendlimit/limitclient"
 	"posthaste/internal/service"
 	"posthaste/internal/submit"
+	"posthaste/internal/suppress/suppressclient"
 	"posthaste/internal/table"
 	"posthaste/internal/verify"
 	"posthaste/internal/watch"
@@ -59,6 +60,15 @@ func ScreenSpec() service.Spec {
 	}}
 }
 
+// newSpender makes the client of the sendlimit service; nil: nobody limits what accounts send.
+func newSpender(env *service.Env) (s spender, free func()) {
+	if len(env.Config.List("account_recipient_limit"))+len(env.Config.List("account_recipient_limit_maps")) == 0 {
+		return nil, func() {}
+	}
+	client := limitclient.New(env.Private(limitclient.Name))
+	return client, client.Close
+}
+
 // run serves until ctx ends. The order matters: what needs master's privileges or
 // lies outside chroot (tables, certificates, SASL) is opened before Confine. The
 // sockets that others connect to are created after it, as the user who owns them.
@@ -76,12 +86,10 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 	defer queue.Close()
 	prober := verify.NewClient(env.Private(cfg.String("address_verify_service_name")))
 	defer prober.Close()
-	var limits spender // nil: nobody limits what accounts send
-	if len(cfg.List("account_recipient_limit"))+len(cfg.List("account_recipient_limit_maps")) > 0 {
-		client := limitclient.New(env.Private(limitclient.Name))
-		defer client.Close()
-		limits = client
-	}
+	limits, closeLimits := newSpender(env)
+	defer closeLimits()
+	suppress := suppressclient.New(env.Private(suppressclient.Name)) // which is asked only of mail under the suppression list
+	defer suppress.Close()
 	options, err := env.Resolver()
 	if err != nil {
 		return err
@@ -102,7 +110,7 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 	hub := watch.New(watch.Client, env.Log.Tag())
 	defer hub.Close()
 	srv, err := New(ctx, Deps{Config: cfg, Log: env.Log, Service: env.Name, Submit: submitter, Router: router, Foresee: router.Foresee,
-		DNS: dns, Names: newHostNames(dns), Verify: prober, Spender: limits, Flush: flush, Milters: cleanup, Tables: env.Tables(), MaxProc: env.MaxProc, SessionConfig: env.SessionConfig, Screen: screen, Verbose: env.Verbose, Watch: hub, ContentFree: content})
+		DNS: dns, Names: newHostNames(dns), Verify: prober, Suppress: suppress, Spender: limits, Flush: flush, Milters: cleanup, Tables: env.Tables(), MaxProc: env.MaxProc, SessionConfig: env.SessionConfig, Screen: screen, Verbose: env.Verbose, Watch: hub, ContentFree: content})
 	if err != nil {
 		return fmt.Errorf("%w", err)
 	}

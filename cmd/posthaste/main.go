@@ -256,6 +256,7 @@ const ownCommands = `  explain ID|DESTINATION ... say why a message is still in 
                              make the database for a queue that several nodes share; show the nodes
   srs encode|decode [ADDRESS ...]
                              rewrite or decode the senders of forwarded mail
+  suppress COMMAND ...       look at the suppression list, and change it
   dmarc report [FILE ...]    read DMARC and TLS reports: who sends in your domains' names
   setup site|relay|null-client|backup-mx|sender
                              write main.cf and master.cf for one of the usual cases
@@ -265,7 +266,7 @@ const ownCommands = `  explain ID|DESTINATION ... say why a message is still in 
 // helped prints how a command is called, if its arguments ask for that, and says whether they did.
 // Commands that have commands of their own may be asked behind those.
 func helped(command string, args []string, w io.Writer) bool {
-	if len(args) == 2 && slices.Contains([]string{"queue", "spool", "tls", "cert", "dkim", "dmarc", "domain", "token", "cluster", "events", "account", "srs"}, command) {
+	if len(args) == 2 && slices.Contains([]string{"queue", "spool", "tls", "cert", "dkim", "dmarc", "domain", "token", "cluster", "events", "account", "srs", "suppress"}, command) {
 		args = args[1:]
 	}
 	text := usage.Of(command)

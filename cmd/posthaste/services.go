@@ -5,11 +5,13 @@ import (
 	"posthaste/internal/acme"
 	"posthaste/internal/anvil"
 	"posthaste/internal/bounce"
+	"posthaste/internal/comeback"
 	"posthaste/internal/policyhost"
 	"posthaste/internal/postlog"
 	"posthaste/internal/sendlimit"
 	"posthaste/internal/service"
 	"posthaste/internal/showq"
+	"posthaste/internal/suppress"
 	"posthaste/internal/table/proxymap"
 	"posthaste/internal/verify"
 	"posthaste/local"
@@ -40,6 +42,8 @@ func services() map[string]service.Spec {
 		showq.Spec(),
 		anvil.Spec(),
 		sendlimit.Spec(),
+		suppress.Spec(),
+		comeback.Spec(),
 		acme.Spec(),
 		policyhost.Spec(),
 		proxymap.Spec(nil),

@@ -42,6 +42,7 @@ import (
 	"posthaste/internal/spooltool"
 	"posthaste/internal/srstool"
 	"posthaste/internal/storage"
+	"posthaste/internal/suppresstool"
 	"posthaste/internal/table"
 	"posthaste/internal/table/postmap"
 	"posthaste/internal/table/proxymap"
@@ -99,6 +100,7 @@ func tools() map[string]tool {
 		"classify": own("classify", bounceclass.Command),
 		"shaping":  own("shaping", shaping.Command),
 		"srs":      own("srs", srstool.Run),
+		"suppress": own("suppress", suppresstool.Run),
 		"account":  own("account", account.Run),
 		"token":    func(io streams, args []string) int { return token.Run("posthaste token", args, io.out, io.err) },
 		"events":   func(io streams, args []string) int { return eventtool.Run("posthaste events", args, io.out, io.err) },

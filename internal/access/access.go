@@ -22,6 +22,7 @@ import (
 	"posthaste/internal/smtpwire"
 	"posthaste/internal/srs"
 	"posthaste/internal/srs/srsconf"
+	"posthaste/internal/suppress/suppressclient"
 	"posthaste/internal/table"
 	"posthaste/internal/verify/probesender"
 )
@@ -51,6 +52,8 @@ type Deps struct {
 	Router Router
 	DNS    resolver.Resolver
 	Verify Prober // nil: the address verification restrictions are a configuration error
+	// Suppress is for reject_suppressed_recipient; nil: the restriction is a configuration error.
+	Suppress Suppressor
 	// Tables is how tables are opened.
 	Tables table.Options
 }
@@ -67,7 +70,10 @@ type Evaluator struct {
 	verify Prober            // for reject_unverified_*; nil: addresses cannot be probed
 	spf    *mailauth.Checker // for reject_spf_fail
 	tables table.Options     // how every table is opened
-	cfg    *config.Config    // for parameters that only some restrictions read
+	// For reject_suppressed_recipient: which mail is under the list, and who is on it.
+	lists    *suppressclient.Lists
+	suppress Suppressor
+	cfg      *config.Config // for parameters that only some restrictions read
 
 	// The restriction lists, compiled.
 	client, helo, sender, relay, rcpt, data, eod, etrn *list
@@ -136,7 +142,7 @@ type Evaluator struct {
 // warnings: see compile.
 func New(ctx context.Context, cfg *config.Config, d Deps) (*Evaluator, error) {
 	names := resolver.NamesOf(cfg)
-	e := &Evaluator{log: d.Log, router: d.Router, dns: d.DNS, names: names, verify: d.Verify, spf: mailauth.New(d.DNS, names, ""), tables: d.Tables, cfg: cfg,
+	e := &Evaluator{log: d.Log, router: d.Router, dns: d.DNS, names: names, verify: d.Verify, suppress: d.Suppress, spf: mailauth.New(d.DNS, names, ""), tables: d.Tables, cfg: cfg,
 		classes: map[string]*list{}, withArgument: argumentChecks(), simple: simpleChecks(), accessTables: map[string]*table.Maps{}, policies: map[string]*policyClient{}}
 	if e.tables.Warn == nil {
 		e.tables.Warn = func(text string) { d.Log.Warning("%s", text) }
@@ -230,6 +236,7 @@ func (e *Evaluator) openTables() {
 	e.relayCerts = open("relay_clientcerts")
 	e.loginMaps = open("smtpd_sender_login_maps")
 	e.rblReplies = open("rbl_reply_maps")
+	e.lists = suppressclient.OpenLists(e.cfg, e.tables)
 	e.localMaps = map[string]*table.Maps{}
 	for _, w := range e.cfg.List("local_header_rewrite_clients") {
 		if table.IsSpec(w) {
@@ -280,6 +287,7 @@ func (e *Evaluator) Close() {
 		e.virtualMailbox, e.relayRcpt, e.relayCerts, e.loginMaps, e.rblReplies} {
 		m.Close()
 	}
+	e.lists.Close()
 	for _, m := range e.accessTables {
 		m.Close()
 	}

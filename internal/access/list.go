@@ -361,6 +361,7 @@ func simpleChecks() map[string]check {
 		"reject_unlisted_sender":          (*run).rejectUnlistedSender,
 		"reject_unlisted_recipient":       (*run).rejectUnlistedRcpt,
 		"check_recipient_maps":            (*run).rejectUnlistedRcpt,
+		"reject_suppressed_recipient":     (*run).rejectSuppressed,
 
 		"permit_auth_destination":   (*run).permitAuthDestination,
 		"reject_unauth_destination": (*run).rejectUnauthDestination,

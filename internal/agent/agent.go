@@ -87,6 +87,10 @@ type Request struct {
 	from       source
 	env        *environment
 	sentFrom   string // Source, once the agent has said that it uses it; for the log
+	sender     string // the message's, if it leaves with another one; for the log
+	// Of mail under the suppression list: it was not delivered because of that, or what has failed.
+	suppressed bool
+	failure    *proto.SuppressTell
 
 	// reply is what has been said so far: its Outcomes are by position in
 	// Envelope.Recipients, with Action 0 for not yet.
@@ -185,6 +189,9 @@ type Detail struct {
 	Owner    string     // of the list that the recipient is: told of a failure in the sender's place
 	Action   dsn.Action // for success: Delivered, Relayed or Expanded; zero: Delivered
 }
+
+// Class is what kind of failure a text describes, by the rules of bounce_class_files.
+func (r *Request) Class(text string) string { return r.env.classes.Class(text) }
 
 // Pending says whether nothing has been said yet of recipient i.
 func (r *Request) Pending(i int) bool { return r.reply.Outcomes[i].Action == 0 }

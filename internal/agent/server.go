@@ -60,6 +60,12 @@ type Options struct {
 	Resolution maillog.Resolution
 	// Events has what was logged on stable storage before it is reported; nil: nobody is told of events.
 	Events *event.Reporter
+	// Suppress knows who must not get mail of lists; nil: there is no such mail.
+	Suppress Suppressor
+	// Leaves says that mail leaves this system, with the sender that Suppress has for it.
+	Leaves bool
+	// Before says that Suppress is asked before a delivery (suppress_before_delivery).
+	Before bool
 }
 
 // environment is what all requests of an agent share.
@@ -69,6 +75,7 @@ type environment struct {
 	classes    *bounceclass.Rules
 	resolution maillog.Resolution
 	log        *maillog.Logger
+	listed     *listed
 }
 
 // A Server serves delivery requests from the queue manager.
@@ -121,7 +128,7 @@ func (run *running) told() proto.Delivery {
 // NewServer makes a server.
 func NewServer(o Options) *Server {
 	s := &Server{opt: o, news: make(chan struct{}, 1), running: make(map[*running]struct{}), others: make(map[mail.Transport]*ipc.Client),
-		env: &environment{softBounce: o.SoftBounce, filter: o.Filter, classes: o.Classes, resolution: o.Resolution, log: o.Log}}
+		env: &environment{softBounce: o.SoftBounce, filter: o.Filter, classes: o.Classes, resolution: o.Resolution, log: o.Log, listed: newListed(&o)}}
 	if o.Limit > 0 {
 		s.slots = make(chan struct{}, o.Limit)
 	}
@@ -297,7 +304,7 @@ func (s *Server) deliver(ctx context.Context, run *running) *proto.DeliverReply 
 				s.opt.Log.Panic(p)
 			}
 		}()
-		if r.handAll(s.opt.Deliverer) {
+		if s.env.listed.permits(run.watch.ctx, r) && r.handAll(s.opt.Deliverer) {
 			s.opt.Deliverer.Deliver(run.watch.ctx, r)
 		}
 	}()
@@ -307,6 +314,7 @@ func (s *Server) deliver(ctx context.Context, run *running) *proto.DeliverReply 
 			r.Defer(i, dsn.S(4, 3, 0), "the delivery agent did not account for this recipient", Detail{})
 		}
 	}
+	s.env.listed.tell(context.WithoutCancel(ctx), r)
 	// What the queue records of this must not be all that is left of it.
 	s.opt.Events.Wait(context.WithoutCancel(ctx))
 	reply.Stopped = ctx.Err() != nil && !slices.ContainsFunc(reply.Outcomes, func(o mail.Outcome) bool { return o.Action != dsn.Deferred })

@@ -12,6 +12,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queueread"
 	"posthaste/internal/service"
+	"posthaste/internal/suppress/suppressclient"
 )
 
 const (
@@ -56,7 +57,7 @@ type Starter interface{ Start() }
 
 // openClasses reads the rules that bounce_class_files names, and warns if it cannot: no mail waits for them.
 func openClasses(env *service.Env) *bounceclass.Rules {
-	files := env.Config.List("bounce_class_files")
+	files := suppressclient.ClassFiles(env.Config)
 	if len(files) == 0 {
 		return nil
 	}
@@ -75,6 +76,12 @@ func run(ctx context.Context, env *service.Env, d Deliverer, reader queueread.Re
 	opener := queueread.Opener{Reader: reader, Cleanup: cleanup}
 	filter := OpenFilter(cfg, env.Process, env.Log)
 	defer filter.Close()
+	var suppress Suppressor
+	if len(cfg.List("suppress_list_maps")) > 0 {
+		client := suppressclient.New(env.Private(suppressclient.Name))
+		defer client.Close()
+		suppress = client
+	}
 	limit := env.MaxProc
 	if limit > 0 {
 		// The queue manager orders that many more while others wait for hosts that do not answer.
@@ -88,7 +95,7 @@ func run(ctx context.Context, env *service.Env, d Deliverer, reader queueread.Re
 		Agent:     func(t mail.Transport) ipc.Address { return env.Private(string(t)) },
 		TimeLimit: cfg.Duration("daemon_timeout"), Overdue: overdue(env.Log.Fatal, env.Retire, env.Exit),
 		Reports: cfg.Bool("confirm_delay_cleared"), SoftBounce: cfg.Bool("soft_bounce"), Filter: filter, Classes: classes, Resolution: maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit")),
-		Events: env.Events})
+		Events: env.Events, Suppress: suppress, Leaves: env.Process == "smtp" && cfg.String("return_path_domain") != "", Before: cfg.Bool("suppress_before_delivery")})
 	stopping := service.Stopping(ctx)
 	work, stop := context.WithCancel(stopping)
 	defer stop()

@@ -53,6 +53,7 @@ type Service struct {
 	store    Store
 	submit   *submit.Client
 	log      *maillog.Logger
+	listed   *listed // nil: no mail is under the suppression list
 	slots    chan struct{}
 	wg       sync.WaitGroup
 
@@ -146,6 +147,7 @@ func (s *Service) Notify(ctx context.Context, req *proto.Notify) (proto.NotifyRe
 	if err != nil {
 		return proto.NotifyReply{}, err
 	}
+	s.listed.expired(ctx, req.Notice, &env, reports)
 	p := s.policy.plan(req.Notice, &env, reports)
 	if p.discarded {
 		s.log.Warning("%s: undeliverable postmaster notification discarded", req.ID)

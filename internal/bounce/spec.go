@@ -4,10 +4,12 @@ import (
 	"context"
 	"time"
 
+	"posthaste/internal/bounceclass"
 	"posthaste/internal/ipc"
 	"posthaste/internal/queueread"
 	"posthaste/internal/service"
 	"posthaste/internal/submit"
+	"posthaste/internal/suppress/suppressclient"
 )
 
 // drainTime is how long notices under way may take when the service stops.
@@ -30,6 +32,15 @@ func run(ctx context.Context, env *service.Env) error {
 	defer submitter.Close()
 	s := newService(env.Config, fromQueue(&queueread.Opener{Reader: reader, Cleanup: client}), submitter, env.Log)
 	defer s.Wait()
+	if len(env.Config.List("suppress_list_maps")) > 0 {
+		classes, err := bounceclass.Open(suppressclient.ClassFiles(env.Config))
+		if err != nil {
+			return err
+		}
+		suppress := suppressclient.New(env.Private(suppressclient.Name))
+		defer suppress.Close()
+		s.listed = &listed{suppress, classes, env.Log}
+	}
 	if err := env.Confine(); err != nil {
 		return err
 	}

@@ -90,4 +90,17 @@ var verifyParams = []Param{
 	{Name: "address_verify_service_name", Type: String, Default: "verify", Tier: 3, Doc: "master.cf name of the verify service"},
 	{Name: "address_verify_transport_maps", Type: List, Default: "$transport_maps", Tier: 3, Doc: "transport_maps replacement for probe messages"},
 	{Name: "address_verify_virtual_transport", Type: String, Default: "$virtual_transport", Tier: 3, Doc: "virtual_transport replacement for probe messages"},
+	// The suppression list, and what comes back.
+	{Name: "comeback_forward", Type: Bool, Default: "no", Tier: 2, Origin: Own, Doc: "Whether a bounce that came back to a return path of this system goes on to the sender of the message"},
+	{Name: "comeback_unknown_recipient", Type: String, Tier: 2, Origin: Own, Doc: "Who gets mail to return paths that is neither a bounce nor a complaint; empty: it is dropped"},
+	{Name: "return_path_domain", Type: String, Tier: 2, Origin: Own, Doc: "The domain of the return paths that mail under the suppression list leaves with, one for each delivery; empty: it leaves with its sender"},
+	{Name: "return_path_max_age", Type: Duration, Default: "14d", Unit: 'd', Min: 86400, Max: 31536000, Tier: 2, Origin: Own, Doc: "How long a return path counts, and its delivery is kept, in whole days"},
+	{Name: "return_path_secret_file", Type: String, Default: "$config_directory/returnpath.secret", Tier: 2, Origin: Own, Doc: "The file with the secrets of return paths, one on a line: the first one signs, all verify"},
+	{Name: "suppress_before_delivery", Type: Bool, Default: "yes", Tier: 2, Origin: Own, Doc: "Whether mail under the suppression list that is queued already is returned when its recipient is on the list"},
+	{Name: "suppress_bounce_lifetime", Type: Duration, Default: "0", Unit: 'd', Tier: 2, Origin: Own, Doc: "How long an address is suppressed for bounces; 0: until it is removed"},
+	{Name: "suppress_hard_classes", Type: List, Default: "InvalidRecipient, InactiveMailbox, BadDomain", Tier: 2, Origin: Own, Doc: "Classes of failures for which the recipient is suppressed at once"},
+	{Name: "suppress_list_maps", Type: List, Tier: 2, Origin: Own, Doc: "Senders whose mail is under the suppression list, with the names of their lists"},
+	{Name: "suppress_soft_bounce_time", Type: Duration, Default: "30d", Unit: 'd', Min: 86400, Max: 31536000, Tier: 3, Origin: Own, Doc: "Within which time suppress_soft_bounces count, in whole days"},
+	{Name: "suppress_soft_bounces", Type: Int, Default: "3", Min: 0, Max: 100, Tier: 2, Origin: Own, Doc: "On how many days mail to a recipient must fail, for a class in suppress_soft_classes, until the recipient is suppressed; 0: never"},
+	{Name: "suppress_soft_classes", Type: List, Default: "QuotaIssues, DNSFailure, NoAnswerFromHost", Tier: 2, Origin: Own, Doc: "Classes of failures that count for suppress_soft_bounces"},
 }

@@ -55,12 +55,15 @@ const (
 	Deleted   Kind = "deleted"   // an operator has deleted it
 	Suspended Kind = "suspended" // an operator, or a rule, has suspended some deliveries
 	Resumed   Kind = "resumed"   // that is over
+
+	BouncedLater Kind = "bounced-later" // a report has come back: a recipient did not get it after all
+	Complaint    Kind = "complaint"     // the recipient's provider reports that it is unwanted
 )
 
 // Kinds are all of them, in the order of a message's life.
 func Kinds() []Kind {
 	return []Kind{Received, Rejected, Discarded, Delivered, Deferred, Bounced, Expired, Returned, Held, Released, Requeued, Deleted,
-		Suspended, Resumed}
+		Suspended, Resumed, BouncedLater, Complaint}
 }
 
 // Schema is the version of the form that JSON gives. It changes when a receiver that knows the present one
@@ -121,6 +124,11 @@ type Event struct {
 	Target string    // what is suspended
 	By     string    // who has ordered it
 	Until  time.Time // when a suspension ends by itself; zero: it does not
+
+	List     string // the suppression list that the message is under
+	Feedback string // the type of a complaint, as its report has it
+	// Unverified says that nothing proves the report to be about a message of this system.
+	Unverified bool
 }
 
 // form is the JSON form. The order is that of the document.
@@ -162,6 +170,9 @@ type form struct {
 	Until      string    `json:"until,omitempty"`
 	Tenant     string    `json:"tenant,omitempty"`
 	Campaign   string    `json:"campaign,omitempty"`
+	List       string    `json:"list,omitempty"`
+	Feedback   string    `json:"feedback_type,omitempty"`
+	Unverified bool      `json:"unverified,omitempty"`
 }
 
 // microTime is RFC 3339 with microseconds, as the log's JSON form has it.
@@ -169,6 +180,10 @@ const microTime = "2006-01-02T15:04:05.000000Z07:00"
 
 // once says that a message, or a recipient of it, has an event of this kind once.
 func (k Kind) once() bool { return k == Received || k == Expired || k == Deleted }
+
+// reported says that an event is told again when the process that has told it is killed: of a message and a recipient,
+// it has one identifier, whenever it is told.
+func (k Kind) reported() bool { return k == BouncedLater || k == Complaint }
 
 // JSON gives the event as one line without its end: an object with the schema's version and the event's
 // identifier first. The identifier is a hash of all the rest, so that an event which is told again, as it was,
@@ -182,7 +197,8 @@ func (e *Event) JSON(host string) []byte {
 		DSN: e.DSN, Reply: cut(e.Reply), Class: cut(e.BounceClass),
 		Attempt: e.Attempt, TLS: cut(e.TLS), ClientName: cut(e.ClientName), ClientAddr: cut(e.ClientAddr), Helo: cut(e.Helo),
 		Protocol: cut(e.Protocol), SASLUser: cut(e.SASLUser), Stage: cut(e.Stage), Notice: e.Notice, NewID: e.NewID,
-		Target: cut(e.Target), By: cut(e.By), Tenant: e.Tenant, Campaign: e.Campaign}
+		Target: cut(e.Target), By: cut(e.By), Tenant: e.Tenant, Campaign: e.Campaign,
+		List: e.List, Feedback: cut(e.Feedback), Unverified: e.Unverified}
 	if e.FromMessage {
 		sender := cut(e.Sender)
 		f.Sender = &sender
@@ -219,7 +235,7 @@ func identified(f *form) []byte {
 	}
 	body := bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 	named := body
-	if f.Kind.once() {
+	if f.Kind.once() || f.Kind.reported() && f.QueueID != "" {
 		named = []byte(strings.Join([]string{string(f.Kind), f.Host, f.QueueID, f.Recipient, f.Original}, "\x00"))
 	}
 	sum := sha256.Sum256(named)

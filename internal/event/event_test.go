@@ -66,6 +66,9 @@ func samples() []Event {
 		{Kind: Deleted, Time: noon, QueueID: "4jWn4F1YhnzSshsm4", Sender: "", FromMessage: true},
 		of(maillog.Suspended{Target: "destination:example.net", Subject: "delivery to example.net", By: "root", Reason: "maintenance there", Until: noon.Add(time.Hour)}),
 		of(maillog.Resumed{Target: "destination:example.net", Subject: "delivery to example.net"}),
+		{Kind: BouncedLater, Time: noon, QueueID: "4jWn4F1YhnzSshsm4", MessageID: "<1@example.org>", Sender: "news@example.org", FromMessage: true, Recipient: "joe@example.net",
+			DSN: "5.1.1", Reply: "550 5.1.1 unknown user", BounceClass: "InvalidRecipient", List: "news"},
+		{Kind: Complaint, Time: noon, MessageID: "<1@example.org>", Feedback: "abuse", Unverified: true},
 	}
 }
 
@@ -166,7 +169,7 @@ func TestIdentifier(t *testing.T) {
 		seen[id(e)] = e.Kind
 		later := e
 		later.Time = later.Time.Add(time.Second)
-		if same := id(later) == id(e); same != e.Kind.once() {
+		if same := id(later) == id(e); same != (e.Kind.once() || e.Kind.reported() && e.QueueID != "") {
 			t.Errorf("%s a second later: the same identifier is %v", e.Kind, same)
 		}
 		if e.Recipient != "" {

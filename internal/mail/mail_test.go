@@ -68,7 +68,7 @@ func sampleEnvelope() Envelope {
 		Size: 99, Body: Body8Bit | BodyDots, EnvID: "env", MessageID: "<m@x>", Ret: dsn.RetHeaders,
 		Client: Client{Name: "n", Addr: "192.0.2.1", Port: "77", Helo: "h", Proto: "ESMTP"},
 		SASL:   SASL{Method: "PLAIN", Username: "u", Sender: "s"}, Reverse: "r", Trace: TraceProbe, RewriteContext: "remote",
-		LogIdent: "I", Filter: "smtp:x", Redirect: "q@x", VERP: "+=", Pool: "p", Tenant: "acme", Campaign: "spring", RequireTLS: true, TLSOptional: true, Forwarded: true, SendAt: time.UnixMicro(1800000000000001)}
+		LogIdent: "I", Filter: "smtp:x", Redirect: "q@x", VERP: "+=", Pool: "p", Tenant: "acme", Campaign: "spring", List: "n", RequireTLS: true, TLSOptional: true, Forwarded: true, SendAt: time.UnixMicro(1800000000000001)}
 }
 
 // Every field of an envelope survives being stored: a field that is added and

@@ -53,6 +53,7 @@ func (e *Envelope) Append(b []byte) []byte {
 	b = pack.String(b, 'P', e.Pool)
 	b = pack.String(b, 'n', e.Tenant)
 	b = pack.String(b, 'k', e.Campaign)
+	b = pack.String(b, 'g', e.List)
 	return pack.String(b, 'm', e.MessageID)
 }
 
@@ -179,6 +180,8 @@ func (e *Envelope) readWay(r *pack.Reader) {
 		e.Tenant = r.String()
 	case 'k':
 		e.Campaign = r.String()
+	case 'g':
+		e.List = r.String()
 	case '>':
 		e.Redirect = r.String()
 	case 'V':

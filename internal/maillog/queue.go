@@ -467,3 +467,30 @@ func (e Unset) AppendFields(b []byte) []byte {
 	b = appendString(appendEvent(b, "unset"), "target", e.Target)
 	return appendString(appendString(b, "parameter", e.Name), "by", e.By)
 }
+
+// Suppressed says that a recipient was put on the suppression list.
+type Suppressed struct {
+	ID     string // of the message that has led to it; empty: none
+	To     string
+	List   string // whose mail the recipient gets no more
+	Reason string // bounce, bounces, complaint, unsubscribed
+	Detail string // in words; may be empty
+}
+
+// Append implements Event.
+func (e Suppressed) Append(b []byte) []byte {
+	if e.ID != "" {
+		b = appendID(b, e.ID)
+	}
+	b = join(b, "to=<", e.To, ">, list=", e.List, ", suppressed=", e.Reason)
+	if e.Detail != "" {
+		b = join(b, " (", e.Detail, ")")
+	}
+	return b
+}
+
+// AppendFields implements Fielder.
+func (e Suppressed) AppendFields(b []byte) []byte {
+	b = appendString(appendString(appendEvent(b, "suppressed"), "queue_id", e.ID), "to", e.To)
+	return appendString(appendString(appendString(b, "list", e.List), "reason", e.Reason), "text", e.Detail)
+}

@@ -242,6 +242,8 @@ func subcommands() []subcommand {
 		tokenCommand(), eventsCommand(),
 		{name: "cluster", words: []string{"init", "status", "doubtful", "drain", "undrain"}, options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "JSON"}, {'n', "number", none, "parts of the queue"}},
 			values: map[string]kind{"init": none, "status": none, "doubtful": none, "drain": none, "undrain": none}},
+		{name: "suppress", words: []string{"add", "remove", "check", "list", "export", "import"}, options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "as JSON"},
+			{'l', "list", none, "list"}, {'r', "reason", none, "reason"}, {'e', "days", none, "how long"}}, values: map[string]kind{"add": none, "remove": none, "check": none, "list": none, "export": none, "import": file}},
 		{name: "srs", words: []string{"encode", "decode"}, options: []option{{'c', "dir", directory, "configuration"}}},
 		{name: "passwd", options: []option{{'c', "", none, "check a table"}}},
 		{name: "simulate", rest: file}, // -csv and -svg are words, not letters

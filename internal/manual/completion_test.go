@@ -49,7 +49,7 @@ func TestBashCompletion(t *testing.T) {
 		{"posthaste ver", []string{"version"}},
 		{"posthaste explain _", []string{"4c1", "4c2", "ALL"}},
 		{"posthaste queue su", []string{"suspend", "suspended"}},
-		{"posthaste su", []string{"suspend", "suspended"}},
+		{"posthaste su", []string{"suspend", "suspended", "suppress"}},
 		{"posthaste setup s", []string{"sender", "site"}},
 		{"posthaste domain add --class v", []string{"virtual"}},
 		{"posthaste suspend --se", []string{"--sender", "--sender-domain"}},

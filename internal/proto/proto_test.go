@@ -23,6 +23,8 @@ var all = []ipc.Message{
 	&Lookup{}, &LookupReply{},
 	&Spend{}, &SpendReply{}, &Usage{}, &UsageReply{},
 	&Present{}, &Measure{}, &Measures{}, &MeasuresReply{},
+	&SuppressAsk{}, &SuppressAnswer{}, &SuppressTell{}, &SuppressTold{}, &ReturnPath{}, &ReturnPathReply{},
+	&SuppressChange{}, &SuppressChanged{}, &SuppressPage{}, &SuppressPageReply{},
 }
 
 // fresh is an empty message of m's type.

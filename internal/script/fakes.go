@@ -300,6 +300,20 @@ func (fakeSpender) Spend(_ context.Context, q *proto.Spend) (proto.SpendReply, e
 	return proto.SpendReply{}, nil
 }
 
+// fakeSuppressor is the suppress service: who is on the list is in the local part.
+type fakeSuppressor struct{}
+
+func (fakeSuppressor) Ask(_ context.Context, q *proto.SuppressAsk) (proto.SuppressAnswer, error) {
+	local, _, _ := rfc5322.Split(q.Address)
+	switch local {
+	case "suppressed":
+		return proto.SuppressAnswer{Suppressed: true, Entry: proto.Suppression{List: q.List, Reason: "bounce", Detail: "550 5.1.1 no such user", Time: 1795867200}}, nil
+	case "unknown":
+		return proto.SuppressAnswer{}, fmt.Errorf("suppress service: it is not running")
+	}
+	return proto.SuppressAnswer{}, nil
+}
+
 // fakeProber answers by local part.
 type fakeProber struct{}
 

@@ -216,6 +216,9 @@ func newWorld(t testing.TB, ar *txtar.Archive) *world {
 	if strings.Contains(main, "account_recipient_limit") {
 		deps.Spender = fakeSpender{}
 	}
+	if strings.Contains(main, "suppress_list_maps") {
+		deps.Suppress = fakeSuppressor{}
+	}
 	w.srv, err = smtpd.New(ctx, deps)
 	if err != nil {
 		w.close()

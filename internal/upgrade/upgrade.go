@@ -49,6 +49,8 @@ var needed = []struct{ service, parameter string }{
 	{"bounce/unix", "bounce_service_name"},
 	{"verify/unix", "address_verify_service_name"},
 	{"sendlimit/unix", ""},
+	{"suppress/unix", ""},
+	{"comeback/unix", ""},
 	{"relay/unix", ""},
 	{"error/unix", ""},
 	{"retry/unix", ""},

@@ -171,6 +171,7 @@ var messageFields = []field[*Message]{
 	text("Tenant", func(m *Message) *string { return &m.Envelope.Tenant }),
 	text("Campaign", func(m *Message) *string { return &m.Envelope.Campaign }),
 	text("Pool", func(m *Message) *string { return &m.Envelope.Pool }),
+	text("List", func(m *Message) *string { return &m.Envelope.List }),
 	flag("Require-TLS", func(m *Message) *bool { return &m.Envelope.RequireTLS }),
 	flag("TLS-Optional", func(m *Message) *bool { return &m.Envelope.TLSOptional }),
 	flag("Forwarded", func(m *Message) *bool { return &m.Envelope.Forwarded }),

@@ -34,7 +34,7 @@ func sample() *Message {
 			Body: mail.Body8Bit | mail.BodyUTF8Addr, EnvID: " env ", MessageID: "<m@x>", Ret: dsn.RetHeaders,
 			Client: mail.Client{Name: "c", Addr: "192.0.2.1", Port: "77", Helo: "h", Proto: "ESMTP"},
 			SASL:   mail.SASL{Method: "PLAIN", Username: "u", Sender: "s"}, Reverse: "r", Trace: mail.TraceRecord | mail.TraceProbe,
-			RewriteContext: "remote", LogIdent: "I", Filter: "smtp:x", Redirect: "q@x", VERP: "+=", Pool: "p", Tenant: "acme", Campaign: "spring", RequireTLS: true, TLSOptional: true, Forwarded: true, SendAt: at.Add(time.Minute),
+			RewriteContext: "remote", LogIdent: "I", Filter: "smtp:x", Redirect: "q@x", VERP: "+=", Pool: "p", Tenant: "acme", Campaign: "spring", List: "n", RequireTLS: true, TLSOptional: true, Forwarded: true, SendAt: at.Add(time.Minute),
 			Recipients: []mail.Recipient{{Address: "b@to.test"}, {Address: "done@to.test"},
 				{Address: "café <x>@to.test", Original: "list@to.test", ORCPT: "rfc822;L", Notify: dsn.NotifySuccess | dsn.NotifyDelay}}}}
 }

@@ -1,0 +1,48 @@
+// reject_suppressed_recipient: mail under the suppression list, which suppress_list_maps says of the sender.
+
+package access
+
+import (
+	"context"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/proto"
+)
+
+// A Suppressor knows who must not get mail of lists: the suppress service. It is called by many sessions at a
+// time, and bounds its own time.
+type Suppressor interface {
+	Ask(ctx context.Context, q *proto.SuppressAsk) (proto.SuppressAnswer, error)
+}
+
+// rejectSuppressed refuses a recipient who is on the suppression list that the sender's mail is under. Mail that is under
+// none is nobody's business here, whoever it is for.
+func (r *run) rejectSuppressed(ctx context.Context) verdict {
+	if !r.s.HasRcpt || r.s.Sender == "" {
+		return dunno
+	}
+	list, err := r.e.lists.Of(ctx, r.s.Sender)
+	if err != nil {
+		r.e.log.Warning("%v", err)
+		return r.lookupFailed(r.s.Sender)
+	}
+	if list == "" {
+		return dunno
+	}
+	if r.e.suppress == nil {
+		r.e.log.Warning("reject_suppressed_recipient: there is no suppress service")
+		return r.misconfigured()
+	}
+	a, err := r.e.suppress.Ask(ctx, &proto.SuppressAsk{List: list, Address: r.s.Recipient})
+	if err != nil {
+		r.e.log.Warning("%v", err)
+		return r.lookupFailed(r.s.Recipient)
+	}
+	if !a.Suppressed {
+		return dunno
+	}
+	// What another server has said is for the operator: it is not repeated to strangers.
+	return r.refuseFor(r.s.Recipient, classRcpt, 550, dsn.S(5, 7, 1), "on the suppression list since "+
+		time.Unix(a.Entry.Time, 0).UTC().Format(time.DateOnly)+": "+a.Entry.Reason)
+}

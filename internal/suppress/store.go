@@ -1,0 +1,422 @@
+package suppress
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	bolt "go.etcd.io/bbolt"
+
+	"posthaste/internal/pack"
+	"posthaste/internal/proto"
+	"posthaste/internal/statedir"
+)
+
+const (
+	storeName    = "list"           // the file
+	lockPatience = 10 * time.Second // for a process that is about to end and still has the file
+	mergeStep    = 2000             // entries of an import that move at a time
+	pageSize     = 1000             // entries of a page
+)
+
+// The buckets. Entries are by key. An import's stand apart until it is complete, and count from the moment
+// that metaImport says so; then they move, a step at a time.
+var (
+	bucketEntries = []byte("entries")
+	bucketImport  = []byte("import")
+	bucketSoft    = []byte("soft") // days of failures that pass, by key
+	bucketSeen    = []byte("seen") // what tokens have brought, by day, place and kind
+	bucketMeta    = []byte("meta")
+	metaImport    = []byte("import") // importDone: complete; otherwise it is of no value
+	importDone    = []byte("done")
+)
+
+var errImport = errors.New("no import has begun; another one may have taken its place")
+
+// A store keeps the entries. What its methods have changed survives a power cut when they return. They may be
+// called concurrently.
+type store struct {
+	db *bolt.DB
+
+	// mu is held while an import is changed or moved.
+	mu      sync.Mutex
+	staging bool // an import has begun, and has not ended
+}
+
+// openStore opens the file in dir, and makes it when there is none. What was left of an import that did not
+// end is forgotten.
+func openStore(dir *statedir.Dir) (*store, error) {
+	db, err := bolt.Open(storeName, 0o600, &bolt.Options{Timeout: lockPatience, OpenFile: dir.OpenFile, NoFreelistSync: true, FreelistType: bolt.FreelistMapType})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", storeName, err)
+	}
+	err = db.Update(func(tx *bolt.Tx) error {
+		for _, name := range [][]byte{bucketEntries, bucketImport, bucketSoft, bucketSeen, bucketMeta} {
+			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+				return err
+			}
+		}
+		if bytes.Equal(tx.Bucket(bucketMeta).Get(metaImport), importDone) {
+			return nil
+		}
+		return renew(tx, bucketImport)
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", storeName, err), db.Close())
+	}
+	return &store{db: db}, nil
+}
+
+func renew(tx *bolt.Tx, name []byte) error {
+	if err := tx.DeleteBucket(name); err != nil {
+		return err
+	}
+	_, err := tx.CreateBucket(name)
+	return err
+}
+
+func (s *store) close() error { return s.db.Close() }
+
+// key is where an entry is. An address has no NUL, nor has the name of a list.
+func key(list, address string) []byte { return []byte(list + "\x00" + address) }
+
+// value is an entry as it is kept. Tags are on disk: one is never given another meaning.
+func value(e *proto.Suppression) []byte {
+	b := pack.String(nil, 'r', e.Reason)
+	b = pack.String(b, 'o', e.Origin)
+	b = pack.String(b, 'd', e.Detail)
+	b = pack.Int(b, 't', e.Time)
+	return pack.Int(b, 'u', e.Until)
+}
+
+// entry is what is kept under a key.
+func entry(key, val []byte) (e proto.Suppression, err error) {
+	list, address, ok := bytes.Cut(key, []byte{0})
+	if !ok {
+		return e, pack.ErrMalformed
+	}
+	e.List, e.Address = string(list), string(address)
+	r := pack.NewReader(val)
+	for r.Next() {
+		switch r.Tag() {
+		case 'r':
+			e.Reason = r.String()
+		case 'o':
+			e.Origin = r.String()
+		case 'd':
+			e.Detail = r.String()
+		case 't':
+			e.Time = r.Int()
+		case 'u':
+			e.Until = r.Int()
+		}
+	}
+	return e, r.Err()
+}
+
+// holds says whether an entry does at a time.
+func holds(e *proto.Suppression, now time.Time) bool { return e.Until == 0 || now.Unix() < e.Until }
+
+// find looks for an entry of the list, or one of all lists.
+func (s *store) find(list, address string, now time.Time) (found proto.Suppression, ok bool, err error) {
+	err = s.db.View(func(tx *bolt.Tx) error {
+		for _, k := range [][]byte{key(list, address), key("", address)} {
+			e, there, err := get(tx, k)
+			if err != nil {
+				return err
+			}
+			if there && holds(&e, now) {
+				found, ok = e, true
+				return nil
+			}
+		}
+		return nil
+	})
+	return found, ok, err
+}
+
+// get reads one entry. That of a complete import is the newer one.
+func get(tx *bolt.Tx, k []byte) (e proto.Suppression, ok bool, err error) {
+	var val []byte
+	if bytes.Equal(tx.Bucket(bucketMeta).Get(metaImport), importDone) {
+		val = tx.Bucket(bucketImport).Get(k)
+	}
+	if val == nil {
+		val = tx.Bucket(bucketEntries).Get(k)
+	}
+	if val == nil {
+		return e, false, nil
+	}
+	e, err = entry(k, val)
+	return e, err == nil, err
+}
+
+// put writes an entry, in the place of one that is there.
+func put(tx *bolt.Tx, e *proto.Suppression) error {
+	k := key(e.List, e.Address)
+	if bytes.Equal(tx.Bucket(bucketMeta).Get(metaImport), importDone) {
+		if err := tx.Bucket(bucketImport).Delete(k); err != nil {
+			return err
+		}
+	}
+	return tx.Bucket(bucketEntries).Put(k, value(e))
+}
+
+// add writes entries.
+func (s *store) add(list []proto.Suppression) error {
+	return s.db.Update(func(tx *bolt.Tx) error {
+		for i := range list {
+			if err := put(tx, &list[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// remove removes entries, with what has been counted of their addresses, and says how many there were.
+func (s *store) remove(list []proto.Suppression) (n uint64, err error) {
+	err = s.db.Update(func(tx *bolt.Tx) error {
+		n = 0
+		for i := range list {
+			k := key(list[i].List, list[i].Address)
+			_, there, err := get(tx, k)
+			if err != nil {
+				return err
+			}
+			if there {
+				n++
+			}
+			for _, name := range [][]byte{bucketEntries, bucketImport, bucketSoft} {
+				if err := tx.Bucket(name).Delete(k); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return n, err
+}
+
+// begin begins an import. One that has begun before, and has not ended, is forgotten.
+func (s *store) begin() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.settle(); err != nil {
+		return err
+	}
+	if err := s.db.Update(func(tx *bolt.Tx) error { return renew(tx, bucketImport) }); err != nil {
+		return err
+	}
+	s.staging = true
+	return nil
+}
+
+// stage adds entries to the import, which do not count yet.
+func (s *store) stage(list []proto.Suppression) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.staging {
+		return errImport
+	}
+	return s.db.Update(func(tx *bolt.Tx) error {
+		b := tx.Bucket(bucketImport)
+		for i := range list {
+			if err := b.Put(key(list[i].List, list[i].Address), value(&list[i])); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// end has all of the import count, at once.
+func (s *store) end() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.staging {
+		return errImport
+	}
+	s.staging = false
+	return s.db.Update(func(tx *bolt.Tx) error { return tx.Bucket(bucketMeta).Put(metaImport, importDone) })
+}
+
+// settle moves a complete import to where all entries are. The caller has mu.
+func (s *store) settle() error {
+	for more := true; more; {
+		var err error
+		if more, err = s.move(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// merge moves one step of a complete import, and says whether there is more.
+func (s *store) merge() (more bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.move()
+}
+
+func (s *store) move() (more bool, err error) {
+	done := false
+	if err := s.db.View(func(tx *bolt.Tx) error {
+		done = bytes.Equal(tx.Bucket(bucketMeta).Get(metaImport), importDone)
+		return nil
+	}); err != nil || !done {
+		return false, err
+	}
+	err = s.db.Update(func(tx *bolt.Tx) error {
+		from, to := tx.Bucket(bucketImport), tx.Bucket(bucketEntries)
+		var keys, values [][]byte
+		c := from.Cursor()
+		for k, v := c.First(); k != nil && len(keys) < mergeStep; k, v = c.Next() {
+			keys, values = append(keys, bytes.Clone(k)), append(values, bytes.Clone(v))
+		}
+		for i, k := range keys {
+			if err := to.Put(k, values[i]); err != nil {
+				return err
+			}
+			if err := from.Delete(k); err != nil {
+				return err
+			}
+		}
+		if more = len(keys) == mergeStep; more {
+			return nil
+		}
+		return tx.Bucket(bucketMeta).Delete(metaImport)
+	})
+	return more, err
+}
+
+// page is a part of the entries, in their order: those of one list, or all.
+func (s *store) page(q *proto.SuppressPage) (reply *proto.SuppressPageReply, err error) {
+	s.mu.Lock()
+	err = s.settle()
+	s.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	reply = new(proto.SuppressPageReply)
+	err = s.db.View(func(tx *bolt.Tx) error {
+		var prefix []byte
+		if !q.All {
+			prefix = key(q.List, "")
+		}
+		from := prefix
+		if q.After != "" {
+			from = []byte(q.After)
+		}
+		c := tx.Bucket(bucketEntries).Cursor()
+		for k, v := c.Seek(from); k != nil && bytes.HasPrefix(k, prefix); k, v = c.Next() {
+			if string(k) == q.After {
+				continue
+			}
+			if len(reply.Entries) == pageSize {
+				last := &reply.Entries[pageSize-1]
+				reply.Next = string(key(last.List, last.Address))
+				return nil
+			}
+			e, err := entry(k, v)
+			if err != nil {
+				return err
+			}
+			reply.Entries = append(reply.Entries, e)
+		}
+		return nil
+	})
+	return reply, err
+}
+
+// A change is what one piece of news comes to, in one transaction.
+type change struct {
+	tx *bolt.Tx
+}
+
+// update carries out f in a transaction, together with others that come at the same time. It may be called more
+// than once for that.
+func (s *store) update(f func(c change) error) error {
+	return s.db.Batch(func(tx *bolt.Tx) error { return f(change{tx}) })
+}
+
+// seenKey is where it is kept that a token has brought something.
+func seenKey(day int, position int64, what string) []byte {
+	k := binary.BigEndian.AppendUint32(nil, uint32(day))
+	k = binary.BigEndian.AppendUint64(k, uint64(position))
+	return append(k, what...)
+}
+
+// brought says what a token has brought before.
+func (s *store) brought(day int, position int64) (bounce, complaint bool, err error) {
+	err = s.db.View(func(tx *bolt.Tx) error {
+		b := tx.Bucket(bucketSeen)
+		bounce = b.Get(seenKey(day, position, seenKind(proto.ToldBounce))) != nil
+		complaint = b.Get(seenKey(day, position, seenKind(proto.ToldComplaint))) != nil
+		return nil
+	})
+	return bounce, complaint, err
+}
+
+// seen notes that a token has brought something, and says whether it had before.
+func (c change) seen(day int, position int64, what string) (before bool, err error) {
+	k := seenKey(day, position, what)
+	b := c.tx.Bucket(bucketSeen)
+	if b.Get(k) != nil {
+		return true, nil
+	}
+	return false, b.Put(k, []byte{1})
+}
+
+// maxDays bounds the days that are counted of an address.
+const maxDays = 100
+
+// count counts a failure that passes, on a day, and says on how many days since another there were some.
+func (c change) count(list, address string, day, since int) (n int, err error) {
+	k, b := key(list, address), c.tx.Bucket(bucketSoft)
+	var days []byte
+	for old := b.Get(k); len(old) >= 4; old = old[4:] {
+		if d := int(binary.BigEndian.Uint32(old)); d >= since && d != day && len(days) < 4*maxDays {
+			days = append(days, old[:4]...)
+		}
+	}
+	days = binary.BigEndian.AppendUint32(days, uint32(day))
+	return len(days) / 4, b.Put(k, days)
+}
+
+// suppress writes an entry, unless there is one that holds. One that holds for a time gives way to one that does for ever.
+func (c change) suppress(e *proto.Suppression) (added bool, err error) {
+	old, there, err := get(c.tx, key(e.List, e.Address))
+	if err != nil || there && holds(&old, time.Unix(e.Time, 0)) && (old.Until == 0 || e.Until != 0) {
+		return false, err
+	}
+	return true, put(c.tx, e)
+}
+
+// forget removes what tokens of before a day have brought, and failures that nobody counts any more.
+func (s *store) forget(tokens, soft int) error {
+	return s.db.Update(func(tx *bolt.Tx) error {
+		c := tx.Bucket(bucketSeen).Cursor()
+		for k, _ := c.First(); len(k) >= 4 && int(binary.BigEndian.Uint32(k)) < tokens; k, _ = c.First() {
+			if err := c.Delete(); err != nil {
+				return err
+			}
+		}
+		var old [][]byte
+		c = tx.Bucket(bucketSoft).Cursor()
+		for k, v := c.First(); k != nil; k, v = c.Next() {
+			if len(v) < 4 || int(binary.BigEndian.Uint32(v[len(v)-4:])) < soft {
+				old = append(old, bytes.Clone(k))
+			}
+		}
+		for _, k := range old {
+			if err := tx.Bucket(bucketSoft).Delete(k); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,346 @@
+// Package suppress is the suppress service, whose program is suppressd. It has the suppression list: the addresses that mail of a list must not go to
+// any more, since it bounced, was complained of or was unsubscribed from. It makes the return paths with which such mail
+// leaves this system, and says of one that comes back for which message it was made (package returnpath).
+//
+// # Which mail it is about
+//
+// Mail is under the suppression list if its envelope sender is in suppress_list_maps, whose value is the name of a list.
+// All other mail never is: a person who writes to an address that a list had to give up is not refused. Entries are of
+// one list, or, made by hand, of all lists.
+//
+// # How entries come about
+//
+//   - A recipient of mail under the list fails for good, at once or by a report that comes back later, and the class of the
+//     failure is in suppress_hard_classes.
+//   - A failure of a class in suppress_soft_classes, on suppress_soft_bounces different days within
+//     suppress_soft_bounce_time.
+//   - A complaint, or an unsubscription.
+//   - posthaste suppress add, and import.
+//
+// Failures of other classes say something of this system, or of the message: no address is suppressed for them. Addresses are
+// compared without regard to letter case.
+//
+// # Durability
+//
+// The list is the file "list" in data_directory's suppress directory. What is answered is on stable storage. With
+// return_path_domain each delivery is recorded there, in a file for each day, "sent.DAY", with some 150 octets; these
+// files are removed after return_path_max_age. They are not synced: see returnpath for what remains without them. An import
+// counts as a whole from one moment on, and takes no more memory than a few thousand entries.
+//
+// # Security
+//
+// It runs as mail_owner, and only root and mail_owner can ask it. return_path_secret_file is opened before it gives up its
+// rights. It never reads mail: the comeback service does, and tells what it has found. A return path speaks for one
+// recipient, and of one the same news is taken once, however often it is repeated.
+//
+// # Parameters
+//
+// data_directory, return_path_domain, return_path_max_age, return_path_secret_file, suppress_bounce_lifetime,
+// suppress_hard_classes, suppress_soft_bounce_time, suppress_soft_bounces, suppress_soft_classes.
+//
+// # Diagnostics
+//
+// "QUEUEID: to=<ADDRESS>, list=LIST, suppressed=REASON (DETAIL)": a new entry.
+package suppress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"posthaste/internal/config"
+	"posthaste/internal/ipc"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/returnpath"
+	"posthaste/internal/service"
+	"posthaste/internal/smallfile"
+	"posthaste/internal/statedir"
+	"posthaste/internal/suppress/suppressclient"
+)
+
+const (
+	dirName    = "suppress" // in data_directory
+	drainTime  = 5 * time.Second
+	tidyEvery  = time.Hour
+	mergeEvery = time.Second
+	maxAddress = 512 // octets
+	maxText    = 512 // octets of an entry's texts
+	maxSecrets = 64 << 10
+	minSecret  = 8
+)
+
+// Spec declares the service.
+func Spec() service.Spec {
+	return service.Spec{Process: "suppressd", Exclusive: true, Rank: service.Helper, Confines: true, Sandbox: service.Plain, Frugal: true, Run: run}
+}
+
+func run(ctx context.Context, env *service.Env) error {
+	paths, err := readPaths(env.Config)
+	if err != nil {
+		return err
+	}
+	dir, err := statedir.Open(filepath.Join(env.Config.String("data_directory"), dirName))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := env.Confine(); err != nil {
+		return err
+	}
+	s, err := newServer(env.Config, paths, dir, env.Log)
+	if err != nil {
+		return err
+	}
+	stop := s.tidyRegularly()
+	err = env.ServeIPC(ctx, &ipc.Server{Handler: s.handle}, drainTime)
+	stop()
+	s.wg.Wait()
+	return errors.Join(err, s.close())
+}
+
+// readPaths reads how return paths are made; nil without return_path_domain.
+func readPaths(cfg *config.Config) (*returnpath.Coder, error) {
+	domain := cfg.String("return_path_domain")
+	if domain == "" {
+		return nil, nil
+	}
+	// A local part of 63 octets, "@" and the domain must fit into a path (RFC 5321 section 4.5.3.1.3).
+	if !strings.Contains(domain, ".") || strings.ContainsAny(domain, "@ <>") || len(domain) > 190 {
+		return nil, fmt.Errorf("return_path_domain: %q is not a domain", domain)
+	}
+	c := &returnpath.Coder{Domain: domain, MaxDays: int(cfg.Duration("return_path_max_age") / (24 * time.Hour))}
+	path := cfg.String("return_path_secret_file")
+	text, err := smallfile.Read(path, maxSecrets)
+	if err != nil {
+		return nil, fmt.Errorf("return_path_secret_file: %w", err)
+	}
+	for n, line := range strings.Split(string(text), "\n") {
+		line = strings.TrimRight(line, "\r")
+		if line != "" && len(line) < minSecret {
+			return nil, fmt.Errorf("return_path_secret_file: %s:%d: a secret must have at least %d characters", path, n+1, minSecret)
+		}
+		if line != "" {
+			c.Secrets = append(c.Secrets, line)
+		}
+	}
+	if len(c.Secrets) == 0 {
+		return nil, fmt.Errorf("return_path_secret_file: %s: there is no secret in it", path)
+	}
+	return c, nil
+}
+
+// A server answers requests.
+type server struct {
+	rules   rules
+	paths   *returnpath.Coder // nil: mail leaves with the sender that it has
+	store   *store
+	records records
+	log     *maillog.Logger
+	now     func() time.Time
+	wg      sync.WaitGroup
+}
+
+func newServer(cfg *config.Config, paths *returnpath.Coder, dir *statedir.Dir, log *maillog.Logger) (*server, error) {
+	st, err := openStore(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &server{rules: readRules(cfg), paths: paths, store: st, records: records{dir: dir}, log: log, now: time.Now}, nil
+}
+
+func (s *server) close() error {
+	s.records.close()
+	return s.store.close()
+}
+
+// handle answers one request, on a goroutine of its own.
+func (s *server) handle(_ *ipc.Conn, r *ipc.Request) {
+	var do func() (ipc.Message, error)
+	var err error
+	switch r.Kind {
+	case proto.KindSuppressAsk:
+		q := new(proto.SuppressAsk)
+		err, do = r.Decode(q), func() (ipc.Message, error) { return s.ask(q) }
+	case proto.KindSuppressTell:
+		q := new(proto.SuppressTell)
+		err, do = r.Decode(q), func() (ipc.Message, error) { return s.tell(q) }
+	case proto.KindReturnPath:
+		q := new(proto.ReturnPath)
+		err, do = r.Decode(q), func() (ipc.Message, error) { return s.returnPath(q) }
+	case proto.KindSuppressChange:
+		q := new(proto.SuppressChange)
+		err, do = r.Decode(q), func() (ipc.Message, error) { return s.change(q) }
+	case proto.KindSuppressPage:
+		q := new(proto.SuppressPage)
+		err, do = r.Decode(q), func() (ipc.Message, error) { return s.store.page(q) }
+	default:
+		err = fmt.Errorf("suppress: unknown request %d", r.Kind)
+	}
+	if err != nil {
+		r.Fail("%v", err)
+		return
+	}
+	s.wg.Go(func() {
+		reply, err := do()
+		if err != nil {
+			r.Fail("%v", err)
+			return
+		}
+		r.Reply(reply)
+	})
+}
+
+// checked is an address as entries have it.
+func checked(list, address string) (string, error) {
+	if list != "" && !suppressclient.ValidList(list) {
+		return "", fmt.Errorf("%.100q is no name of a list", list)
+	}
+	if len(address) > maxAddress || !strings.Contains(address, "@") || strings.ContainsFunc(address, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return "", fmt.Errorf("%.100q is no mail address", address)
+	}
+	return strings.ToLower(address), nil
+}
+
+// ask says whether mail may go to an address. Mail that is about to go is recorded.
+func (s *server) ask(q *proto.SuppressAsk) (*proto.SuppressAnswer, error) {
+	address, err := checked(q.List, q.Address)
+	if err != nil {
+		return &proto.SuppressAnswer{}, nil // it is nobody's business here what else there is
+	}
+	now := s.now()
+	reply := new(proto.SuppressAnswer)
+	if reply.Entry, reply.Suppressed, err = s.store.find(q.List, address, now); err != nil || reply.Suppressed {
+		return reply, err
+	}
+	if s.paths == nil || q.QueueID == "" || q.Sender == "" {
+		return reply, nil
+	}
+	day := returnpath.Day(now)
+	position, err := s.records.append(day, &sent{List: q.List, Sender: q.Sender, Recipient: q.Address, QueueID: q.QueueID, MessageID: q.MessageID, EnvID: q.EnvID})
+	if err != nil {
+		return nil, err
+	}
+	reply.Path = s.paths.Make(returnpath.Token{Day: day, Position: position, QueueID: q.QueueID}, q.Address)
+	return reply, nil
+}
+
+// returnPath says for which message an address was made.
+func (s *server) returnPath(q *proto.ReturnPath) (*proto.ReturnPathReply, error) {
+	if s.paths == nil {
+		return &proto.ReturnPathReply{Problem: "return_path_domain is not set"}, nil
+	}
+	t, err := s.paths.Parse(q.Address, s.now())
+	if err != nil {
+		return &proto.ReturnPathReply{Problem: err.Error()}, nil
+	}
+	reply := &proto.ReturnPathReply{QueueID: t.QueueID}
+	if reply.Bounced, reply.Complained, err = s.store.brought(t.Day, t.Position); err != nil {
+		return nil, err
+	}
+	rec, err := s.records.read(t.Day, t.Position)
+	if err != nil && !errors.Is(err, errNoRecord) {
+		return nil, err
+	}
+	// After a power cut another record may be in the place of one that was lost.
+	if err == nil && t.IsFor(rec.Recipient) && (t.QueueID == "" || rec.QueueID == t.QueueID) {
+		reply.Recorded, reply.Recipient, reply.QueueID = true, rec.Recipient, rec.QueueID
+		reply.List, reply.Sender, reply.MessageID, reply.EnvID = rec.List, rec.Sender, rec.MessageID, rec.EnvID
+		return reply, nil
+	}
+	for _, r := range q.Recipients {
+		if t.IsFor(r) {
+			reply.Recipient = r
+			break
+		}
+	}
+	return reply, nil
+}
+
+// change changes the list, as an operator wants it.
+func (s *server) change(q *proto.SuppressChange) (*proto.SuppressChanged, error) {
+	if len(q.Entries) > proto.MaxSuppressions {
+		return nil, fmt.Errorf("more than %d entries in a request", proto.MaxSuppressions)
+	}
+	for i := range q.Entries {
+		e := &q.Entries[i]
+		address, err := checked(e.List, e.Address)
+		if err != nil {
+			return nil, err
+		}
+		e.Address = address
+		e.Reason, e.Origin, e.Detail = clean(e.Reason), clean(e.Origin), clean(e.Detail)
+		if e.Time == 0 {
+			e.Time = s.now().Unix()
+		}
+	}
+	n, err := uint64(len(q.Entries)), error(nil)
+	switch q.What {
+	case proto.SuppressAdd:
+		err = s.store.add(q.Entries)
+	case proto.SuppressRemove:
+		n, err = s.store.remove(q.Entries)
+	case proto.SuppressBegin:
+		err = s.store.begin()
+	case proto.SuppressStage:
+		err = s.store.stage(q.Entries)
+	case proto.SuppressEnd:
+		err = s.store.end()
+	default:
+		err = fmt.Errorf("suppress: unknown change %.20q", q.What)
+	}
+	return &proto.SuppressChanged{Count: n}, err
+}
+
+// tidyRegularly puts imports in place and forgets what is too old, until it is stopped.
+func (s *server) tidyRegularly() (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		t := time.NewTicker(mergeEvery)
+		defer t.Stop()
+		var tidied time.Time
+		for {
+			if now := s.now(); now.Sub(tidied) >= tidyEvery {
+				tidied = now
+				s.warn(s.tidy(now))
+			}
+			more, err := s.store.merge()
+			s.warn(err)
+			if more && err == nil {
+				select {
+				case <-quit:
+					return
+				default:
+					continue
+				}
+			}
+			select {
+			case <-t.C:
+			case <-quit:
+				return
+			}
+		}
+	}()
+	return func() { close(quit); <-done }
+}
+
+func (s *server) warn(err error) {
+	if err != nil {
+		s.log.Warning("%v", err)
+	}
+}
+
+// tidy forgets what nobody will ask for any more.
+func (s *server) tidy(now time.Time) error {
+	day := returnpath.Day(now)
+	old := day - 1
+	if s.paths != nil {
+		old = day - s.paths.MaxDays - 1
+	}
+	return errors.Join(s.records.forget(old), s.store.forget(old, day-s.rules.softDays))
+}

@@ -1,0 +1,457 @@
+package suppress
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"posthaste/internal/config"
+	"posthaste/internal/ipc"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+	"posthaste/internal/returnpath"
+	"posthaste/internal/statedir"
+	"posthaste/internal/suppress/suppressclient"
+)
+
+// A world is the service, and a client of it.
+type world struct {
+	*suppressclient.Client
+	t    *testing.T
+	s    *server
+	log  *strings.Builder
+	stop func()
+
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (w *world) later(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.now = w.now.Add(d)
+}
+
+func start(t *testing.T, dir, main string) *world {
+	cfg, err := config.LoadString("compatibility_level = 3.6\n" + main)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := statedir.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, log: new(strings.Builder), now: time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)}
+	log := maillog.New("suppress", maillog.NewWriter(w.log, maillog.Classic))
+	paths := &returnpath.Coder{Domain: "bounces.example.org", Secrets: []string{"a secret"}, MaxDays: 14}
+	if w.s, err = newServer(cfg, paths, state, log); err != nil {
+		t.Fatal(err)
+	}
+	w.s.now = func() time.Time {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.now
+	}
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = (&ipc.Server{Handler: w.s.handle}).Serve(ctx, l, time.Second) })
+	w.Client = suppressclient.New(ipc.Unix(path))
+	w.stop = sync.OnceFunc(func() {
+		w.Client.Close()
+		cancel()
+		wg.Wait()
+		w.s.wg.Wait()
+		if err := w.s.close(); err != nil {
+			t.Error(err)
+		}
+		log.Close()
+		state.Close()
+	})
+	t.Cleanup(w.stop)
+	return w
+}
+
+func (w *world) suppressed(list, address string) string {
+	w.t.Helper()
+	a, err := w.Ask(w.t.Context(), &proto.SuppressAsk{List: list, Address: address})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if !a.Suppressed {
+		return "-"
+	}
+	return a.Entry.Reason
+}
+
+func (w *world) tell(what, list, address, class, token string) string {
+	w.t.Helper()
+	a, err := w.Tell(w.t.Context(), &proto.SuppressTell{What: what, List: list, Address: address, Class: class, Origin: "4jWn4F1YhnzSshsm4", Detail: "550 no\x1b", Token: token})
+	if err != nil {
+		return "error"
+	}
+	if a.Again {
+		return "again"
+	}
+	return a.Added
+}
+
+func (w *world) change(what string, list ...proto.Suppression) uint64 {
+	w.t.Helper()
+	n, err := w.Change(w.t.Context(), &proto.SuppressChange{What: what, Entries: list})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}
+
+func (w *world) all() (list []string) {
+	w.t.Helper()
+	q := &proto.SuppressPage{All: true}
+	for {
+		p, err := w.Page(w.t.Context(), q)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for _, e := range p.Entries {
+			list = append(list, e.List+" "+e.Address+" "+e.Reason)
+		}
+		if q.After = p.Next; p.Next == "" {
+			return list
+		}
+	}
+}
+
+// Classes that say something of the recipient suppress, and no other.
+func TestRules(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ what, class, want string }{
+		{proto.ToldBounce, "InvalidRecipient", "bounce"},
+		{proto.ToldBounce, "invalidrecipient", "bounce"},
+		{proto.ToldBounce, "InactiveMailbox", "bounce"},
+		{proto.ToldBounce, "SpamBlock", "-"},
+		{proto.ToldBounce, "PolicyRelated", "-"},
+		{proto.ToldBounce, "Uncategorized", "-"},
+		{proto.ToldBounce, "", "-"},
+		{proto.ToldBounce, "QuotaIssues", "-"},
+		{proto.ToldExpired, "InvalidRecipient", "-"},
+		{proto.ToldForwarded, "InvalidRecipient", "-"},
+		{proto.ToldComplaint, "", "complaint"},
+		{proto.ToldComplaint, "SpamBlock", "complaint"},
+	} {
+		w := start(t, t.TempDir(), "")
+		w.tell(tt.what, "news", "Joe@Example.net", tt.class, "")
+		if got := w.suppressed("news", "joe@example.NET"); got != tt.want {
+			t.Errorf("%s %s: %s, expected %s", tt.what, tt.class, got, tt.want)
+		}
+		// Nobody else, and no other list.
+		if w.suppressed("news", "jane@example.net") != "-" || w.suppressed("shop", "joe@example.net") != "-" {
+			t.Errorf("%s %s: others are suppressed", tt.what, tt.class)
+		}
+		w.stop()
+		line := "4jWn4F1YhnzSshsm4: to=<joe@example.net>, list=news, suppressed=" + tt.want + " (550 no?)"
+		if has := strings.Contains(w.log.String(), line); has != (tt.want != "-") {
+			t.Errorf("%s %s: log %q", tt.what, tt.class, w.log)
+		}
+	}
+}
+
+// Failures that pass count once a day, for a month; then they are enough.
+func TestSoft(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := start(t, dir, "suppress_bounce_lifetime = 10d\n")
+	step := func(w *world, after time.Duration, want string) {
+		t.Helper()
+		w.later(after)
+		if got := w.tell(proto.ToldBounce, "news", "joe@example.net", "QuotaIssues", ""); got != want {
+			t.Errorf("%q, expected %q", got, want)
+		}
+	}
+	const day = 24 * time.Hour
+	step(w, 0, "")
+	step(w, time.Hour, "") // the same day
+	step(w, time.Hour, "")
+	step(w, 20*day, "")
+	now := w.now
+	w.stop()
+	w = start(t, dir, "suppress_bounce_lifetime = 10d\n")
+	w.now = now
+	step(w, 10*day, "") // the first one is too old by now
+	step(w, 9*day, "bounces")
+	step(w, time.Hour, "") // it is there
+	if got := w.suppressed("news", "joe@example.net"); got != "bounces" {
+		t.Errorf("%s", got)
+	}
+	w.later(10 * day)
+	if got := w.suppressed("news", "joe@example.net"); got != "-" {
+		t.Errorf("%s after its time", got)
+	}
+	if err := w.s.tidy(w.now.Add(40 * day)); err != nil {
+		t.Fatal(err)
+	}
+	w.later(40 * day)
+	step(w, 0, "")
+	// Removed by hand, the count begins anew.
+	step(w, day, "")
+	w.change(proto.SuppressRemove, proto.Suppression{List: "news", Address: "joe@example.net"})
+	step(w, day, "")
+}
+
+// A return path brings the message back, with and without its record, and counts once. One that is forged, or of
+// somebody else, brings nothing.
+func TestReturnPath(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := start(t, dir, "")
+	ask := func(rcpt string) string {
+		a, err := w.Ask(t.Context(), &proto.SuppressAsk{List: "news", Address: rcpt, QueueID: "4jWn4F1YhnzSshsm4", Sender: "list@example.org", MessageID: "<1@example.org>", EnvID: "e"})
+		if err != nil || a.Path == "" {
+			t.Fatalf("%+v, %v", a, err)
+		}
+		return a.Path
+	}
+	joe, jane := ask("Joe@example.net"), ask("jane@example.net")
+	back := func(path string, rcpts ...string) proto.ReturnPathReply {
+		t.Helper()
+		r, err := w.ReturnPath(t.Context(), &proto.ReturnPath{Address: path, Recipients: rcpts})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	want := proto.ReturnPathReply{QueueID: "4jWn4F1YhnzSshsm4", Recipient: "Joe@example.net", Recorded: true, List: "news", Sender: "list@example.org", MessageID: "<1@example.org>", EnvID: "e"}
+	if got := back(strings.ToUpper(joe)); got != want {
+		t.Errorf("%+v", got)
+	}
+	if got := back(jane).Recipient; got != "jane@example.net" {
+		t.Errorf("%s", got)
+	}
+	forged := strings.Replace(joe, "b+", "b+a", 1)
+	if got := back(forged); got.Problem == "" || got.QueueID != "" {
+		t.Errorf("%+v", got)
+	}
+	for _, tt := range []struct{ rcpt, token, want string }{
+		{"joe@example.net", forged, "error"},
+		{"joe@example.net", jane, "error"},
+		{"joe@example.net", joe, "bounce"},
+		{"joe@example.net", strings.ToUpper(joe), "again"},
+		{"jane@example.net", jane, "bounce"},
+	} {
+		if got := w.tell(proto.ToldBounce, "news", tt.rcpt, "BadDomain", tt.token); got != tt.want {
+			t.Errorf("%+v: %s", tt, got)
+		}
+	}
+	if got := w.tell(proto.ToldComplaint, "news", "joe@example.net", "", joe); got != "" {
+		t.Errorf("a complaint after a bounce: %s", got)
+	}
+	// The record is gone: the hash says which of the addresses it was.
+	if err := w.s.records.forget(returnpath.Day(w.now) + 1); err != nil {
+		t.Fatal(err)
+	}
+	if got := back(joe, "jane@example.net", "JOE@example.net"); got.Recorded || got.Recipient != "JOE@example.net" || got.QueueID != "4jWn4F1YhnzSshsm4" {
+		t.Errorf("%+v", got)
+	}
+	w.later(15 * 24 * time.Hour)
+	if got := back(joe); got.Problem == "" {
+		t.Errorf("%+v", got)
+	}
+	if err := w.s.tidy(w.now); err != nil {
+		t.Fatal(err)
+	}
+	if names, _ := filepath.Glob(filepath.Join(dir, "sent.*")); len(names) > 0 {
+		t.Errorf("%v", names)
+	}
+}
+
+// A list of everything that is wrong finds nothing, and harms nobody.
+func TestHostile(t *testing.T) {
+	t.Parallel()
+	w := start(t, t.TempDir(), "")
+	for _, e := range []proto.Suppression{{List: "a b", Address: "joe@x"}, {List: "a", Address: "joe"}, {Address: "jo\x00e@x"}, {Address: strings.Repeat("a", 600) + "@x"}, {List: strings.Repeat("a", 65), Address: "a@x"}} {
+		if _, err := w.Change(t.Context(), &proto.SuppressChange{What: proto.SuppressAdd, Entries: []proto.Suppression{e}}); err == nil {
+			t.Errorf("%.80q %.80q was added", e.List, e.Address)
+		}
+	}
+	if got := w.all(); len(got) > 0 {
+		t.Errorf("%q", got)
+	}
+	if _, err := w.Change(t.Context(), &proto.SuppressChange{What: proto.SuppressStage}); err == nil {
+		t.Error("staged without a begin")
+	}
+	if _, err := w.Change(t.Context(), &proto.SuppressChange{What: "x"}); err == nil {
+		t.Error("an unknown change")
+	}
+}
+
+// An import counts as a whole, or not at all, also when the process ends in between; and entries that come meanwhile
+// are not lost.
+func TestImport(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := start(t, dir, "")
+	entry := func(i int, reason string) proto.Suppression {
+		return proto.Suppression{List: "news", Address: fmt.Sprintf("u%05d@example.net", i), Reason: reason}
+	}
+	w.change(proto.SuppressAdd, entry(7, "old"))
+	stage := func(from, n int) {
+		var list []proto.Suppression
+		for i := range n {
+			list = append(list, entry(from+i, "import"))
+		}
+		w.change(proto.SuppressStage, list...)
+	}
+	w.change(proto.SuppressBegin)
+	stage(0, 2000)
+	if got := w.suppressed("news", "u00001@example.net") + w.suppressed("news", "u00007@example.net"); got != "-old" {
+		t.Errorf("before its end: %s", got)
+	}
+	w.stop()
+	w = start(t, dir, "")
+	if _, err := w.Change(t.Context(), &proto.SuppressChange{What: proto.SuppressEnd}); err == nil {
+		t.Error("an import ended that another process had begun")
+	}
+	if got := w.all(); !slices.Equal(got, []string{"news u00007@example.net old"}) {
+		t.Errorf("%q", got)
+	}
+	w.change(proto.SuppressBegin)
+	for i := range 3 {
+		stage(i*2000, 1800)
+	}
+	w.change(proto.SuppressEnd)
+	if got := w.suppressed("news", "u00001@example.net") + w.suppressed("news", "u00007@example.net"); got != "importimport" {
+		t.Errorf("after its end: %s", got)
+	}
+	// One step, and then the process ends.
+	if more, err := w.s.store.merge(); !more || err != nil {
+		t.Fatal(more, err)
+	}
+	w.change(proto.SuppressAdd, entry(5000, "hand"), entry(1, "hand"))
+	w.change(proto.SuppressRemove, entry(5001, ""), entry(2, ""))
+	w.stop()
+	w = start(t, dir, "")
+	for i, want := range map[int]string{0: "import", 1: "hand", 2: "-", 1900: "-", 5000: "hand", 5001: "-", 5002: "import"} {
+		if got := w.suppressed("news", entry(i, "").Address); got != want {
+			t.Errorf("%d: %s, expected %s", i, got, want)
+		}
+	}
+	if got := len(w.all()); got != 3*1800-2 {
+		t.Errorf("%d entries", got)
+	}
+}
+
+// The store is a map, whatever happens to it and however often it is closed and opened.
+func TestStoreModel(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	n := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		n++
+		state, err := statedir.Open(filepath.Join(dir, fmt.Sprint(n)))
+		if err != nil {
+			rt.Fatal(err)
+		}
+		defer state.Close()
+		s, err := openStore(state)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		s.db.NoSync = true
+		model := map[string]string{}
+		var staged map[string]string
+		for range rapid.IntRange(1, 25).Draw(rt, "steps") {
+			e := proto.Suppression{List: rapid.SampledFrom([]string{"", "a", "b"}).Draw(rt, "list"), Address: rapid.SampledFrom([]string{"x@y", "z@y"}).Draw(rt, "address"),
+				Reason: rapid.SampledFrom([]string{"r", "s"}).Draw(rt, "reason")}
+			k := string(key(e.List, e.Address))
+			var err error
+			switch rapid.SampledFrom([]string{"add", "remove", "begin", "stage", "end", "merge", "reopen"}).Draw(rt, "what") {
+			case "add":
+				err, model[k] = s.add([]proto.Suppression{e}), e.Reason
+			case "remove":
+				// What is staged, and not complete, is removed as well: it was written before.
+				_, err = s.remove([]proto.Suppression{e})
+				delete(model, k)
+				delete(staged, k)
+			case "begin":
+				err, staged = s.begin(), map[string]string{}
+			case "stage":
+				if err = s.stage([]proto.Suppression{e}); staged == nil {
+					err = nil
+				} else {
+					staged[k] = e.Reason
+				}
+			case "end":
+				if err = s.end(); staged == nil {
+					err = nil
+				}
+				for k, v := range staged {
+					model[k] = v
+				}
+				staged = nil
+			case "merge":
+				_, err = s.merge()
+			case "reopen":
+				err = s.close()
+				if s, _ = openStore(state); s != nil {
+					s.db.NoSync = true
+				}
+				staged = nil
+			}
+			if err != nil {
+				rt.Fatal(err)
+			}
+			for _, list := range []string{"", "a", "b"} {
+				want, ok := model[string(key(list, "x@y"))]
+				if !ok {
+					want, ok = model[string(key("", "x@y"))]
+				}
+				got, found, err := s.find(list, "x@y", time.Unix(1, 0))
+				if err != nil || found != ok || got.Reason != want {
+					rt.Fatalf("list %q: %+v, %v, %v, expected %q", list, got, found, err, want)
+				}
+			}
+		}
+		if err := s.close(); err != nil {
+			rt.Fatal(err)
+		}
+	})
+}
+
+// Whatever a record's file has become, reading it finds the record or nothing.
+func FuzzRecord(f *testing.F) {
+	f.Add([]byte("\x00\x00\x00\x00\x00\x00"), int64(0))
+	f.Add([]byte("\xff\xff\x00\x00\x00\x00"), int64(1<<39))
+	f.Fuzz(func(t *testing.T, file []byte, position int64) {
+		dir, err := statedir.Open(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer dir.Close()
+		if err := dir.WriteFile(recordName(1), file, fs.FileMode(0o600)); err != nil {
+			t.Fatal(err)
+		}
+		r := records{dir: dir}
+		defer r.close()
+		_, _ = r.read(1, max(position, 0))
+		at, err := r.append(1, &sent{Recipient: "joe@example.net"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err := r.read(1, at); err != nil || s.Recipient != "joe@example.net" {
+			t.Errorf("%+v, %v", s, err)
+		}
+	})
+}

@@ -1,0 +1,140 @@
+// Package suppressclient asks the suppress service, which has the suppression list and makes and reads return paths,
+// and knows which mail is under that list ([Lists]).
+package suppressclient
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"posthaste/internal/bounceclass"
+	"posthaste/internal/config"
+	"posthaste/internal/ipc"
+	"posthaste/internal/proto"
+	"posthaste/internal/table"
+)
+
+// Name is the name of the service in master.cf.
+const Name = "suppress"
+
+// patience is how long the service may take for a question, which costs it one or two reads, and
+// changeTime for a change of the list, which may have to wait for an import to be put in place.
+const (
+	patience   = 10 * time.Second
+	changeTime = 10 * time.Minute
+)
+
+// A Client asks the service. Its methods may be called concurrently. An error says that nothing is known, or, of a
+// change, that it may have been carried out or not.
+type Client struct{ ipc *ipc.Client }
+
+// New makes a client of the service at that address.
+func New(at ipc.Address) *Client { return &Client{ipc.NewClient(at, nil)} }
+
+// Close closes the connection.
+func (c *Client) Close() { c.ipc.Close() }
+
+func (c *Client) call(ctx context.Context, limit time.Duration, q, reply ipc.Message) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := c.ipc.CallAgain(ctx, q, reply); err != nil {
+		return fmt.Errorf("suppress service: %w", err)
+	}
+	return nil
+}
+
+// Ask asks whether mail may go to an address, and with which sender.
+func (c *Client) Ask(ctx context.Context, q *proto.SuppressAsk) (reply proto.SuppressAnswer, err error) {
+	err = c.call(ctx, patience, q, &reply)
+	return reply, err
+}
+
+// Tell tells of a bounce or a complaint. What has come of it is durable when it returns without an error.
+func (c *Client) Tell(ctx context.Context, q *proto.SuppressTell) (reply proto.SuppressTold, err error) {
+	err = c.call(ctx, patience, q, &reply)
+	return reply, err
+}
+
+// ReturnPath asks for which message an address was made.
+func (c *Client) ReturnPath(ctx context.Context, q *proto.ReturnPath) (reply proto.ReturnPathReply, err error) {
+	err = c.call(ctx, patience, q, &reply)
+	return reply, err
+}
+
+// Change changes the list.
+func (c *Client) Change(ctx context.Context, q *proto.SuppressChange) (n uint64, err error) {
+	var reply proto.SuppressChanged
+	err = c.call(ctx, changeTime, q, &reply)
+	return reply.Count, err
+}
+
+// Page gives a part of the list.
+func (c *Client) Page(ctx context.Context, q *proto.SuppressPage) (reply proto.SuppressPageReply, err error) {
+	err = c.call(ctx, changeTime, q, &reply)
+	return reply, err
+}
+
+// Lists says which mail is under the suppression list: that of the senders in suppress_list_maps. The nil Lists has
+// none. Its methods may be called concurrently.
+type Lists struct {
+	maps   *table.Maps
+	search table.Search
+}
+
+// OpenLists opens the tables; nil when there are none.
+func OpenLists(cfg *config.Config, o table.Options) *Lists {
+	specs := cfg.List("suppress_list_maps")
+	if len(specs) == 0 {
+		return nil
+	}
+	return &Lists{table.OpenMaps("suppress_list_maps", specs, o), table.Search{Delimiters: cfg.String("recipient_delimiter")}}
+}
+
+// Of is the list that a sender's mail is under; empty: none. The sender is in internal form. An error is that of a table,
+// or of a value that is no name of a list.
+func (l *Lists) Of(ctx context.Context, sender string) (list string, err error) {
+	if l == nil || sender == "" {
+		return "", nil
+	}
+	value, _, found, err := l.maps.LookupAddress(ctx, &l.search, sender, table.KeyFull|table.KeyBare|table.KeyAtDomain)
+	if err != nil || !found || strings.EqualFold(value, "DUNNO") {
+		return "", err
+	}
+	if !ValidList(value) {
+		return "", fmt.Errorf("%s: %s: %.100q is no name of a list", l.maps.Title(), sender, value)
+	}
+	return value, nil
+}
+
+// Close closes the tables.
+func (l *Lists) Close() error {
+	if l == nil {
+		return nil
+	}
+	return l.maps.Close()
+}
+
+// maxList is how long the name of a list may be, in octets.
+const maxList = 64
+
+// ValidList says whether a text is the name of a list: letters, digits, ".", "-" and "_".
+func ValidList(name string) bool {
+	for i := range len(name) {
+		c := name[i]
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte(".-_", c) >= 0) {
+			return false
+		}
+	}
+	return name != "" && len(name) <= maxList
+}
+
+// ClassFiles are the files by which failures are classified: bounce_class_files, or the rules of the program itself
+// where who is suppressed depends on them.
+func ClassFiles(cfg *config.Config) []string {
+	files := cfg.List("bounce_class_files")
+	if len(files) == 0 && len(cfg.List("suppress_list_maps")) > 0 {
+		files = []string{bounceclass.Builtin}
+	}
+	return files
+}
