@@ -1,0 +1,106 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+
+	"posthaste/internal/bounceclass"
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
+	"posthaste/internal/proto"
+)
+
+// fakeSuppressor has one address on its list, and notes what it is asked and told.
+type fakeSuppressor struct {
+	asked []proto.SuppressAsk
+	told  []proto.SuppressTell
+	err   error
+}
+
+func (f *fakeSuppressor) Ask(_ context.Context, q *proto.SuppressAsk) (proto.SuppressAnswer, error) {
+	f.asked = append(f.asked, *q)
+	if q.Address == "suppressed@to.test" {
+		return proto.SuppressAnswer{Suppressed: true, Entry: proto.Suppression{Reason: "bounce", Detail: "550 no"}}, f.err
+	}
+	a := proto.SuppressAnswer{}
+	if q.QueueID != "" {
+		a.Path = "b+token@bounces.test"
+	}
+	return a, f.err
+}
+
+func (f *fakeSuppressor) Tell(_ context.Context, q *proto.SuppressTell) (proto.SuppressTold, error) {
+	f.told = append(f.told, *q)
+	return proto.SuppressTold{}, f.err
+}
+
+// Mail under the suppression list is asked for, and its failures are told of; other mail is not anybody's business.
+func TestListed(t *testing.T) {
+	t.Parallel()
+	rules, err := bounceclass.Open([]string{bounceclass.Builtin})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct {
+		list, to       string
+		leaves, before bool
+		trace          mail.Trace
+		fail           bool  // the next system refuses
+		err            error // of the suppress service
+		asked          int
+		from           string // what it is delivered with; empty: it is not
+		action         dsn.Action
+		told           string // class
+	}{
+		"other mail":     {to: "suppressed@to.test", leaves: true, before: true, from: "ann@x.test", action: dsn.Delivered},
+		"leaves":         {list: "news", to: "joe@to.test", leaves: true, before: true, asked: 1, from: "b+token@bounces.test", action: dsn.Delivered},
+		"stays":          {list: "news", to: "joe@to.test", before: true, asked: 1, from: "ann@x.test", action: dsn.Delivered},
+		"nobody asks":    {list: "news", to: "suppressed@to.test", from: "ann@x.test", action: dsn.Delivered},
+		"suppressed":     {list: "news", to: "suppressed@to.test", leaves: true, before: true, asked: 1, action: dsn.Failed},
+		"only paths":     {list: "news", to: "suppressed@to.test", leaves: true, asked: 1, from: "ann@x.test", action: dsn.Delivered},
+		"fails":          {list: "news", to: "joe@to.test", leaves: true, before: true, fail: true, asked: 1, from: "b+token@bounces.test", action: dsn.Failed, told: "InvalidRecipient"},
+		"fails, other":   {to: "joe@to.test", leaves: true, before: true, fail: true, from: "ann@x.test", action: dsn.Failed},
+		"a probe":        {list: "news", to: "suppressed@to.test", leaves: true, before: true, trace: mail.TraceProbe, from: "ann@x.test", action: dsn.Deliverable},
+		"without answer": {list: "news", to: "joe@to.test", leaves: true, before: true, err: errors.New("no"), asked: 1, action: dsn.Deferred},
+	} {
+		f := &fakeSuppressor{err: tt.err}
+		o := Options{Suppress: f, Leaves: tt.leaves, Before: tt.before, Log: maillog.New("smtp", maillog.NewWriter(io.Discard, maillog.Classic))}
+		l := newListed(&o)
+		r := NewTestRequest(mail.Envelope{ID: "4jWn4F1YhnzSshsm4", Sender: "ann@x.test", List: tt.list, Trace: tt.trace, MessageID: "<m@x>",
+			Recipients: []mail.Recipient{{Address: tt.to}}}, "", nil, o.Log)
+		r.env.listed = l
+		r.Classify(rules)
+		from := ""
+		if l.permits(t.Context(), r) {
+			from = r.Envelope.Sender
+			if tt.fail {
+				r.Bounce(0, dsn.S(5, 1, 1), "host said: 550 5.1.1 no such user", Detail{DiagType: "smtp", DiagText: "550 5.1.1 no such user"})
+			} else {
+				r.Sent(0, dsn.S(2, 0, 0), "250 Ok", Detail{})
+			}
+		}
+		l.tell(t.Context(), r)
+		if got := r.Outcomes()[0].Action; from != tt.from || got != tt.action || len(f.asked) != tt.asked {
+			t.Errorf("%s: delivered with %q, %v, asked %d times", name, from, got, len(f.asked))
+		}
+		told := ""
+		for _, q := range f.told {
+			if told += q.Class; q.List != tt.list || q.Address != tt.to || q.What != proto.ToldBounce || q.Detail != "550 5.1.1 no such user" {
+				t.Errorf("%s: %+v", name, q)
+			}
+		}
+		if told != tt.told {
+			t.Errorf("%s: told %q", name, told)
+		}
+	}
+	// Without a service nothing is done.
+	var none *listed
+	r := NewTestRequest(mail.Envelope{List: "news", Sender: "a@b", Recipients: []mail.Recipient{{Address: "x@y"}}}, "", nil, nil)
+	if !none.permits(t.Context(), r) {
+		t.Error("no service, no delivery")
+	}
+	none.tell(t.Context(), r)
+}
