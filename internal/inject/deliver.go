@@ -16,6 +16,7 @@ import (
 	"posthaste/internal/queue"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/submit"
+	"posthaste/internal/suppress/suppressclient"
 )
 
 const (
@@ -54,6 +55,9 @@ type door struct {
 	hostname string
 	mailName string
 	hide     bool // smtpd_hide_client_session
+	// Which mail is under the suppression list, nil: none; and who is on it.
+	lists    *suppressclient.Lists
+	suppress suppressor
 }
 
 // carry queues the drafts of an order, and says what came of it. With a key the request is carried out
@@ -232,6 +236,9 @@ func (d *door) one(who *caller, o *order, x *draft, e *entry) {
 	}
 	d.slots <- struct{}{}
 	defer func() { <-d.slots }()
+	if d.lists != nil && !d.sift(who, o, x) {
+		return
+	}
 	msg, err := d.open(who, o, x, e)
 	if err == nil {
 		if err = o.write(msg, x); err != nil && errors.As(err, new(*fault)) {

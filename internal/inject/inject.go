@@ -40,6 +40,9 @@
 // smtpd_hide_client_session is set. Message-ID and Date are added where they are missing. in_flow_delay
 // slows clients down as it does others.
 //
+// If the sender's mail is under the suppression list (suppress_list_maps), a recipient who is on it is refused (422), and
+// the others get their mail. While the suppress service cannot be asked, such mail is refused with 503.
+//
 // # Security
 //
 // The service runs as mail_owner, without privileges, and can reach the queue by its services only. It
@@ -65,7 +68,7 @@
 // inject_batch_limit, inject_clients, inject_directory, inject_idempotency_limit,
 // inject_idempotency_time, inject_memory_limit, inject_recipient_limit, inject_schedule_limit,
 // inject_tls, maximal_backoff_time, message_size_limit, receive_override_options, smtpd_hide_client_session,
-// smtputf8_autodetect_classes, smtputf8_enable.
+// smtputf8_autodetect_classes, smtputf8_enable, suppress_list_maps.
 //
 // # Diagnostics
 //
@@ -104,6 +107,7 @@ import (
 	"posthaste/internal/service"
 	"posthaste/internal/statedir"
 	"posthaste/internal/submit"
+	"posthaste/internal/suppress/suppressclient"
 	"posthaste/internal/table"
 	"posthaste/internal/webserver"
 )
@@ -141,6 +145,8 @@ func run(ctx context.Context, env *service.Env) error {
 		return err
 	}
 	defer tokens.Close()
+	lists := suppressclient.OpenLists(cfg, env.Tables())
+	defer lists.Close()
 	if err := env.Confine(); err != nil {
 		return err
 	}
@@ -157,11 +163,13 @@ func run(ctx context.Context, env *service.Env) error {
 	defer cleanup.Close()
 	manager := ipc.NewClient(env.Public(cfg.String("queue_service_name")), nil)
 	defer manager.Close()
+	suppress := suppressclient.New(env.Private(suppressclient.Name)) // which is asked only of mail under the suppression list
+	defer suppress.Close()
 	submitter := submit.New(cleanup)
 	defer submitter.Close()
 	out := newReleaser(manager, env.Log)
 	d := &door{submit: submitter, cleanup: cleanup, log: env.Log, journal: keys, quota: counts, release: out.add, now: time.Now,
-		slots: make(chan struct{}, submissions)}
+		slots: make(chan struct{}, submissions), lists: lists, suppress: suppress}
 	d.read(cfg)
 	s := &server{door: d, tokens: tokens, clients: clients, log: env.Log, now: time.Now, limits: readLimits(cfg), memory: newBudget(cfg.Bytes("inject_memory_limit")),
 		utf8: cfg.Bool("smtputf8_enable"), version: cfg.String("mail_version")}

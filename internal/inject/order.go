@@ -41,6 +41,7 @@ type draft struct {
 	to     []Address // whom the field To names
 	utf8   bool      // it needs SMTPUTF8
 
+	refused   []Refused // recipients who are on the suppression list
 	queued    bool
 	messageID string // of the content; empty: cleanup makes one of the queue ID
 	fault     *fault // why it is not queued
@@ -287,6 +288,7 @@ func (o *order) result(hostname string) *Result {
 	r := &Result{Messages: []Queued{}, Refused: o.refused}
 	status := 0
 	for _, d := range o.drafts {
+		r.Refused = append(r.Refused, d.refused...)
 		if d.queued {
 			q := Queued{ID: string(d.id), MessageID: d.messageID}
 			if q.MessageID == "" {
