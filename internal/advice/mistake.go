@@ -119,6 +119,7 @@ func Mistakes(cfg *config.Config, services []config.Service, system System) []Mi
 	c.relays()
 	c.routes()
 	c.accounts()
+	c.suppression()
 	c.classes()
 	c.actions()
 	c.certificates()

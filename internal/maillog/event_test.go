@@ -127,7 +127,7 @@ func otherEvents() []Event {
 		Unset{Target: "site=mx.example.com", Subject: "site mx.example.com", By: "root"},
 		Suspended{Target: "*", Subject: "delivery to *", By: "root"},
 		Suppressed{ID: "4jWn4F1YhnzSshsm4", To: "joe@example.net", List: "news", Reason: "bounce", Detail: "550 5.1.1 unknown user"},
-		Suppressed{To: "joe@example.net", List: "news", Reason: "unsubscribed"},
+		Suppressed{To: "joe@example.net", List: "news", Reason: "complaint"},
 		Suspended{Target: "sender=news@example.org", Subject: "mail from news@example.org", By: "ann as root", Reason: "wrong campaign"},
 		Resumed{Target: "example.com", Subject: "delivery to example.com", By: "ann"},
 		Resumed{Target: "sender=news@example.org", Subject: "mail from news@example.org"},

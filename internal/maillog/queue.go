@@ -473,7 +473,7 @@ type Suppressed struct {
 	ID     string // of the message that has led to it; empty: none
 	To     string
 	List   string // whose mail the recipient gets no more
-	Reason string // bounce, bounces, complaint, unsubscribed
+	Reason string // bounce, bounces, complaint
 	Detail string // in words; may be empty
 }
 

@@ -1,5 +1,5 @@
 // Package suppress is the suppress service, whose program is suppressd. It has the suppression list: the addresses that mail of a list must not go to
-// any more, since it bounced, was complained of or was unsubscribed from. It makes the return paths with which such mail
+// any more, since it bounced or was complained of. It makes the return paths with which such mail
 // leaves this system, and says of one that comes back for which message it was made (package returnpath).
 //
 // # Which mail it is about
@@ -14,7 +14,7 @@
 //     failure is in suppress_hard_classes.
 //   - A failure of a class in suppress_soft_classes, on suppress_soft_bounces different days within
 //     suppress_soft_bounce_time.
-//   - A complaint, or an unsubscription.
+//   - A complaint.
 //   - posthaste suppress add, and import.
 //
 // Failures of other classes say something of this system, or of the message: no address is suppressed for them. Addresses are

@@ -1,0 +1,35 @@
+package advice
+
+import (
+	"slices"
+	"strings"
+
+	"posthaste/internal/config"
+	"posthaste/internal/suppress/suppressclient"
+)
+
+// suppression looks at the suppression list, and at what comes back to return paths.
+func (c *checker) suppression() {
+	has := func(name, command string) bool {
+		return slices.ContainsFunc(c.services, func(s config.Service) bool { return s.Name == name && s.Command == command })
+	}
+	lists := slices.DeleteFunc(c.of("suppress_list_maps"), func(v value) bool { return v.text == "" })
+	if len(lists) > 0 && !has(suppressclient.Name, "suppressd") {
+		c.warn(lists[0], "master.cf has no line of suppress: mail of these senders waits; \"posthaste upgrade-configuration\" adds it")
+	}
+	for _, v := range lists {
+		for _, e := range c.entries(v) {
+			if !suppressclient.ValidList(e.value) && !strings.EqualFold(e.value, "DUNNO") {
+				c.warn(e.at(v), "%s: %.100q is no name of a list: mail of that sender is refused for now", e.key, e.value)
+			}
+		}
+	}
+	paths := slices.DeleteFunc(c.of("return_path_domain"), func(v value) bool { return v.text == "" })
+	switch {
+	case len(paths) == 0:
+	case len(lists) == 0:
+		c.warn(paths[0], "suppress_list_maps is empty: no mail leaves with a return path")
+	case !has("comeback", "comeback"):
+		c.warn(paths[0], "master.cf has no line of comeback, which takes what comes back; \"posthaste upgrade-configuration\" adds it")
+	}
+}
