@@ -340,7 +340,7 @@ func (s *server) tidy(now time.Time) error {
 	day := returnpath.Day(now)
 	old := day - 1
 	if s.paths != nil {
-		old = day - s.paths.MaxDays - 1
+		old = day - s.paths.MaxDays // those of before have expired
 	}
 	return errors.Join(s.records.forget(old), s.store.forget(old, day-s.rules.softDays))
 }

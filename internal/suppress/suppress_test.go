@@ -265,6 +265,14 @@ func TestReturnPath(t *testing.T) {
 	if got := back(joe, "jane@example.net", "JOE@example.net"); got.Recorded || got.Recipient != "JOE@example.net" || got.QueueID != "4jWn4F1YhnzSshsm4" {
 		t.Errorf("%+v", got)
 	}
+	// As after a power cut: another delivery is recorded in its place.
+	w.s.records.close()
+	if ask("jim@example.net"); !back(ask("jim@example.net")).Recorded {
+		t.Error("a new record is not found")
+	}
+	if got := back(joe); got.Recorded || got.Recipient != "" || got.List != "" {
+		t.Errorf("the record of another one: %+v", got)
+	}
 	w.later(15 * 24 * time.Hour)
 	if got := back(joe); got.Problem == "" {
 		t.Errorf("%+v", got)
