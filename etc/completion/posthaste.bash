@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain sources queue suspend resume suspended limit unlimit limited divert undivert diverted tls audit shaping classify trace top collate token cluster events watch account passwd dkim dmarc cert domain setup srs simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain sources queue suspend resume suspended limit unlimit limited divert undivert diverted tls audit shaping classify trace top collate token cluster events watch account passwd dkim dmarc cert domain setup srs suppress simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -286,13 +286,16 @@ _posthaste() {
         --transport) :; return ;;
         --sender) :; return ;;
         --sender-domain) :; return ;;
+        --tenant) :; return ;;
+        --campaign) :; return ;;
         --source) :; return ;;
+        --site) :; return ;;
         --reason) :; return ;;
         --until) :; return ;;
         --for) :; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-j -n --destination --domain --nexthop --transport --sender --sender-domain --source --reason --until --for"
+            _posthaste_words "-j -n --destination --domain --nexthop --transport --sender --sender-domain --tenant --campaign --source --site --reason --until --for"
         else
             :
         fi
@@ -305,10 +308,13 @@ _posthaste() {
         --transport) :; return ;;
         --sender) :; return ;;
         --sender-domain) :; return ;;
+        --tenant) :; return ;;
+        --campaign) :; return ;;
         --source) :; return ;;
+        --site) :; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-j --destination --domain --nexthop --transport --sender --sender-domain --source"
+            _posthaste_words "-j --destination --domain --nexthop --transport --sender --sender-domain --tenant --campaign --source --site"
         else
             :
         fi
@@ -657,7 +663,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -f -s"
         elif ((COMP_CWORD == first)); then
-            _posthaste_words "check explain"
+            _posthaste_words "acts check explain lift"
         fi
         ;;
     posthaste-classify)
@@ -779,6 +785,31 @@ _posthaste() {
             :
         elif [[ ${COMP_WORDS[first]} == undrain ]]; then
             :
+        fi
+        ;;
+    posthaste-suppress)
+        case $prev in
+        -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        -l) :; return ;;
+        -r) :; return ;;
+        -e) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-c -j -l -r -e"
+        elif ((COMP_CWORD == first)); then
+            _posthaste_words "add remove check list export import"
+        elif [[ ${COMP_WORDS[first]} == add ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == remove ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == check ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == list ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == export ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == import ]]; then
+            compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur")
         fi
         ;;
     posthaste-srs)
