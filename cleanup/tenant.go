@@ -23,9 +23,12 @@ import (
 
 // tenancy is how messages get their tenants. The zero value gives them none.
 type tenancy struct {
-	header, campaign string // tenant_header, campaign_header; empty: none
-	clients          *table.List
-	maps             *table.Maps
+	// tenant_header and campaign_header, in any letter case; empty: none.
+	header, campaign string
+	// tenant_header_clients: whose fields count. An empty list is nobody.
+	clients *table.List
+	// tenant_maps, for mail whose fields do not say.
+	maps *table.Maps
 }
 
 // initTenancy reads the parameters.
@@ -49,6 +52,7 @@ func (c *Core) initTenancy(cfg *config.Config, o table.Options) error {
 // did: the field is then not part of the message any more.
 func (m *Message) tenantField(ctx context.Context, f rfc5322.Field) bool {
 	t := &m.c.tenancy
+	// Mostly both are unset, and nothing is compared.
 	switch name := f.Name(); {
 	case t.header != "" && rfc5322.EqualName(name, t.header):
 		return m.groupField(ctx, f, t.header, &m.header.tenant)
@@ -95,6 +99,8 @@ func (m *Message) trusted(ctx context.Context) bool {
 // chooseTenant decides whose mail the message is, when its header has been read.
 func (m *Message) chooseTenant(ctx context.Context) {
 	env := &m.env
+	// What the token of the HTTP service says, or the message had before, is not overruled by its
+	// content: nobody gets another's tenant by a field.
 	if env.Tenant == "" && !m.own() {
 		if env.Tenant = m.header.tenant; env.Tenant == "" && !m.c.tenancy.maps.Empty() {
 			env.Tenant = m.lookupTenant(ctx)
@@ -103,6 +109,7 @@ func (m *Message) chooseTenant(ctx context.Context) {
 	if env.Campaign == "" {
 		env.Campaign = m.header.campaign
 	}
+	// A campaign is its tenant's. Two tenants may use one name for theirs.
 	if env.Tenant == "" && env.Campaign != "" {
 		m.addLine(logLine{Warning: true, Text: m.id + ": ignoring the campaign " + env.Campaign + " of mail without a tenant"})
 		env.Campaign = ""
@@ -115,6 +122,8 @@ func (m *Message) chooseTenant(ctx context.Context) {
 // lookupTenant asks tenant_maps.
 func (m *Message) lookupTenant(ctx context.Context) string {
 	maps, env := m.c.tenancy.maps, &m.env
+	// The login was proved. The address was at least that of a connection. The sender is what the client
+	// says, and comes last.
 	value, found, err := maps.Lookup(ctx, env.SASL.Username, false)
 	if !found && err == nil && env.Client.Addr != "" {
 		value, found, err = maps.LookupClientAddr(ctx, env.Client.Addr)
@@ -126,6 +135,7 @@ func (m *Message) lookupTenant(ctx context.Context) string {
 		}
 	}
 	switch {
+	// Mail must not run on the wrong account because a database is away: the client tries again.
 	case err != nil:
 		m.tableFailed("tenant", err)
 	case found && !mail.GroupName(value):

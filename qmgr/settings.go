@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -143,6 +144,10 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 	if err != nil {
 		return s, fmt.Errorf("fast_flush_domains: %w", err)
 	}
+	weights, err := tenantWeights(cfg.List("tenant_weights"))
+	if err != nil {
+		return s, err
+	}
 	s.limits = sharesLimits(cfg)
 	if err := s.loadShaping(cfg); err != nil {
 		return s, err
@@ -165,6 +170,9 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 		DeferTransports:  cfg.List("defer_transports"),
 		// Retries of two servers that started together must not stay in step.
 		Seed: uint64(time.Now().UnixNano()),
+	}
+	if len(weights) > 0 {
+		s.Sched.TenantWeight = func(tenant string) int { return weights[tenant] }
 	}
 	s.Sched.SharedActiveLimit = cfg.Int("shared_limit_active_limit")
 	if !cfg.Bool("helpful_warnings") {
@@ -191,6 +199,20 @@ func (s *Settings) loadShaping(cfg *config.Config) (err error) {
 		}
 	}
 	return nil
+}
+
+// tenantWeights reads tenant_weights.
+func tenantWeights(list []string) (map[string]int, error) {
+	weights := make(map[string]int)
+	for _, item := range list {
+		name, text, _ := strings.Cut(item, "=")
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if name = strings.TrimSpace(name); err != nil || !mail.GroupName(name) || n < 1 || n > sched.MaxWeight {
+			return nil, fmt.Errorf("tenant_weights: %q: expected NAME=WEIGHT, the weight from 1 to %d", item, sched.MaxWeight)
+		}
+		weights[name] = n
+	}
+	return weights, nil
 }
 
 // sharesLimits says whether anything is limited for several destinations, several are one, or

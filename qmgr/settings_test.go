@@ -24,3 +24,30 @@ func TestHelpfulWarnings(t *testing.T) {
 		}
 	}
 }
+
+// TestTenantWeights: who is listed has its weight, others none of their own, and a list with a mistake is refused.
+func TestTenantWeights(t *testing.T) {
+	t.Parallel()
+	for main, want := range map[string]int{"": 0, "tenant_weights = shop=3, office=2": 3, "tenant_weights = office=2": 0} {
+		cfg, err := config.LoadString(main + "\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := Load(cfg, nil, t.Logf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		if s.Sched.TenantWeight != nil {
+			n = s.Sched.TenantWeight("shop")
+		}
+		if n != want {
+			t.Errorf("%q: the weight of shop is %d, want %d", main, n, want)
+		}
+	}
+	for _, list := range []string{"shop", "shop=", "shop=0", "shop=1001", "sh/op=1", "=1", "shop=x"} {
+		if w, err := tenantWeights([]string{list}); err == nil {
+			t.Errorf("%q is taken for %v", list, w)
+		}
+	}
+}

@@ -67,6 +67,13 @@
 // (there is one in the tests), and as those of nqmgr except for what
 // docs/scheduler.md lists.
 //
+// # Tenants
+//
+// A message may be a tenant's ([Arrival].Tenant). Where a second tenant has mail, a
+// transport has a lane for each, with a job list of its own, and a destination a claim for
+// each (lane.go). Both are served by deficit round robin of recipients (seats.go), and so
+// is the door of the active queue, where no tenant may take all places (admit.go).
+//
 // # Restarts
 //
 // As in Postfix, windows, dead destinations and the mail that waits for them

@@ -70,15 +70,15 @@ func (s *Scheduler) forgetRecord(i int32) {
 	s.tenantFree = append(s.tenantFree, n)
 }
 
-// maxWeight bounds a tenant's weight, so that a turn of it ends.
-const maxWeight = 1000
+// MaxWeight bounds Config.TenantWeight, so that every turn ends soon.
+const MaxWeight = 1000
 
 // weightOf is the weight of a tenant's turns: its share, against that of others with mail.
 func (s *Scheduler) weightOf(name string) int {
 	if s.cfg.TenantWeight == nil || name == "" {
 		return 1
 	}
-	return min(max(s.cfg.TenantWeight(name), 1), maxWeight)
+	return min(max(s.cfg.TenantWeight(name), 1), MaxWeight)
 }
 
 // reweigh asks for all weights anew.
