@@ -53,7 +53,7 @@ func TestBashCompletion(t *testing.T) {
 		{"posthaste setup s", []string{"sender", "site"}},
 		{"posthaste domain add --class v", []string{"virtual"}},
 		{"posthaste suspend --se", []string{"--sender", "--sender-domain"}},
-		{"posthaste resume --t", []string{"--transport"}},
+		{"posthaste resume --tr", []string{"--transport"}},
 		{"posthaste suspended -", []string{"-j"}},
 		{"posthaste lim", []string{"limit", "limited"}},
 		{"posthaste limit --r", []string{"--reason", "--raise"}},

@@ -22,6 +22,8 @@ var selectionText = []struct {
 	{longOption{"larger", "size", none, "larger"}, "Larger than this: octets, or with k, m or g."},
 	{longOption{"smaller", "size", none, "smaller"}, "Smaller than this."},
 	{longOption{"queue", "name", "incoming|active|deferred|hold|corrupt", "in this queue"}, "In this queue: incoming, active, deferred, hold or corrupt."},
+	{longOption{"tenant", "name", none, "of this tenant"}, "Mail of this tenant (tenant_maps)."},
+	{longOption{"campaign", "tenant/name", none, "of this campaign"}, "Mail of this campaign of the tenant."},
 	{longOption{"all-recipients", "", none, "every recipient must match"}, "The conditions on recipients must match every recipient that has not received the message."},
 	{longOption{"dry-run", "", none, "change nothing"}, "Change nothing: list and count what would be changed."},
 }
