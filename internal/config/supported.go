@@ -952,6 +952,7 @@ var supportedNames = []string{
 	"tenant_header",
 	"tenant_header_clients",
 	"tenant_maps",
+	"tenant_weights",
 	"tls_acme",
 	"tls_acme_CAfile",
 	"tls_acme_account",
