@@ -291,7 +291,9 @@ func actEvent(e *override.Entry) maillog.Event {
 // liftActs takes back what rules have done that are not in force any more. It is called when the store is ours.
 func (s *Server) liftActs() {
 	store := s.opt.Overrides
-	gone, err := store.Drop(func(e *override.Entry) bool { return e.Rule != "" && !s.auto.known[e.Rule] }, time.Now())
+	now := time.Now()
+	// One that began later than now is from before the clock was set back: nobody knows how long it would hold.
+	gone, err := store.Drop(func(e *override.Entry) bool { return e.Rule != "" && (!s.auto.known[e.Rule] || e.Since.After(now)) }, now)
 	if err != nil {
 		s.opt.Log.Warning("shaping_files: what rules have done that are gone cannot be taken back: %v", err)
 		return
@@ -300,9 +302,21 @@ func (s *Server) liftActs() {
 	for i := range gone {
 		target, _ := selection.ParseTarget(gone[i].Target)
 		e := gone[i]
-		e.By = "automation: its rule is not in force any more"
+		e.By = "automation: it holds no more"
 		s.opt.Log.Log(overrideEvent(proto.OverrideRemove, &e, target))
 	}
+}
+
+// forgetActs takes what rules have done and what is over off the disk, beside the loop: should the clock be set back, it
+// must not hold again. The list of an operator's orders is short, and theirs are left until the next change.
+func (s *Server) forgetActs() {
+	now, store := s.now, s.opt.Overrides
+	s.tasks.Go(func() {
+		_, err := store.Drop(func(e *override.Entry) bool { return e.Rule != "" && e.Over(now) }, now)
+		if err != nil && !errors.Is(err, override.ErrNotOwner) {
+			s.opt.Log.Warning("shaping_files: what is over stays on the disk: %v", err)
+		}
+	})
 }
 
 // setSettings puts other settings in force, and has the terms of what waits made anew.

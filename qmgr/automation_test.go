@@ -99,6 +99,32 @@ func TestAutomation(t *testing.T) {
 	}
 }
 
+// TestAutomationEnds has an act end by itself: the log says so, it is off the disk, and the mail goes.
+func TestAutomationEnds(t *testing.T) {
+	t.Parallel()
+	rules := strings.NewReplacer(`trigger = {Threshold="2/h"}`, "", "1h", "2s").Replace(automationRules)
+	st := newStage(t, "smtp_destination_recipient_limit = 1\n"+shapingConf(t, rules))
+	st.keep()
+	st.shapes("mx.big.test", "one.test")
+	third := st.fill(deferredMail(queue.Hold, time.Minute, "s@from.test", "", "c@one.test"))[0]
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	st.arrive("s@from.test", "a@one.test")
+	first := smtp.next()
+	first.answer("defer")
+	testwait.Until(t, "acts", func() bool { return st.acts() != "" })
+	st.command(proto.Command{Verb: proto.VerbRelease, ID: third})
+	if o := smtp.next(); o.Envelope.Recipients[0].Address != "c@one.test" {
+		t.Errorf("%+v", o.Envelope.Recipients)
+	}
+	testwait.Until(t, "the log", func() bool {
+		return strings.Contains(st.log.String(), "max_message_rate set back: the time is over") &&
+			strings.Contains(st.log.String(), "delivery to site mx.big.test resumed: the time of its suspension is over")
+	})
+	testwait.Until(t, "an empty store", func() bool { return len(st.overrides.Entries(time.Time{})) == 0 })
+}
+
 // TestAutomationLifted begins with what rules have done that are not in force any more.
 func TestAutomationLifted(t *testing.T) {
 	t.Parallel()
@@ -120,6 +146,7 @@ func TestAutomationLifted(t *testing.T) {
 		now := time.Now()
 		for _, e := range []override.Entry{
 			{Kind: override.Suspension, Target: "site=x.test", By: automatic, Rule: rules.Automation()[0].ID, Since: now, Until: now.Add(time.Hour)},
+			{Kind: override.Suspension, Target: "site=z.test", By: automatic, Rule: rules.Automation()[0].ID, Since: now.Add(time.Hour), Until: now.Add(2 * time.Hour)},
 			{Kind: override.Suspension, Target: "y.test", By: "ann", Since: now},
 		} {
 			if err := st.overrides.Put(e, now); err != nil {

@@ -252,6 +252,7 @@ func (s *Server) endRules() {
 		}
 	}
 	s.setRules(s.opt.Overrides.Entries(s.now))
+	s.forgetActs()
 }
 
 // pauseActive has the scheduler park what waits in the active queue and must not be tried

@@ -130,6 +130,7 @@ func Mistakes(cfg *config.Config, services []config.Service, system System) []Mi
 	c.sockets()
 	c.disk()
 	c.stale()
+	c.shaping()
 	c.writable()
 	slices.SortStableFunc(c.list, func(a, b Mistake) int {
 		return cmp.Or(cmp.Compare(b2i(b.File != ""), b2i(a.File != "")), cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))

@@ -90,6 +90,8 @@ func TestMistakes(t *testing.T) {
 		{"suppress_list_maps = inline:{ {@x.test=no list} {@y.test=dunno} }\n", "suppress unix - - n - 1 suppressd\n", "main.cf:4: suppress_list_maps: @x.test: \"no list\" is no name of a list"},
 		{"return_path_domain = b.test\n", "", "main.cf:4: return_path_domain: suppress_list_maps is empty"},
 		{"return_path_domain = b.test\nsuppress_list_maps = inline:{ {@x.test=news} }\n", "suppress unix - - n - 1 suppressd\n", "main.cf:4: return_path_domain: master.cf has no line of comeback"},
+		{"shaping_files = DIR/shaping.toml\n", "", "main.cf:4: shaping_files: DIR/shaping.toml:1: provider gmail has no match"},
+		{"shaping_files = DIR/shaping.toml, DIR/none.toml\n", "", "!main.cf:4: shaping_files: DIR/none.toml: no such file or directory"},
 		{"dmarc_report_enable = yes\n", "", "main.cf:4: dmarc_report_enable: there is nothing to report"},
 		{"dmarc_report_enable = yes\nmail_authentication = check\n", "", ""},
 		{"account_maps = inline:{ {ann=secret} }\n", "", ""},
@@ -156,7 +158,8 @@ func TestMistakes(t *testing.T) {
 	} {
 		s := newStage(t)
 		for name, text := range map[string]string{
-			"relays": "# relays\njoe@example.com [x\nann@example.com DUNNO\nbob@example.com [y]:25\n",
+			"shaping.toml": "[provider.gmail]\nidle_timeout = 5\n",
+			"relays":       "# relays\njoe@example.com [x\nann@example.com DUNNO\nbob@example.com [y]:25\n",
 			"transport": "# transports\nexample.org :\nexample.com\n stmp:[x]\nexample.edu smtp:[x\nexample.net smtp:[x]:24\n.example.net relay\n" +
 				"example.info local:\nexample.biz error:no mail: really [no]\n",
 			"patterns": "if /x/\n/^a/  smtp:[x]\n/^b\\/ c/i\tnone:x\n/^(c)/ $1:x\nendif\n",

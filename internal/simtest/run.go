@@ -91,6 +91,25 @@ sender_dependent_egress_pool_maps = inline:{ {<> = waits} }
 default_egress_pool = two
 `
 
+// shapingFile has rules that act on what hosts answer in many a run.
+const shapingFile = `["default"]
+connection_limit = 3
+max_message_rate = "600/min"
+["two.test"]
+mx_rollup = false
+max_recipients_per_batch = 1
+[["default".automation]]
+regex = "^4"
+trigger = {Threshold="3/min"}
+action = "Suspend"
+duration = "90s"
+match_internal = true
+[["default".automation]]
+regex = "^45"
+action = [{SetConfig={name="connection_limit", value=1}}, {SetDomainConfig={name="max_message_rate", value="30/min"}}]
+duration = "5 minutes"
+`
+
 // sources is how many pools has.
 const sources = 3
 
@@ -100,6 +119,7 @@ var variants = []string{
 	"smtp_destination_recipient_limit = 2\nspool_commit_delay = 1s\n" + limits,
 	"smtp_destination_recipient_limit = 2\n" + limits + pools,
 	"default_process_limit = 3\n" + pools,
+	"smtp_destination_recipient_limit = 2\nshaping_files = $config_directory/shaping.toml\n" + pools,
 	"spool_exact_doubt = yes\ndefault_process_limit = 1\nsmtp_connection_cache_on_demand = no\ndelay_warning_time = 10m\n",
 }
 
@@ -180,7 +200,7 @@ func (w *World) configure(t testing.TB, i int, more string) map[string]*config.C
 	if err := os.MkdirAll(etc, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"main.cf": text, "master.cf": masterCF} {
+	for name, text := range map[string]string{"main.cf": text, "master.cf": masterCF, "shaping.toml": shapingFile} {
 		if err := os.WriteFile(filepath.Join(etc, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
