@@ -217,3 +217,28 @@ func TestTenantAdmission(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestTenantPassesOn: a tenant that comes anew has the turn at each of its forty destinations, and one agent. Who waits
+// at the last of them does not wait for the others.
+func TestTenantPassesOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(c *Config, tc *TransportConfig) {
+		tc.BatchLimit, tc.ProcessLimit, tc.ConcurrencyLimit, tc.InitialConcurrency = 1, 1, 0, 100
+	}))
+	tenant := "small"
+	w.tenant = func(MsgID) string { return tenant }
+	w.arrive(1, 0, rcpt("smtp", "d00"))
+	w.arrive(2, 0, rcpt("smtp", "d39"))
+	tenant = "wide"
+	var list []Rcpt
+	for i := range 40 {
+		list = append(list, rcpt("smtp", fmt.Sprintf("d%02d", i)))
+	}
+	w.arrive(3, 0, list...)
+	for n := 0; w.mail[2].gone == 0; n++ {
+		if n > 4 {
+			t.Fatalf("%d deliveries have begun before that of message 2", n)
+		}
+		w.done(w.order[0], sent, false)
+	}
+}
