@@ -69,7 +69,7 @@ func TestCommonSettings(t *testing.T) {
 	t.Parallel()
 	base, _ := settingsOf(t, "")
 	fields := reflect.TypeFor[sched.Config]()
-	untold := map[string]bool{"DefaultTransports": true, "Transport": true, "Seed": true, "DeferredLimit": true}
+	untold := map[string]bool{"DefaultTransports": true, "Transport": true, "Seed": true, "DeferredLimit": true, "TenantWeight": true} // TestTenantWeights has that
 	for i := range common {
 		c := &common[i]
 		untold[c.field] = true
