@@ -128,6 +128,7 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 	if err := s.loadRequeue(services); err != nil {
 		return s, err
 	}
+	// Read here and not when mail comes: a mistake stops the start, and does not let mail go that was to stay.
 	for _, text := range cfg.List("queue_only_destinations") {
 		t, err := selection.NewTarget("destination", text)
 		if err != nil {
@@ -139,6 +140,8 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 	if s.rewriting, err = loadRewriting(cfg); err != nil {
 		return s, err
 	}
+	// The list of ETRN's domains is kept by the queue manager itself, which has the whole queue in any case; Postfix's
+	// flush service keeps files of its own for it.
 	s.flush, err = table.NewList("fast_flush_domains", cfg.List("fast_flush_domains"), table.ListOptions{
 		Kind: table.Domains, Parent: slices.Contains(cfg.List("parent_domain_matches_subdomains"), "fast_flush_domains")})
 	if err != nil {
@@ -148,10 +151,22 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 	if err != nil {
 		return s, err
 	}
+	// Without any of these parameters nothing is looked up for a destination, and nothing counted.
 	s.limits = sharesLimits(cfg)
 	if err := s.loadShaping(cfg); err != nil {
 		return s, err
 	}
+	s.loadSched(cfg, services, warn)
+	// Without weights the scheduler does not ask, and all tenants are equal.
+	if len(weights) > 0 {
+		s.Sched.TenantWeight = func(tenant string) int { return weights[tenant] }
+	}
+	return s, nil
+}
+
+// loadSched reads what the scheduler wants to know. Nothing of it can be wrong: what could is replaced by a
+// default, and told.
+func (s *Settings) loadSched(cfg *config.Config, services []config.Service, warn func(string, ...any)) {
 	s.Sched = sched.Config{
 		ActiveLimit:   cfg.Int("qmgr_message_active_limit"),
 		DeferredLimit: keptPerActive * cfg.Int("qmgr_message_active_limit"),
@@ -171,10 +186,10 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 		// Retries of two servers that started together must not stay in step.
 		Seed: uint64(time.Now().UnixNano()),
 	}
-	if len(weights) > 0 {
-		s.Sched.TenantWeight = func(tenant string) int { return weights[tenant] }
-	}
+	// Of the mail that waits for one limit, so much is in the active queue; the rest is outside, so that other mail
+	// finds room.
 	s.Sched.SharedActiveLimit = cfg.Int("shared_limit_active_limit")
+	// Who wants no advice is not warned of a clogged active queue either, as with Postfix.
 	if !cfg.Bool("helpful_warnings") {
 		s.Sched.ClogWarn = 0
 	}
@@ -187,7 +202,6 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 	s.Sched.Transport = func(name mail.Transport, t sched.TransportConfig) sched.TransportConfig {
 		return transportSettings(cfg, string(name), t, limits, warn)
 	}
-	return s, nil
 }
 
 // loadShaping reads the rules of automation. trivial-rewrite reads the same files, and says what has no effect.
@@ -201,7 +215,8 @@ func (s *Settings) loadShaping(cfg *config.Config) (err error) {
 	return nil
 }
 
-// tenantWeights reads tenant_weights.
+// tenantWeights reads tenant_weights: NAME=WEIGHT, by tenant. A tenant of which nothing is said has the weight 1. Of a
+// name that is there twice the last counts, as in a table.
 func tenantWeights(list []string) (map[string]int, error) {
 	weights := make(map[string]int)
 	for _, item := range list {
