@@ -668,7 +668,7 @@ func (st *story) state() {
 }
 
 func (st *story) reason(r Reason) string {
-	names := []string{"none", "delivery", "window", "process", "job", "preempted", "rate", "transport rate", "read", "active", "retry", "site", "hold", "notice", "command", "pause", "shared", "beyond", "node"}
+	names := []string{"none", "delivery", "window", "process", "job", "preempted", "rate", "transport rate", "read", "active", "retry", "site", "hold", "notice", "command", "pause", "shared", "beyond", "tenant", "node"}
 	text := fmt.Sprintf("%d rcpts: %s", r.Count, names[r.Wait])
 	if r.Queue != "" {
 		text += fmt.Sprintf(" at %s/%s", r.Transport, r.Queue)
