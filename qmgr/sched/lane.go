@@ -339,11 +339,16 @@ func (c *claim) letGo() {
 	c.held, c.heldPrv, c.heldNxt = false, nil, nil
 }
 
+// maxPasses bounds the offers that are passed on with one delivery. Without it each delivery would take time for every
+// destination that tenants share, where a turn is short.
+const maxPasses = 16
+
 // passOn counts recipients that have gone from a lane, and has what was offered to it before its last whole turn
-// offered to others. Each offer is passed on once for a turn, and takes as much as it took to be made.
+// offered to others: a few at a time, those that it has had longest first.
 func (s *Scheduler) passOn(l *lane, rcpts int) {
 	l.served += uint64(rcpts)
-	for turn := uint64(l.seat.quantum()); l.heldFirst != nil && l.served-l.heldFirst.since >= turn; {
+	turn := uint64(l.seat.quantum())
+	for n := 0; n < maxPasses && l.heldFirst != nil && l.served-l.heldFirst.since >= turn; n++ {
 		c := l.heldFirst
 		c.letGo()
 		c.hold() // nobody else may want it

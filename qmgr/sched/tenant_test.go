@@ -242,3 +242,45 @@ func TestTenantPassesOn(t *testing.T) {
 		w.done(w.order[0], sent, false)
 	}
 }
+
+// TestTenantCost: however many destinations two tenants share, and however short their turns are, one delivery has few
+// offers passed on.
+func TestTenantCost(t *testing.T) {
+	t.Parallel()
+	const dests = 300
+	w := newWorld(t, one(func(c *Config, tc *TransportConfig) {
+		tc.BatchLimit, tc.ProcessLimit, tc.ConcurrencyLimit, tc.InitialConcurrency = 1, 1, 0, 100
+	}))
+	w.check = false
+	for id := range MsgID(2 * dests) {
+		w.tenant = func(MsgID) string { return []string{"a", "b"}[id/dests] }
+		w.arrive(id+1, 0, rcpt("smtp", fmt.Sprint("d", id%dests)))
+	}
+	// Who had an offer since when.
+	type held struct {
+		c     *claim
+		since uint64
+	}
+	offers := func() map[string]held {
+		m := map[string]held{}
+		for name, q := range w.s.transportIndex["smtp"].queues {
+			m[name] = held{q.cur, q.cur.since}
+		}
+		return m
+	}
+	before, most := offers(), 0
+	for range dests {
+		w.done(w.order[0], sent, false)
+		n, now := 0, offers()
+		for name, h := range now {
+			if before[name] != h {
+				n++
+			}
+		}
+		before, most = now, max(most, n)
+	}
+	// The destination that was served has another offer as well.
+	if most < 2 || most > maxPasses+2 {
+		t.Errorf("%d offers changed with one delivery", most)
+	}
+}
