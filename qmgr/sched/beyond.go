@@ -150,7 +150,7 @@ func (s *Scheduler) beyondDue(n *shared) {
 	if limit <= 0 { // it has been switched off since
 		limit = max(s.cfg.ActiveLimit/10, 1)
 	}
-	if s.due == 0 && s.loading == 0 && n.backlog <= limit/2 {
+	if s.Due() == 0 && s.loading == 0 && n.backlog <= limit/2 {
 		s.callBack(n, limit-n.backlog)
 	}
 	if n.parked > 0 {

@@ -160,8 +160,10 @@ func (s *Scheduler) flush(ev *Event) {
 			if t == nil {
 				continue
 			}
-			for i := t.incoming.head; i != 0; i = s.recs.at(i).nxt {
-				s.recs.at(i).flags |= flagFlush
+			for _, head := range [...]int32{t.incoming.head, t.ripe.head} {
+				for i := head; i != 0; i = s.recs.at(i).nxt {
+					s.recs.at(i).flags |= flagFlush
+				}
 			}
 		}
 		for m := s.firstActive; m != nil; m = m.nxt {

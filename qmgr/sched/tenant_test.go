@@ -284,3 +284,25 @@ func TestTenantCost(t *testing.T) {
 		t.Errorf("%d offers changed with one delivery", most)
 	}
 }
+
+// TestTenantRipe: deferred mail of a tenant that has its part of the active queue, and whose own time has come, is not
+// mail that a flush is waiting for, and a flush means it as well.
+func TestTenantRipe(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(c *Config, tc *TransportConfig) { c.ActiveLimit, tc.ProcessLimit = 9, 1 }))
+	w.tenant = func(MsgID) string { return "big" }
+	for id := range MsgID(20) {
+		w.arrive(id+1, 0, rcpt("smtp", "d"))
+	}
+	l := &letter{id: 100, rcpts: []Rcpt{rcpt("smtp", "d")}, final: []bool{false}, pending: 1, inflight: map[int]bool{}, queue: QueueDeferred, created: w.now, next: w.now.Add(1e9), tenant: "big"}
+	w.mail[l.id] = l
+	w.step(l.queuedAgain())
+	w.tick(2e9)
+	if w.s.ripe != 1 || w.s.Due() != 0 {
+		t.Errorf("%d messages are due by their own time, and %d by a flush", w.s.ripe, w.s.Due())
+	}
+	w.step(Event{Kind: EventFlush, Scope: ScopeAll})
+	if rec := w.s.recs.at(w.s.recs.find(l.id)); rec.where != whereDue || rec.flags&flagFlush == 0 {
+		t.Errorf("a flush of all mail leaves message %d as it was, in place %d", l.id, rec.where)
+	}
+}

@@ -319,4 +319,4 @@ func (s *Scheduler) Whole() bool { return !s.forgets() }
 
 // Due returns the number of deferred messages that wait for a place in the active queue before their
 // retry time.
-func (s *Scheduler) Due() int { return s.due }
+func (s *Scheduler) Due() int { return s.due - s.ripe }
