@@ -53,6 +53,7 @@ const releaseBudget = 10000
 // is made due.
 func (s *Scheduler) setPauses(list []Pause) {
 	old := s.pauses
+	s.pausedAfter = s.entrySeq
 	s.pauses = make(map[PauseID]*pause, len(list))
 	for _, p := range list {
 		s.pauses[p.ID] = &pause{Pause: p, until: toMicros(p.Until)}

@@ -73,12 +73,13 @@ type Scheduler struct {
 	siteIndex map[siteKey]int32
 	// Decisions of operators. Their counts are kept as mail comes and goes, since a
 	// listing of a million parked messages must not walk them.
-	pauses    map[PauseID]*pause
-	parkedAt  map[siteKey]int  // deferred messages that wait for pauses, by destination
-	parkedFor map[PauseID]int  // the same, by pause
-	stopped   map[stop]PauseID // of sources that are suspended; nil: none is
-	pauseEnd  int64            // when the first of the pauses ends by itself, by the wall clock
-	ended     []MsgID          // that wait for pauses that have ended, to be made due; nil when there are none
+	pauses      map[PauseID]*pause
+	parkedAt    map[siteKey]int  // deferred messages that wait for pauses, by destination
+	parkedFor   map[PauseID]int  // the same, by pause
+	stopped     map[stop]PauseID // of sources that are suspended; nil: none is
+	pausedAfter uint64           // the last delivery that had begun when they were given
+	pauseEnd    int64            // when the first of the pauses ends by itself, by the wall clock
+	ended       []MsgID          // that wait for pauses that have ended, to be made due; nil when there are none
 	// A source is not suspended any more; false once all that waits for sources has been looked at.
 	sourceBack bool
 	limits     SetLimits // what operators have set of windows; nil: nothing

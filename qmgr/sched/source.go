@@ -76,17 +76,16 @@ func (s *Scheduler) grade(t *transport, dest string, mb *Member) grade {
 	if s.stoppedBy(mb.Source, mb.Terms) != nil {
 		return gradeStopped
 	}
-	if s.spentUp(mb.Terms) {
-		return gradeSpent
-	}
 	q := t.queues[SourceQueue(dest, mb.Source)]
 	switch {
-	case q == nil || q.state == DestReady:
-		return gradeReady
-	case q.state == DestSuspended:
+	case q != nil && q.state == DestDead: // whether it has sent what it may or not: nothing may wait there
+		return gradeDead
+	case s.spentUp(mb.Terms):
+		return gradeSpent
+	case q != nil && q.state == DestSuspended:
 		return gradePaused
 	}
-	return gradeDead
+	return gradeReady
 }
 
 // spentUp says whether a source that warms up may begin no more deliveries today.
@@ -229,6 +228,10 @@ func (s *Scheduler) secondTry(e *entry, r *Result) *Member {
 	// Meanwhile it may have come to be out of time, or no agent be had any more: then it goes no
 	// way at all. See route.
 	if s.record(e.msg).flags&FlagExpire != 0 || e.msg.swept || e.peer.queue.tport.dead {
+		return nil
+	}
+	// Operators may have suspended meanwhile what it goes to. The next attempt will find out.
+	if uint64(e.id)>>entryBits <= s.pausedAfter {
 		return nil
 	}
 	// The agent may have named others than it was given.

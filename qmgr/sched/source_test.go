@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/dsn"
 	"posthaste/internal/rate"
 )
 
@@ -447,5 +448,48 @@ func TestTwoTreesAreFair(t *testing.T) {
 		if 2*least < most {
 			t.Errorf("seed %d: own limits %v, %d from m1, of %d: %v", seed, sites, from, common[ProviderLimit].Limits.Concurrency, n)
 		}
+	}
+}
+
+// A source that is dead at a destination and has sent what it may today is dead: nothing that waits for another goes to
+// wait for it.
+func TestSourceDeadAndSpent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(_ *Config, c *TransportConfig) { c.BatchLimit, c.ConcurrencyLimit, c.InitialConcurrency = 1, 1, 1 }))
+	fresh := warming("new", 1, false)
+	fresh.Weight = 1 << 30
+	w.pools["a"] = poolOf(fresh, Member{Source: "old", Weight: 1})
+	n := counted(w)
+	w.arrive(1, 0, rcpt("smtp", "a"))
+	w.done(w.order[0], unreachable, false)
+	for id := range MsgID(3) {
+		w.arrive(2+id, 0, rcpt("smtp", "a"))
+	}
+	if n["new"] != 1 || n["old"] != 1 {
+		t.Fatalf("%v: this is no case of it", n)
+	}
+	w.done(w.order[0], unreachable, false) // Check looks at what waits where
+	finishAll(w, allSent)
+	for id := range MsgID(4) {
+		if w.mail[1+id].queue != QueueDeferred {
+			t.Errorf("message %d is in the queue %v", 1+id, w.mail[1+id].queue)
+		}
+	}
+}
+
+// What an operator has suspended while an agent had it is not tried from another source.
+func TestNoSecondTryOfPaused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(*Config, *TransportConfig) {}))
+	w.pools["a"] = poolOf(Member{Source: "m1"}, Member{Source: "m2"})
+	n := counted(w)
+	w.arrive(1, 0, rcpt("smtp", "a"))
+	p := testPause{queue: "a"}
+	p.ID, p.Status, p.Reason = 1, dsn.S(4, 3, 2), "suspended"
+	w.pauses[1] = p
+	w.setPauses()
+	finishAll(w, func(Effect) outcome { return refusedAtOnce })
+	if n["m1"]+n["m2"] != 1 || w.mail[1].queue != QueueDeferred {
+		t.Errorf("%v: it was tried after it had been suspended", n)
 	}
 }
