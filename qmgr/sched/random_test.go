@@ -138,6 +138,9 @@ func playIn(t *testing.T, seed uint64, steps int, begin func(*rand.Rand, *world)
 		}
 	}
 	w.refuse, w.far.late = nil, false
+	if w.end != nil {
+		w.end()
+	}
 	w.settleFar()
 	for _, id := range slices.Sorted(maps.Keys(w.mail)) {
 		w.command(Event{Kind: EventRelease, Scope: ScopeMessage, ID: id})

@@ -35,7 +35,7 @@ func (w *world) succeed(cfg Config) {
 	check := w.check
 	w.check = false // until all are known
 	w.setLimits()
-	if len(w.stopped) > 0 {
+	if len(w.stopped)+len(w.pauses) > 0 {
 		w.setPauses()
 	}
 	for _, id := range ids {

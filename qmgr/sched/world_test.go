@@ -49,6 +49,7 @@ type world struct {
 	stopped map[string]PauseID   // sources that are suspended
 	site    map[string]string    // of a next hop: the destination's name, if it is another
 	each    func(r *rand.Rand)   // in random histories, before each turn
+	end     func()               // the same, after the last
 	tenant  func(id MsgID) string
 	check   bool
 	far     far
