@@ -274,6 +274,7 @@ type request interface {
 	SiteFailure(status dsn.Status, reason string)
 	SiteBusy(status dsn.Status, reason string)
 	SessionKept()
+	OwnSender() string
 	ConnectionOpened()
 	Pending(i int) bool
 	Deferred(i int) bool

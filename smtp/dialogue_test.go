@@ -224,12 +224,15 @@ func deliverText(t *testing.T, a *Agent, cfg *config.Config, log *maillog.Logger
 	content := []byte(strings.ReplaceAll(body, "\n", "\r\n"))
 	env := mail.Envelope{ID: mail.QueueID(fmt.Sprintf("Q%d", n+1)), Arrival: time.Now(), Sender: "from@here.test", Size: int64(len(body))}
 	nexthop := mail.Nexthop("dest.test")
+	leaves := ""
 	load, keep, big := false, false, false
 	for line := range strings.Lines(head) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		switch key {
 		case "from":
 			env.Sender = strings.ReplaceAll(value, "<>", "")
+		case "leaves":
+			leaves = value
 		case "to":
 			env.Recipients = append(env.Recipients, parseRcpt(t, value))
 		case "nexthop":
@@ -271,6 +274,9 @@ func deliverText(t *testing.T, a *Agent, cfg *config.Config, log *maillog.Logger
 		env.Recipients = []mail.Recipient{{Address: "to@dest.test"}}
 	}
 	r := agent.NewTestRequest(env, nexthop, content, log)
+	if leaves != "" {
+		r.LeaveAs(leaves)
+	}
 	program := "smtp"
 	if a.set.lmtp {
 		program = "lmtp"

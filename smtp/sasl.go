@@ -89,8 +89,9 @@ func (d *delivery) password(t *target) (user, pass string, found bool, err error
 	}
 	ctx := context.Background() // whoever follows the delivery does not see passwords
 	var value string
-	if c.bySender && d.env.Sender != "" {
-		value, _, found, err = c.passwords.LookupAddress(ctx, c.search, d.env.Sender, table.KeysDefault)
+	// A return path of ours (return_path_domain) has no account anywhere: whose mail it is decides.
+	if sender := d.req.OwnSender(); c.bySender && sender != "" {
+		value, _, found, err = c.passwords.LookupAddress(ctx, c.search, sender, table.KeysDefault)
 	}
 	// The server's name first: a relay that serves several destinations has one account for all.
 	for _, key := range []string{t.host, d.hop.text} {

@@ -349,7 +349,7 @@ func (d *delivery) demands() cacheKey {
 		source:      d.sourceKey(),
 	}
 	if d.a.sasl.enabled && d.a.sasl.bySender {
-		k.sender = d.env.Sender
+		k.sender = d.req.OwnSender()
 	}
 	return k
 }

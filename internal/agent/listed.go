@@ -44,7 +44,9 @@ func (l *listed) permits(ctx context.Context, r *Request) bool {
 	}
 	env := r.Envelope
 	q := &proto.SuppressAsk{List: env.List, Address: env.Recipients[0].Address}
-	if l.leaves {
+	// What goes to a content filter comes back, with the sender that it was given: it is to be its own then, so that
+	// the mail is under the list still, and a failure behind the filter is returned to who has sent it.
+	if l.leaves && env.Filter == "" {
 		q.QueueID, q.Sender, q.MessageID, q.EnvID = string(env.ID), env.Sender, env.MessageID, env.EnvID
 	}
 	a, err := l.suppress.Ask(ctx, q)
@@ -62,10 +64,17 @@ func (l *listed) permits(ctx context.Context, r *Request) bool {
 		r.Bounce(0, dsn.S(5, 7, 1), text, Detail{})
 		return false
 	case a.Path != "":
-		r.sender, env.Sender = env.Sender, a.Path
+		r.LeaveAs(a.Path)
 	}
 	return true
 }
+
+// OwnSender is the envelope sender that the message has here. That of the Envelope is another one if it leaves
+// with a return path: it is for the next system, and this one is for what depends on whose mail it is, such as a password.
+func (r *Request) OwnSender() string { return cmp.Or(r.sender, r.Envelope.Sender) }
+
+// LeaveAs has the message leave with another sender.
+func (r *Request) LeaveAs(sender string) { r.sender, r.Envelope.Sender = r.Envelope.Sender, sender }
 
 // failed notes that a recipient will not get the message, of what kind that failure is, and who has said so.
 func (l *listed) failed(r *Request, i int, to string, action dsn.Action, d *Detail, e *maillog.Delivery) {

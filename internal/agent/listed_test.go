@@ -48,6 +48,7 @@ func TestListed(t *testing.T) {
 		list, to       string
 		leaves, before bool
 		trace          mail.Trace
+		filter         string
 		fail           bool  // the next system refuses
 		err            error // of the suppress service
 		asked          int
@@ -58,6 +59,7 @@ func TestListed(t *testing.T) {
 		"other mail":     {to: "suppressed@to.test", leaves: true, before: true, from: "ann@x.test", action: dsn.Delivered},
 		"leaves":         {list: "news", to: "joe@to.test", leaves: true, before: true, asked: 1, from: "b+token@bounces.test", action: dsn.Delivered},
 		"stays":          {list: "news", to: "joe@to.test", before: true, asked: 1, from: "ann@x.test", action: dsn.Delivered},
+		"to a filter":    {list: "news", to: "joe@to.test", filter: "smtp:[127.0.0.1]:10025", leaves: true, before: true, asked: 1, from: "ann@x.test", action: dsn.Delivered},
 		"nobody asks":    {list: "news", to: "suppressed@to.test", from: "ann@x.test", action: dsn.Delivered},
 		"suppressed":     {list: "news", to: "suppressed@to.test", leaves: true, before: true, asked: 1, action: dsn.Failed},
 		"only paths":     {list: "news", to: "suppressed@to.test", leaves: true, asked: 1, from: "ann@x.test", action: dsn.Delivered},
@@ -69,7 +71,7 @@ func TestListed(t *testing.T) {
 		f := &fakeSuppressor{err: tt.err}
 		o := Options{Suppress: f, Leaves: tt.leaves, Before: tt.before, Log: maillog.New("smtp", maillog.NewWriter(io.Discard, maillog.Classic))}
 		l := newListed(&o)
-		r := NewTestRequest(mail.Envelope{ID: "4jWn4F1YhnzSshsm4", Sender: "ann@x.test", List: tt.list, Trace: tt.trace, MessageID: "<m@x>",
+		r := NewTestRequest(mail.Envelope{ID: "4jWn4F1YhnzSshsm4", Sender: "ann@x.test", List: tt.list, Trace: tt.trace, Filter: tt.filter, MessageID: "<m@x>",
 			Recipients: []mail.Recipient{{Address: tt.to}}}, "", nil, o.Log)
 		r.env.listed = l
 		r.Classify(rules)

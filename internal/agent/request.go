@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"errors"
 	"io"
 	"syscall"
@@ -150,7 +149,7 @@ func (r *Request) logPart(i int, to string, v verdict, d Detail) {
 	*e = maillog.Delivery{ID: string(r.Envelope.ID), To: r.env.log.Address(to), OrigTo: r.env.log.Address(orig),
 		Relay: relayOf(&d), ConnUse: d.ConnUse, Delay: now.Sub(r.Envelope.Arrival), Delays: r.delays(now),
 		Resolution: r.env.resolution, DSN: v.status, Status: v.word(), Text: v.text,
-		From: r.env.log.Address(cmp.Or(r.sender, r.Envelope.Sender)), MessageID: r.Envelope.MessageID, EnvID: r.Envelope.EnvID, Source: r.sentFrom,
+		From: r.env.log.Address(r.OwnSender()), MessageID: r.Envelope.MessageID, EnvID: r.Envelope.EnvID, Source: r.sentFrom,
 		Tenant: r.Envelope.Tenant, Campaign: r.Envelope.Campaign,
 		Nexthop: string(r.Nexthop), Size: r.Envelope.Size, Attempt: r.order.Attempt, Session: d.TLS}
 	if v.action == dsn.Deferred || v.action == dsn.Failed {
