@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -39,7 +40,9 @@ var errImport = errors.New("no import has begun; another one may have taken its 
 // A store keeps the entries. What its methods have changed survives a power cut when they return. They may be
 // called concurrently.
 type store struct {
-	db *bolt.DB
+	db   *bolt.DB
+	dir  *statedir.Dir
+	lost atomic.Bool // the entries are: the list is not to be asked
 
 	// mu is held while an import is changed or moved.
 	mu      sync.Mutex
@@ -47,8 +50,15 @@ type store struct {
 }
 
 // openStore opens the file in dir, and makes it when there is none. What was left of an import that did not
-// end is forgotten.
-func openStore(dir *statedir.Dir) (*store, error) {
+// end is forgotten. warn hears of a file that is damaged: see setAside.
+func openStore(dir *statedir.Dir, warn func(format string, args ...any)) (*store, error) {
+	if err := setAside(dir, warn); err != nil {
+		return nil, fmt.Errorf("%s: %w", storeName, err)
+	}
+	lost, err := isLost(dir)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", lostName, err)
+	}
 	db, err := bolt.Open(storeName, 0o600, &bolt.Options{Timeout: lockPatience, OpenFile: dir.OpenFile, NoFreelistSync: true, FreelistType: bolt.FreelistMapType})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", storeName, err)
@@ -67,7 +77,9 @@ func openStore(dir *statedir.Dir) (*store, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", storeName, err), db.Close())
 	}
-	return &store{db: db}, nil
+	s := &store{db: db, dir: dir}
+	s.lost.Store(lost)
+	return s, nil
 }
 
 func renew(tx *bolt.Tx, name []byte) error {
@@ -241,7 +253,10 @@ func (s *store) end() error {
 		return errImport
 	}
 	s.staging = false
-	return s.db.Update(func(tx *bolt.Tx) error { return tx.Bucket(bucketMeta).Put(metaImport, importDone) })
+	if err := s.db.Update(func(tx *bolt.Tx) error { return tx.Bucket(bucketMeta).Put(metaImport, importDone) }); err != nil {
+		return err
+	}
+	return s.found()
 }
 
 // settle moves a complete import to where all entries are. The caller has mu.

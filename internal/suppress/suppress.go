@@ -27,6 +27,11 @@
 // files are removed after return_path_max_age. They are not synced: see returnpath for what remains without them. An import
 // counts as a whole from one moment on, and takes no more memory than a few thousand entries.
 //
+// The list is looked at when the service starts. If it is damaged it is renamed to "list.damaged", with an error in the log,
+// and a new one begins, which takes in what comes. It is not known then to whom mail must not go: mail under the list
+// waits, for maximal_queue_lifetime at most, and other mail goes on. That ends with "posthaste suppress import" of the last
+// export, or of an empty file. Until then the log says so once an hour.
+//
 // # Security
 //
 // It runs as mail_owner, and only root and mail_owner can ask it. return_path_secret_file is opened before it gives up its
@@ -40,7 +45,8 @@
 //
 // # Diagnostics
 //
-// "QUEUEID: to=<ADDRESS>, list=LIST, suppressed=REASON (DETAIL)": a new entry.
+// "QUEUEID: to=<ADDRESS>, list=LIST, suppressed=REASON (DETAIL)": a new entry. "the suppression list was damaged, and is lost":
+// see Durability.
 package suppress
 
 import (
@@ -146,7 +152,7 @@ type server struct {
 }
 
 func newServer(cfg *config.Config, paths *returnpath.Coder, dir *statedir.Dir, log *maillog.Logger) (*server, error) {
-	st, err := openStore(dir)
+	st, err := openStore(dir, log.Error)
 	if err != nil {
 		return nil, err
 	}
@@ -211,6 +217,9 @@ func (s *server) ask(q *proto.SuppressAsk) (*proto.SuppressAnswer, error) {
 	address, err := checked(q.List, q.Address)
 	if err != nil {
 		return &proto.SuppressAnswer{}, nil // it is nobody's business here what else there is
+	}
+	if s.store.lost.Load() {
+		return nil, errLost
 	}
 	now := s.now()
 	reply := new(proto.SuppressAnswer)
@@ -308,6 +317,9 @@ func (s *server) tidyRegularly() (stop func()) {
 			if now := s.now(); now.Sub(tidied) >= tidyEvery {
 				tidied = now
 				s.warn(s.tidy(now))
+				if s.store.lost.Load() {
+					s.log.Error("%v", errLost)
+				}
 			}
 			more, err := s.store.merge()
 			s.warn(err)

@@ -1,10 +1,12 @@
 package suppress
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io/fs"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -361,6 +363,54 @@ func TestImport(t *testing.T) {
 	}
 }
 
+// A damaged list is set aside. Mail waits until an operator says what the list is; that it is lost no restart forgets.
+func TestDamaged(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := start(t, dir, "")
+	w.change(proto.SuppressAdd, proto.Suppression{List: "news", Address: "ann@example.net", Reason: "complaint"})
+	w.stop()
+	path := filepath.Join(dir, storeName)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range text { // all pages, and so the descriptions as well
+		text[i] ^= 0x55
+	}
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ask := &proto.SuppressAsk{List: "news", Address: "ann@example.net"}
+	for range 2 {
+		w = start(t, dir, "")
+		if a, err := w.Ask(t.Context(), ask); err == nil || !strings.Contains(err.Error(), "is lost") {
+			t.Fatalf("%+v, %v", a, err)
+		}
+		if told, err := w.Tell(t.Context(), &proto.SuppressTell{What: proto.ToldComplaint, List: "news", Address: "new@example.net"}); err != nil {
+			t.Fatalf("%+v, %v", told, err)
+		}
+		w.stop()
+	}
+	if aside, err := os.ReadFile(path + asideSuffix); err != nil || !bytes.Equal(aside, text) {
+		t.Errorf("set aside: %d octets, %v", len(aside), err)
+	}
+	w = start(t, dir, "")
+	w.change(proto.SuppressBegin)
+	w.change(proto.SuppressStage, proto.Suppression{List: "news", Address: "ann@example.net", Reason: "import"})
+	if _, err := w.Ask(t.Context(), ask); err == nil {
+		t.Error("an import counts that has not ended")
+	}
+	w.change(proto.SuppressEnd)
+	for range 2 {
+		if got := w.suppressed("news", "ann@example.net") + w.suppressed("news", "new@example.net") + w.suppressed("news", "joe@example.net"); got != "importcomplaint-" {
+			t.Errorf("after the import: %s", got)
+		}
+		w.stop()
+		w = start(t, dir, "")
+	}
+}
+
 // The store is a map, whatever happens to it and however often it is closed and opened.
 func TestStoreModel(t *testing.T) {
 	t.Parallel()
@@ -373,7 +423,7 @@ func TestStoreModel(t *testing.T) {
 			rt.Fatal(err)
 		}
 		defer state.Close()
-		s, err := openStore(state)
+		s, err := openStore(state, rt.Logf)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -413,7 +463,7 @@ func TestStoreModel(t *testing.T) {
 				_, err = s.merge()
 			case "reopen":
 				err = s.close()
-				if s, _ = openStore(state); s != nil {
+				if s, _ = openStore(state, rt.Logf); s != nil {
 					s.db.NoSync = true
 				}
 				staged = nil

@@ -11,7 +11,23 @@ import (
 	"time"
 
 	bolt "go.etcd.io/bbolt"
+
+	"posthaste/internal/boltcheck"
 )
+
+// The kinds of the library's pages, and how their numbers are written.
+const (
+	pageHeader   = 16
+	element      = 16
+	bucketValue  = 0x01
+	bucketLen    = 16
+	noFreelist   = ^uint64(0)
+	branchPage   = 0x01
+	leafPage     = 0x02
+	freelistPage = 0x10
+)
+
+func u16(b []byte, i int) uint16 { return binary.NativeEndian.Uint16(b[i:]) }
 
 // TestCheck: a file that would have the library go round in circles, or want
 // memory without end, is not opened; a good one is.
@@ -92,7 +108,7 @@ func TestCheckGood(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := checkFile(f); err != nil {
+		if err := boltcheck.File(f); err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
 		f.Close()

@@ -15,8 +15,8 @@ import (
 
 	bolt "go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
-	"golang.org/x/sys/unix"
 
+	"posthaste/internal/boltcheck"
 	"posthaste/internal/statedir"
 )
 
@@ -113,16 +113,7 @@ func (s *Store) check() error {
 		return err
 	}
 	defer f.Close()
-	for late := time.Now().Add(lockPatience); ; time.Sleep(50 * time.Millisecond) {
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
-			return checkFile(f) // closing it unlocks it
-		} else if err != unix.EWOULDBLOCK {
-			return err
-		}
-		if time.Now().After(late) {
-			return bolterrors.ErrTimeout
-		}
-	}
+	return boltcheck.Free(f, lockPatience)
 }
 
 // renew sets the damaged file aside and begins a new one. The old one is not

@@ -1,4 +1,6 @@
-package verify
+// Package boltcheck looks at a database file of bbolt before the library opens it, and finds what
+// would have the library panic, or go round in circles. What values mean it does not know.
+package boltcheck
 
 import (
 	"bytes"
@@ -8,6 +10,10 @@ import (
 	"hash/fnv"
 	"io"
 	"os"
+	"time"
+
+	bolterrors "go.etcd.io/bbolt/errors"
+	"golang.org/x/sys/unix"
 )
 
 // The library follows what its file says: a page that is above itself in the
@@ -46,16 +52,31 @@ type pageCheck struct {
 	seen     []bool
 }
 
-// errLayout is what is wrong with a file that must not be opened.
-var errLayout = errors.New("the file is damaged")
+// ErrDamaged is what is wrong with a file that must not be opened. Other errors are the system's.
+var ErrDamaged = errors.New("the file is damaged")
 
 func layout(format string, args ...any) error {
-	return fmt.Errorf("%w: %s", errLayout, fmt.Sprintf(format, args...))
+	return fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, args...))
 }
 
-// checkFile says whether the file may be given to the library. One that is
+// Free is File, when no other process has the file open. It waits for that, as long as patience, and then
+// returns bbolt's ErrTimeout.
+func Free(f *os.File, patience time.Duration) error {
+	for late := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); err == nil {
+			return File(f) // closing it unlocks it
+		} else if err != unix.EWOULDBLOCK {
+			return err
+		}
+		if time.Now().After(late) {
+			return bolterrors.ErrTimeout
+		}
+	}
+}
+
+// File says whether the file may be given to the library. One that is
 // empty may.
-func checkFile(f *os.File) error {
+func File(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil {
 		return err
