@@ -237,6 +237,9 @@ func identified(f *form) []byte {
 	named := body
 	if f.Kind.once() || f.Kind.reported() && f.QueueID != "" {
 		named = []byte(strings.Join([]string{string(f.Kind), f.Host, f.QueueID, f.Recipient, f.Original}, "\x00"))
+		if f.Feedback != "" { // a complaint that is withdrawn (not-spam) is another one
+			named = append(append(named, 0), f.Feedback...)
+		}
 	}
 	sum := sha256.Sum256(named)
 	line := make([]byte, 0, len(body)+64)

@@ -245,3 +245,17 @@ func TestSplitRelay(t *testing.T) {
 		}
 	}
 }
+
+// A complaint that is withdrawn is not taken for the complaint that has come twice.
+func TestComplaintsDiffer(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, feedback := range []string{"abuse", "not-spam", "abuse"} {
+		e := Event{Kind: Complaint, Time: time.Unix(int64(len(seen)), 0), QueueID: "4jWn4F1YhnzSshsm4", Recipient: "joe@example.net", Feedback: feedback}
+		id, _, _ := strings.Cut(string(e.JSON("h")), `","kind"`)
+		seen[id] = true
+	}
+	if len(seen) != 2 {
+		t.Errorf("identifiers: %v", seen)
+	}
+}

@@ -147,10 +147,23 @@ func (c *Coder) mac(secret string, body []byte) []byte {
 	return h.Sum(nil)[:sizeMAC]
 }
 
+// Fold is an address in lower case, by which addresses are compared: its ASCII letters alone. By Unicode's rules
+// the Kelvin sign is a k, and other letters become one as well: who can have mail sent to such an address, where nobody has
+// it, would have that of another person suppressed.
+func Fold(addr string) string {
+	b := []byte(addr)
+	for i, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
+		}
+	}
+	return string(b)
+}
+
 // recipientHash is the hash of a recipient, whose letter case does not count.
 func recipientHash(secret, recipient string) (hash [sizeRcpt]byte) {
 	h := hmac.New(sha256.New, []byte(secret))
-	h.Write([]byte("recipient\x00" + strings.ToLower(recipient)))
+	h.Write([]byte("recipient\x00" + Fold(recipient)))
 	copy(hash[:], h.Sum(nil))
 	return hash
 }

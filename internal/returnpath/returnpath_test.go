@@ -94,3 +94,21 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// A return path is for its recipient in whatever case, and not for an address that only looks like it.
+func TestFold(t *testing.T) {
+	t.Parallel()
+	c := coder("a secret")
+	token, err := c.Parse(c.Make(Token{Day: Day(day)}, "Jack@Example.NET"), day)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for addr, want := range map[string]bool{"jack@example.net": true, "JACK@EXAMPLE.NET": true, "jac\u212a@example.net": false, "jac\xff@example.net": false} {
+		if got := token.IsFor(addr); got != want {
+			t.Errorf("%q: %v", addr, got)
+		}
+	}
+	if a, b := Fold("\xffA@x"), Fold("\xfeA@x"); a == b || a != "\xffa@x" {
+		t.Errorf("%q, %q", a, b)
+	}
+}

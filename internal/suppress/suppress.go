@@ -18,7 +18,7 @@
 //   - posthaste suppress add, and import.
 //
 // Failures of other classes say something of this system, or of the message: no address is suppressed for them. Addresses are
-// compared without regard to letter case.
+// compared without regard to the case of ASCII letters.
 //
 // # Durability
 //
@@ -209,7 +209,7 @@ func checked(list, address string) (string, error) {
 	if len(address) > maxAddress || !strings.Contains(address, "@") || strings.ContainsFunc(address, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 		return "", fmt.Errorf("%.100q is no mail address", address)
 	}
-	return strings.ToLower(address), nil
+	return returnpath.Fold(address), nil
 }
 
 // ask says whether mail may go to an address. Mail that is about to go is recorded.

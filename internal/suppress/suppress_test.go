@@ -363,6 +363,18 @@ func TestImport(t *testing.T) {
 	}
 }
 
+// A bounce of an address with the Kelvin sign suppresses nobody else, though Unicode folds the sign to a k.
+func TestOtherLetters(t *testing.T) {
+	t.Parallel()
+	w := start(t, t.TempDir(), "")
+	if _, err := w.Tell(t.Context(), &proto.SuppressTell{What: proto.ToldBounce, List: "news", Address: "Jac\u212a@example.net", Class: "InvalidRecipient"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.suppressed("news", "jack@example.net") + w.suppressed("news", "jac\u212a@example.NET"); got != "-bounce" {
+		t.Error(got)
+	}
+}
+
 // A damaged list is set aside. Mail waits until an operator says what the list is; that it is lost no restart forgets.
 func TestDamaged(t *testing.T) {
 	t.Parallel()
