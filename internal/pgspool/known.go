@@ -10,11 +10,15 @@ import (
 	"posthaste/internal/mail"
 )
 
-// Whereabouts says of messages of these IDs in whose parts of the queue they are, by the names of the nodes. For
-// those that have left the queue, as far as there is still a record of them, it is "". It reads all records: it is
-// for what happens seldom.
-func (s *Store) Whereabouts(ctx context.Context, ids []mail.QueueID) (map[mail.QueueID]string, error) {
-	at := make(map[mail.QueueID]string)
+// A Whereabout is where a message is.
+type Whereabout struct {
+	Node string // whose part of the queue it is in; "": nobody's for now
+	Left bool   // it has left the queue, and there is still a record of it
+}
+
+// Whereabouts says of messages of these IDs where they are; those of which there is no record are left out. It reads all
+// records: it is for what happens seldom.
+func (s *Store) Whereabouts(ctx context.Context, ids []mail.QueueID) (map[mail.QueueID]Whereabout, error) {
 	of := make(map[int64]mail.QueueID, len(ids))
 	numbers := make([]int64, 0, len(ids))
 	for _, id := range ids {
@@ -30,35 +34,40 @@ func (s *Store) Whereabouts(ctx context.Context, ids []mail.QueueID) (map[mail.Q
 		return nil, err
 	}
 	defer conn.Close(context.Background())
-	rows, _ := conn.Query(ctx, "SELECT shard, segno, coalesce(node, '') FROM segment JOIN shard ON id = shard ORDER BY shard, segno") // its error is that of reading the rows
+	for {
+		at, err := whereabouts(ctx, conn, numbers, of)
+		if sqlState(err) != undefinedTable {
+			return at, clean(err)
+		}
+		// A segment has been cleaned away meanwhile: what was alive in it is in a later one, which may not have been in the list.
+	}
+}
+
+// whereabouts looks once.
+func whereabouts(ctx context.Context, conn *pgx.Conn, numbers []int64, of map[int64]mail.QueueID) (map[mail.QueueID]Whereabout, error) {
+	rows, _ := conn.Query(ctx, `SELECT segment.shard, segno, coalesce(node, '') FROM segment JOIN shard ON id = segment.shard
+		WHERE to_regclass('seg_' || segment.shard || '_' || segno) IS NOT NULL ORDER BY segment.shard, segno`) // its error is that of reading the rows
 	type place struct {
 		shard, seg uint32
 		node       string
 	}
 	var list []place
 	var p place
-	if _, err = pgx.ForEachRow(rows, []any{&p.shard, &p.seg, &p.node}, func() error { list = append(list, p); return nil }); err != nil {
-		return nil, clean(err)
+	if _, err := pgx.ForEachRow(rows, []any{&p.shard, &p.seg, &p.node}, func() error { list = append(list, p); return nil }); err != nil {
+		return nil, err
 	}
-	gone := map[mail.QueueID]bool{}
+	at := make(map[mail.QueueID]Whereabout)
 	for _, p := range list {
 		rows, _ := conn.Query(ctx, "SELECT number, bool_or(kind = $1) FROM "+segmentTable(p.shard, p.seg)+" WHERE kind <> $2 AND number = ANY($3) GROUP BY number",
 			rowGONE, rowPART, numbers)
 		var number int64
 		var end bool
 		_, err := pgx.ForEachRow(rows, []any{&number, &end}, func() error {
-			id := of[number]
-			gone[id] = gone[id] || end
-			at[id] = p.node
+			at[of[number]] = Whereabout{Node: p.node, Left: at[of[number]].Left || end}
 			return nil
 		})
-		if err != nil && sqlState(err) != undefinedTable { // cleaned away meanwhile: what is alive is in a later one
-			return nil, clean(err)
-		}
-	}
-	for id := range gone {
-		if gone[id] {
-			at[id] = ""
+		if err != nil {
+			return nil, err
 		}
 	}
 	return at, nil

@@ -188,11 +188,15 @@ func (c *command) open(ctx context.Context, o spool.Options) error {
 // move moves the mail, and ends both engines.
 func (c *command) move(ctx context.Context, o spool.Options, journal *Journal) error {
 	m := &Mover{From: c.log, To: c.pg, Journal: journal, Warn: c.Warn}
+	elsewhere := func(ids []mail.QueueID) (map[mail.QueueID]pgspool.Whereabout, error) {
+		return c.store.Whereabouts(ctx, ids)
+	}
 	if c.from == storage.Log {
 		m.Reader, m.Doubts = queueread.Log(spool.NewReader(nil, o.Dir)), c.log.Recovery().InDoubt
-		m.Elsewhere = func(ids []mail.QueueID) (map[mail.QueueID]string, error) { return c.store.Whereabouts(ctx, ids) }
+		m.ToElsewhere = elsewhere
 	} else {
 		m.From, m.To, m.Reader, m.Doubts = c.pg, c.log, c.store.Reader(), c.pg.Recovery().InDoubt
+		m.FromElsewhere = elsewhere
 	}
 	m.Moved = func(from, to mail.QueueID) {
 		c.say.Info("%s: requeued as %s", from, to)
@@ -208,6 +212,10 @@ func (c *command) move(ctx context.Context, o spool.Options, journal *Journal) e
 	}
 	fmt.Fprintf(c.out, "%d messages moved from %s\n", report.Moved, c.direction())
 	for _, h := range report.Held {
+		if h.Node == "" {
+			c.Warn("%s is on hold in a part of the queue that nobody has: release it with postsuper -H %s at the node that takes it over", h.ID, h.ID)
+			continue
+		}
 		c.Warn("%s is on hold at node %s, which took it over: release it there with postsuper -H %s", h.ID, maillog.AppendClean(nil, []byte(h.Node)), h.ID)
 	}
 	switch {

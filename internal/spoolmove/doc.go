@@ -21,17 +21,20 @@
 // The mail moves in steps of some hundred messages. What a step moves is noted in the file "migration" in the spool's
 // directory before it begins. Then:
 //
-//  1. the messages are added to the new queue, on hold, where nobody delivers them;
-//  2. they get their state there;
+//  1. the messages are put on hold in the old queue;
+//  2. they are added to the new one, on hold, with their state;
 //  3. they are removed from the old queue;
-//  4. they are released from hold, to where they stood.
+//  4. they are released from hold in the new one, to where they stood.
 //
-// Each of the four is durable before the next begins. A move that was interrupted is started again by the same command:
-// messages of the noted step that are in both queues go on with 2, those in the new one alone with 4, and the others
-// begin anew. Until then a message of that step may stand on hold in the new queue: do not release it by hand.
+// Each of the four is durable before the next begins, and so nobody delivers a message that is in both queues: neither another
+// node that takes over a part of the queue, nor a mail system that is started in between. A move that was
+// interrupted is started again by the same command: messages of the noted step that are in both queues go on with 3,
+// those in the new one alone with 4, and the others are released where they were, and begin anew. Until then a
+// message of that step may stand on hold in either queue: do not release it by hand.
 //
 // When other nodes have taken over the part of the queue in the database meanwhile in which the step's messages are, they
-// are on hold there. The command says which these are, and they are released with postsuper -H at that node.
+// are on hold there, and nowhere else. The command says which these are, and they are released with postsuper -H at
+// that node.
 //
 // A message whose record or content is damaged stays where it is. The command names it, and its exit status is 65.
 //

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/pgspool"
 	"posthaste/internal/queue"
 	"posthaste/internal/storage"
 )
@@ -39,9 +40,9 @@ type Mover struct {
 	// Doubts are what From has found when it was opened: deliveries that may have been made.
 	Doubts  []queue.Doubt
 	Journal *Journal
-	// Elsewhere says where those of these messages are that have been put into To and that it does not have: in the
-	// parts of other nodes, by their names, "" if they have left the queue. Nil: there are no other nodes.
-	Elsewhere func(ids []mail.QueueID) (map[mail.QueueID]string, error)
+	// FromElsewhere and ToElsewhere say where those of these messages are that From or To does not have, or has no
+	// more: in the parts of other nodes, or nowhere. Nil: no other nodes share that queue.
+	FromElsewhere, ToElsewhere func(ids []mail.QueueID) (map[mail.QueueID]pgspool.Whereabout, error)
 	// Moved is told of each message that has been moved. Nil: nobody is.
 	Moved func(from, to mail.QueueID)
 	Warn  func(format string, args ...any)
@@ -57,15 +58,15 @@ type Mover struct {
 type Report struct {
 	Moved int // messages
 	Left  int // that cannot be read, and stay where they are
-	// Held are messages that an interrupted move had put into parts of the queue that other nodes have taken over since.
-	// They are on hold there, and the operator must release them.
+	// Held are messages that an interrupted move had put on hold in parts of the queue that other nodes have taken over
+	// since. The operator must release them there.
 	Held []Held
 }
 
 // A Held is a message that is on hold with another node.
 type Held struct {
 	ID   mail.QueueID
-	Node string
+	Node string // "": its part of the queue is nobody's for now
 }
 
 // errCrash is what crash makes of a move.
@@ -138,44 +139,72 @@ func (m *Mover) resume() error {
 	if err != nil || len(pairs) == 0 {
 		return err
 	}
-	var missing []mail.QueueID
-	for i := range pairs {
-		if _, found := m.To.Locate(pairs[i].To); !found {
-			missing = append(missing, pairs[i].To)
-		}
+	from, err := lost(m.From, m.FromElsewhere, pairs, func(p *Pair) mail.QueueID { return p.From })
+	if err != nil {
+		return err
 	}
-	elsewhere := map[mail.QueueID]string{}
-	if m.Elsewhere != nil && len(missing) > 0 {
-		if elsewhere, err = m.Elsewhere(missing); err != nil {
-			return err
-		}
+	to, err := lost(m.To, m.ToElsewhere, pairs, func(p *Pair) mail.QueueID { return p.To })
+	if err != nil {
+		return err
 	}
 	s := &step{m: m}
-	gone := m.From.NewBatch()
+	inFrom, inTo := m.From.NewBatch(), m.To.NewBatch()
 	for _, p := range pairs {
-		if at, found := m.To.Locate(p.To); found {
-			if at.Queue == queue.Hold { // else it has been released already
-				s.pairs = append(s.pairs, p)
+		_, here := m.From.Locate(p.From)
+		at, there := m.To.Locate(p.To)
+		old, kept := from[p.From]
+		now, taken := to[p.To]
+		switch {
+		// Nobody has delivered it meanwhile, since it was on hold: another node has it still, and only once may anybody.
+		case kept && !old.Left:
+			if there {
+				inTo.Remove(p.To)
 			}
-			continue
-		}
-		// What another node has is safe there. Without anybody who has it, it has not been moved, or is long done with, and
-		// then From does not have it either.
-		node, there := elsewhere[p.To]
-		if !there {
-			continue
-		}
-		if _, found := m.From.Locate(p.From); found {
-			gone.Remove(p.From)
-		}
-		if node != "" {
-			m.report.Held = append(m.report.Held, Held{p.To, node})
+			m.hold(p.From, &p, old.Node)
+		case there && at.Queue == queue.Hold: // else it has been released already
+			s.pairs = append(s.pairs, p)
+		case there:
+		// What another node has is safe there.
+		case taken:
+			if here {
+				inFrom.Remove(p.From)
+			}
+			if !now.Left {
+				m.hold(p.To, &p, now.Node)
+			}
+		// Without anybody who has it, it has not been moved, or is long done with, and then From does not have it either.
+		case here:
+			inFrom.Update(p.From, queue.Change{Set: queue.SetQueue, Queue: p.Queue})
 		}
 	}
-	if err := m.From.Commit(gone); err != nil {
+	if err := m.To.Commit(inTo); err != nil {
+		return err
+	}
+	if err := m.From.Commit(inFrom); err != nil {
 		return err
 	}
 	return s.finish()
+}
+
+// hold notes that a node has a message on hold, unless that is where it belongs.
+func (m *Mover) hold(id mail.QueueID, p *Pair, node string) {
+	if p.Queue != queue.Hold {
+		m.report.Held = append(m.report.Held, Held{id, node})
+	}
+}
+
+// lost asks where those messages of a step are that en does not have.
+func lost(en Engine, elsewhere func([]mail.QueueID) (map[mail.QueueID]pgspool.Whereabout, error), pairs []Pair, name func(*Pair) mail.QueueID) (map[mail.QueueID]pgspool.Whereabout, error) {
+	var missing []mail.QueueID
+	for i := range pairs {
+		if _, found := en.Locate(name(&pairs[i])); !found {
+			missing = append(missing, name(&pairs[i]))
+		}
+	}
+	if elsewhere == nil || len(missing) == 0 {
+		return nil, nil
+	}
+	return elsewhere(missing)
 }
 
 // A step is messages that are moved together.
@@ -250,6 +279,13 @@ func (s *step) read(e *queue.Entry) (a storage.Addition, err error) {
 	if err != nil {
 		return a, err
 	}
+	outcomes, err := st.Outcomes()
+	if err != nil {
+		return a, err // now, and not when the message is on its way
+	}
+	for i := range outcomes {
+		s.octets += len(outcomes[i].Append(nil, 'o'))
+	}
 	created, _, err := e.ID.Parse()
 	if err != nil {
 		return a, fmt.Errorf("%w: its queue ID: %w", queue.ErrCorrupt, err)
@@ -305,7 +341,27 @@ func (s *step) run() error {
 		s.giveUp()
 		return err
 	}
-	err := together(m.To, len(s.adds), func(b storage.Batch, i int) { b.Add(s.adds[i]) })
+	// On hold in the old queue, too, nobody delivers what is in both: neither another node that takes it over, nor a mail
+	// system that is started by mistake.
+	if err := m.put(m.From, s.pairs, func(p *Pair) (mail.QueueID, queue.Name) {
+		return p.From, queue.Hold
+	}); err != nil {
+		s.giveUp()
+		return err
+	}
+	if err := m.at("held"); err != nil {
+		s.giveUp()
+		return err
+	}
+	list, err := s.states()
+	if err != nil {
+		s.giveUp()
+		return err
+	}
+	// With its state at once: another node that takes the message over knows who has it.
+	err = together(m.To, len(s.adds), func(b storage.Batch, i int) {
+		b.Add(s.adds[i])
+	}, func(b storage.Batch, i int) { b.Update(s.pairs[i].To, list[i]) })
 	if err != nil {
 		return err
 	}
@@ -316,13 +372,23 @@ func (s *step) run() error {
 	return s.finish()
 }
 
+// put puts messages of a step into queues of an engine, at once.
+func (m *Mover) put(en Engine, pairs []Pair, where func(*Pair) (mail.QueueID, queue.Name)) error {
+	b := en.NewBatch()
+	for i := range pairs {
+		id, name := where(&pairs[i])
+		b.Update(id, queue.Change{Set: queue.SetQueue, Queue: name})
+	}
+	return en.Commit(b)
+}
+
 // finish does the rest, for messages that are on hold in To: some may not be in From any more.
 func (s *step) finish() error {
 	if len(s.pairs) == 0 {
 		return nil
 	}
 	m := s.m
-	if err := s.states(); err != nil {
+	if err := s.hands(); err != nil {
 		return err
 	}
 	if err := m.at("told"); err != nil {
@@ -340,11 +406,9 @@ func (s *step) finish() error {
 	if err := m.at("removed"); err != nil {
 		return err
 	}
-	b = m.To.NewBatch()
-	for _, p := range s.pairs {
-		b.Update(p.To, queue.Change{Set: queue.SetQueue, Queue: p.Queue})
-	}
-	if err := m.To.Commit(b); err != nil {
+	if err := m.put(m.To, s.pairs, func(p *Pair) (mail.QueueID, queue.Name) {
+		return p.To, p.Queue
+	}); err != nil {
 		return err
 	}
 	for _, p := range s.pairs {
@@ -356,62 +420,68 @@ func (s *step) finish() error {
 	return m.at("released")
 }
 
-// states gives the messages that are still in From their state in To, and says there what agents had in hand.
-func (s *step) states() error {
-	m := s.m
-	type told struct {
-		to     mail.QueueID
-		change queue.Change
-		doubts []queue.Doubt
-	}
-	var list []told
-	octets := 0
-	flush := func() error {
-		err := together(m.To, len(list), func(b storage.Batch, i int) {
-			b.Update(list[i].to, list[i].change)
-			for _, d := range list[i].doubts {
-				b.Handed(list[i].to, d.Rcpts, d.Nexthop)
-			}
-		})
-		list, octets = list[:0], 0
-		return err
-	}
+// states reads how the messages of the step stand in From, which has all of them.
+func (s *step) states() (list []queue.Change, err error) {
 	for _, p := range s.pairs {
-		e, found := m.From.Locate(p.From)
+		e, found := s.m.From.Locate(p.From)
 		if !found {
-			continue // then it has it
+			return nil, fmt.Errorf("%s: %w", p.From, queue.ErrStale) // nobody else changes this queue
 		}
-		c, err := m.state(&e)
+		c, err := s.m.state(&e)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		list = append(list, told{p.To, c, m.inDoubt(&e)})
-		for i := range c.Outcomes {
-			octets += len(c.Outcomes[i].Append(nil, 'o'))
-		}
-		if octets >= stepOctets {
-			if err := flush(); err != nil {
-				return err
-			}
-		}
+		list = append(list, c)
 	}
-	return flush()
+	return list, nil
 }
 
-// together commits n changes at once, or each by itself when they are too much for one batch.
-func together(en Engine, n int, put func(b storage.Batch, i int)) error {
+// hands says in To what agents had in hand of messages that are still in From.
+func (s *step) hands() error {
+	type doubtful struct {
+		to   mail.QueueID
+		list []queue.Doubt
+	}
+	var all []doubtful
+	for _, p := range s.pairs {
+		if e, found := s.m.From.Locate(p.From); found { // else it has been said
+			if list := s.m.inDoubt(&e); len(list) > 0 {
+				all = append(all, doubtful{p.To, list})
+			}
+		}
+	}
+	return together(s.m.To, len(all), func(b storage.Batch, i int) {
+		for _, d := range all[i].list {
+			b.Handed(all[i].to, d.Rcpts, d.Nexthop)
+		}
+	})
+}
+
+// together commits n changes at once, or each by itself when they are too much for one batch, or each of its parts, in
+// their order.
+func together(en Engine, n int, parts ...func(b storage.Batch, i int)) error {
 	b := en.NewBatch()
 	for i := range n {
-		put(b, i)
+		for _, put := range parts {
+			put(b, i)
+		}
 	}
 	err := en.Commit(b)
-	if n < 2 || !errors.Is(err, queue.ErrTooLarge) {
+	if !errors.Is(err, queue.ErrTooLarge) || n*len(parts) < 2 {
 		return err
 	}
 	for i := range n {
-		b = en.NewBatch()
-		put(b, i)
-		if err := en.Commit(b); err != nil {
+		if n > 1 {
+			err = together(en, 1, func(b storage.Batch, _ int) {
+				for _, put := range parts {
+					put(b, i)
+				}
+			})
+		}
+		for k := 0; n == 1 && k < len(parts); k++ {
+			err = together(en, 1, parts[k])
+		}
+		if err != nil {
 			return err
 		}
 	}

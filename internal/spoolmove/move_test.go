@@ -60,6 +60,11 @@ func (p *pair) close() {
 	p.pg.Close()
 }
 
+// whereabouts asks the database.
+func (p *pair) whereabouts(ids []mail.QueueID) (map[mail.QueueID]pgspool.Whereabout, error) {
+	return p.store.Whereabouts(p.t.Context(), ids)
+}
+
 // reader is that of the log or of the database.
 func (p *pair) reader(log bool) storage.Reader {
 	if log {
@@ -77,11 +82,9 @@ func (p *pair) mover(toLog bool) (*Mover, error) {
 	p.t.Cleanup(func() { d.Close() })
 	j, err := OpenJournal(d, fmt.Sprint(toLog))
 	m := &Mover{From: p.log, To: p.pg, Journal: j, Warn: p.t.Logf, Reader: p.reader(!toLog), Doubts: p.log.Recovery().InDoubt,
-		Elsewhere: func(ids []mail.QueueID) (map[mail.QueueID]string, error) {
-			return p.store.Whereabouts(p.t.Context(), ids)
-		}}
+		ToElsewhere: p.whereabouts}
 	if toLog {
-		m.From, m.To, m.Doubts, m.Elsewhere = p.pg, p.log, p.pg.Recovery().InDoubt, nil
+		m.From, m.To, m.Doubts, m.FromElsewhere, m.ToElsewhere = p.pg, p.log, p.pg.Recovery().InDoubt, p.whereabouts, nil
 	}
 	return m, err
 }
@@ -284,40 +287,180 @@ func (p *pair) through(r *rand.Rand, toLog bool) {
 }
 
 // A killed move's messages are with another node when it goes on: they are not moved once more, and the operator hears
-// that they are on hold there.
+// that they are on hold there, but for those that belong there.
 func TestTakenOver(t *testing.T) {
 	t.Parallel()
+	for _, toLog := range []bool{false, true} {
+		for _, point := range []string{"held", "added", "told", "removed"} {
+			t.Run(fmt.Sprintf("%v/%s", toLog, point), func(t *testing.T) { takenOver(t, toLog, point) })
+		}
+	}
+}
+
+func takenOver(t *testing.T, toLog bool, point string) {
 	st := pgspooltest.New(t)
 	p := newPair(t, st)
-	fill(t, p.log, rand.New(rand.NewPCG(1, 1)), 3)
-	m, err := p.mover(false)
+	from, to := Engine(p.log), Engine(p.pg)
+	if toLog {
+		from, to = to, from
+	}
+	fill(t, from, rand.New(rand.NewPCG(1, 1)), 4)
+	var held mail.QueueID
+	for e := range from.(lister).Entries {
+		if held == "" {
+			held = e.ID
+		}
+		b := from.NewBatch()
+		b.Update(e.ID, queue.Change{Set: queue.SetQueue, Queue: map[bool]queue.Name{true: queue.Hold, false: queue.Deferred}[e.ID == held]})
+		if err := from.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m, err := p.mover(toLog)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.crash = func(point string) bool { return point == "told" }
+	m.crash = func(at string) bool { return at == point }
 	if _, err := m.Run(); !errors.Is(err, errCrash) {
 		t.Fatal(err)
 	}
-	if m, err = p.mover(false); err != nil {
+	if m, err = p.mover(toLog); err != nil {
 		t.Fatal(err)
 	}
-	var asked []mail.QueueID
-	m.To = empty{m.To}
-	m.Elsewhere = func(ids []mail.QueueID) (map[mail.QueueID]string, error) {
-		asked = ids
-		at, err := st.Whereabouts(t.Context(), ids)
-		if len(at) != 3 || at[ids[0]] != "a" {
-			t.Errorf("%v", at)
+	// The database's part has gone to another node: this one's engine has none of it.
+	pairs, err := m.Journal.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := map[mail.QueueID]pgspool.Whereabout{}
+	other := func(ids []mail.QueueID) (map[mail.QueueID]pgspool.Whereabout, error) {
+		real, err := p.whereabouts(ids)
+		for id, w := range real {
+			if w.Node != "a" {
+				t.Errorf("%v", real)
+			}
+			at[id] = pgspool.Whereabout{Node: "b", Left: w.Left}
 		}
-		return map[mail.QueueID]string{ids[0]: "b", ids[1]: "b", ids[2]: ""}, err
+		return at, err
+	}
+	if toLog {
+		m.From, m.FromElsewhere = empty{m.From}, other
+	} else {
+		m.To, m.ToElsewhere = empty{m.To}, other
 	}
 	report, err := m.Run()
-	if err != nil || len(asked) != 3 || len(report.Held) != 2 || report.Held[0] != (Held{asked[0], "b"}) || report.Moved != 0 {
-		t.Errorf("%+v, %v", report, err)
+	if err != nil {
+		t.Fatal(err)
 	}
-	same(t, "what has been left in the log", show(t, p.log, p.reader(true)), nil)
+	// Whoever has it now has it alone.
+	inLog, inPG := show(t, p.log, p.reader(true)), show(t, p.pg, p.reader(false))
+	for sender := range inLog {
+		if inPG[sender] != "" && !(!toLog && point == "held") {
+			t.Errorf("%s is in both", sender)
+		}
+	}
+	wantHeld := 3
+	if toLog && point == "removed" || !toLog && point == "held" {
+		wantHeld = 0
+	}
+	if len(report.Held) != wantHeld {
+		t.Errorf("%+v of %v", report, pairs)
+	}
+	for _, h := range report.Held {
+		for _, pr := range pairs {
+			if h.Node != "b" || (h.ID == pr.From || h.ID == pr.To) && pr.Queue == queue.Hold {
+				t.Errorf("%+v of %v", report, pairs)
+			}
+		}
+	}
+	if n := len(inLog) + len(inPG); n != 4 {
+		t.Errorf("%d messages, not 4", n)
+	}
+}
+
+// What nobody has any record of has never been.
+func TestNeverSeen(t *testing.T) {
+	t.Parallel()
+	st := pgspooltest.New(t)
+	newPair(t, st)
 	if at, err := st.Whereabouts(t.Context(), []mail.QueueID{mail.MakeQueueID(time.Unix(1, 0), 7777)}); err != nil || len(at) != 0 {
 		t.Errorf("of a message that has never been: %v, %v", at, err)
+	}
+}
+
+// While a move is interrupted nobody delivers what is in both queues, and what is in the new one has its state,
+// wherever it was interrupted.
+func TestInBothOnHold(t *testing.T) {
+	t.Parallel()
+	st := pgspooltest.New(t)
+	for _, toLog := range []bool{false, true} {
+		for _, point := range []string{"noted", "held", "added", "told", "removed"} {
+			p := newPair(t, st)
+			from, to, fromReader := lister(p.log), lister(p.pg), true
+			if toLog {
+				from, to, fromReader = to, from, false
+			}
+			fill(t, from.(Engine), rand.New(rand.NewPCG(3, 1)), 12)
+			want := show(t, from, p.reader(fromReader))
+			m, err := p.mover(toLog)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.crash = func(at string) bool { return at == point }
+			if _, err := m.Run(); !errors.Is(err, errCrash) {
+				t.Fatal(err)
+			}
+			queues := func(en lister) (n int, hold bool) {
+				hold = true
+				for e := range en.Entries {
+					n, hold = n+1, hold && e.Queue == queue.Hold
+				}
+				return n, hold
+			}
+			if n, hold := queues(from); n > 0 && !hold && point != "noted" {
+				t.Errorf("%v, %s: the old queue's messages are not on hold", toLog, point)
+			}
+			if n, hold := queues(to); n > 0 && !hold {
+				t.Errorf("%v, %s: the new queue's messages are not on hold", toLog, point)
+			}
+			for sender, text := range show(t, to, p.reader(!fromReader)) {
+				for name := range queue.Names {
+					text = strings.Replace(text, "] "+queue.Hold.String()+" next", "] "+name.String()+" next", 1)
+					if text == want[sender] {
+						break
+					}
+				}
+				_, state, _ := strings.Cut(want[sender], " next ")
+				if point == "added" { // what agents had in hand comes next
+					text, state = strings.ReplaceAll(text, "in hand true", "in hand false"), strings.ReplaceAll(state, "in hand true", "in hand false")
+				}
+				if !strings.HasSuffix(text, state) {
+					t.Errorf("%v, %s: %s has another state", toLog, point, sender)
+				}
+			}
+			p.close()
+			p.open()
+			if m, err = p.mover(toLog); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := m.Run(); err != nil {
+				t.Fatal(err)
+			}
+			to, from = lister(p.pg), lister(p.log)
+			if toLog {
+				to, from = from, to
+			}
+			same(t, "in the end", show(t, to, p.reader(!fromReader)), want)
+			same(t, "left", show(t, from, p.reader(fromReader)), nil)
+			b := to.(Engine).NewBatch()
+			for e := range to.Entries {
+				b.Remove(e.ID)
+			}
+			if err := to.(Engine).Commit(b); err != nil {
+				t.Fatal(err)
+			}
+			p.close()
+		}
 	}
 }
 
@@ -325,6 +468,8 @@ func TestTakenOver(t *testing.T) {
 type empty struct{ Engine }
 
 func (empty) Locate(mail.QueueID) (queue.Entry, bool) { return queue.Entry{}, false }
+
+func (empty) Page(uint64, []queue.Placed) ([]queue.Placed, uint64) { return nil, 0 }
 
 // A message that cannot be read stays, is told of, and does not keep the others.
 func TestDamaged(t *testing.T) {
