@@ -383,6 +383,7 @@ func (r *recovery) carry(f *Follower) error {
 		}
 	}
 	e.idx, e.byQueue = a.idx, a.byQueue
+	e.tenants.take(&a.tenants) // the index has their numbers
 	e.liveSum, e.metaSum, e.stateSum, e.bigSum = a.liveSum, a.metaSum, a.stateSum, a.bigSum
 	e.from, e.promised = a.from, max(e.promised, a.promised)
 	r.maxBatch, r.maxSeq = max(r.maxBatch, f.r.maxBatch), max(r.maxSeq, f.r.maxSeq)

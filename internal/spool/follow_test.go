@@ -473,7 +473,10 @@ func state(r *recovery) string {
 			s.live, s.stateLive, s.nstates, s.ncontents, free[s])
 	}
 	e.idx.each(func(l *live) {
-		fmt.Fprintf(&b, "%+v more %v big %d handed %v\n", *l, e.idx.more[l.number], e.idx.big[l.number], e.idx.handed[l.number])
+		// The numbers of tenants are each index's own.
+		x := *l
+		x.tenant = 0
+		fmt.Fprintf(&b, "%+v tenant %s more %v big %d handed %v\n", x, e.tenants.name(l.tenant), e.idx.more[l.number], e.idx.big[l.number], e.idx.handed[l.number])
 	})
 	return b.String()
 }

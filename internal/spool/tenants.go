@@ -41,6 +41,13 @@ func (t *tenants) number(name []byte) uint32 {
 	return n
 }
 
+// take has t go on with the names of o, whose numbers an index has that t's owner has taken over. o is not used any more.
+func (t *tenants) take(o *tenants) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.names, t.numbers = o.names, o.numbers
+}
+
 // name is the name that has a number; empty: none.
 func (t *tenants) name(n uint32) string {
 	if n == 0 {

@@ -198,6 +198,9 @@ func (w *world) readMessage(rd *Reader, en Entry) *modelMsg {
 	if err != nil || env.ID != en.ID {
 		fail("message %s: envelope of %s, %v", en.ID, env.ID, err)
 	}
+	if want := tenantOf(en.ID); en.Tenant != want || env.Tenant != want {
+		fail("message %s: tenant %q in the index and %q in the envelope, want %q", en.ID, en.Tenant, env.Tenant, want)
+	}
 	rcpts, err := st.Recipients(0, -1)
 	if err != nil || len(rcpts) != en.NRcpt {
 		fail("message %s: %d recipients, want %d, %v", en.ID, len(rcpts), en.NRcpt, err)
@@ -292,11 +295,16 @@ func (w *world) body(n int) []byte {
 	return b
 }
 
+// tenantOf is whose message that of a number is.
+func tenantOf(id mail.QueueID) string { return []string{"", "a", "b", "tenant.of-64"}[id.Number()%4] }
+
 func (w *world) newMessage(size, nrcpt int) (Message, *modelMsg) {
 	id := mail.MakeQueueID(time.Unix(1700000000, int64(w.next%1000)*1000), w.next)
 	w.next++
 	body := w.body(size)
-	m := Message{ID: id, Envelope: testEnvelope(id, size), Recipients: testRecipients(nrcpt), NRcpt: nrcpt}
+	m := Message{ID: id, Recipients: testRecipients(nrcpt), NRcpt: nrcpt}
+	env := mail.Envelope{ID: id, Sender: "sender@example.com", Size: int64(size), Arrival: time.Unix(1700000000, 0), Tenant: tenantOf(id)}
+	m.Envelope = env.Append(nil)
 	mm := &modelMsg{id: id, nrcpt: nrcpt, body: body, done: string(make([]byte, nrcpt)), outcomes: string(make([]byte, nrcpt))}
 	if size > int(w.e.lim.inline) {
 		f, err := w.e.newFile()
