@@ -130,9 +130,6 @@ func (s *Scheduler) pick(t *transport, dest string, pool *Pool) *Member {
 func (s *Scheduler) fits(t *transport, dest string, mb *Member) grade {
 	g := s.grade(t, dest, mb)
 	if g == gradeSpent && mb.Wait {
-		if q := t.queues[SourceQueue(dest, mb.Source)]; q != nil && q.state == DestDead {
-			return gradeDead
-		}
 		return gradeReady
 	}
 	return g
