@@ -4,7 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/config"
 	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
 	"posthaste/internal/nodeshare"
 	"posthaste/qmgr/sched"
 )
@@ -73,4 +75,39 @@ func TestNodeShares(t *testing.T) {
 	s.now = s.now.Add(nodeshare.Lease)
 	s.applyShares()
 	look("cut off", operator, "smtp", "many.test", -1, false, true)
+}
+
+// A process that was stopped for longer than its shares are good begins nothing by them when it goes on: they are given
+// up before what has come meanwhile is looked at.
+func TestSharesAreOver(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	cfg, err := config.LoadString(st.main)
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, err := Load(cfg, nil, t.Logf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings.Nodes = true
+	s := New(Options{Settings: settings, Log: maillog.New("postfix/qmgr", maillog.NewWriter(st.log, maillog.Classic))})
+	s.now = time.Now()
+	s.nodes.holder.Take(s.now, &nodeshare.Reply{Grants: []nodeshare.Grant{{Key: "smtp:x.test", Share: 5, Target: 5}}})
+	s.applyShares()
+	s.now = s.now.Add(time.Second)
+	has := func() int {
+		n, _ := s.nodes.within(s, nil)("smtp", "x.test")
+		return n
+	}
+	if got := has(); got != 5 {
+		t.Fatalf("%d may be under way", got)
+	}
+	s.now = s.now.Add(time.Minute)
+	found := 0
+	s.post(func() { found = has() }, sched.Event{})
+	s.turn(false)
+	if found != -1 {
+		t.Errorf("%d may be begun by shares that are over", found)
+	}
 }

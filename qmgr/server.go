@@ -500,6 +500,11 @@ func (s *Server) wake() time.Time {
 // scheduler never sees an event while effects of the one before are still to be carried
 // out.
 func (s *Server) turn(draining bool) {
+	// Before anything may begin: the process may have been stopped for longer than its shares are good.
+	if s.nodes != nil && !s.now.Before(s.nodes.holder.Good()) {
+		s.applyShares()
+		s.followUp(draining)
+	}
 	s.mu.Lock()
 	batch := s.inbox
 	// Two slices take turns: others append to one while the loop reads the other.

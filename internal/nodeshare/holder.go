@@ -49,7 +49,8 @@ func (h *Holder) Request(now time.Time, node string, uses []Use) *Request {
 	kept := make(map[string]int, len(uses))
 	for _, u := range uses {
 		q.Claims = append(q.Claims, Claim{Key: u.Key, Limit: u.Limit, Hold: max(u.Busy, h.Allowed(now, u.Key, u.Limit)), Demand: u.Busy + u.Want})
-		if n := h.has[u.Key]; n > 0 {
+		// Never more than is claimed: a limit may be raised while the exchange is under way.
+		if n := min(h.has[u.Key], u.Limit); n > 0 {
 			kept[u.Key] = n
 		}
 	}

@@ -250,3 +250,15 @@ func TestGivenBack(t *testing.T) {
 		t.Error("its lease is over")
 	}
 }
+
+// A limit that is raised while an exchange is under way does not give more than the exchange has claimed.
+func TestRaisedMeanwhile(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1800000000, 0)
+	var h Holder
+	h.Take(now, &Reply{Grants: []Grant{{Key: "a", Share: 20, Target: 20}}})
+	q := h.Request(now, "n", []Use{{Key: "a", Limit: 5, Busy: 3}})
+	if got := h.Allowed(now, "a", 20); q.Claims[0].Hold != 5 || got != 5 {
+		t.Errorf("%d are claimed, and %d may be used", q.Claims[0].Hold, got)
+	}
+}

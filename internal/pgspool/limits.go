@@ -21,7 +21,8 @@ const exchangeTime = nodeshare.Lease - nodeshare.Margin
 // Exchange implements storage.Sharer.
 func (e *engine) Exchange(q *nodeshare.Request) (nodeshare.Reply, error) { return e.store.exchange(q) }
 
-// exchange makes an exchange of this node's.
+// exchange makes an exchange of this node's, one at a time, in the order in which they come: one that the queue manager has
+// given up must not lower afterwards what a later one has got.
 func (s *Store) exchange(q *nodeshare.Request) (r nodeshare.Reply, err error) {
 	pool, err := s.readers()
 	if err != nil {
@@ -29,6 +30,11 @@ func (s *Store) exchange(q *nodeshare.Request) (r nodeshare.Reply, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), exchangeTime)
 	defer cancel()
+	s.exchanging.Lock() // for no longer than an exchange may take
+	defer s.exchanging.Unlock()
+	if err := ctx.Err(); err != nil {
+		return r, clean(err)
+	}
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return r, clean(err)

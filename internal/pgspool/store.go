@@ -40,6 +40,8 @@ type Store struct {
 	settings    []settingDigest // what main.cf sets
 	segmentSize int64           // octets after which the next segment begins
 
+	exchanging sync.Mutex // held during an exchange of shares
+
 	mu   sync.Mutex
 	pool *pgxpool.Pool    // nil: nobody has read yet
 	last map[uint32]int64 // the epochs in which this process last had shards
