@@ -17,6 +17,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/resolver"
+	"posthaste/internal/returnpath"
 	"posthaste/internal/reuse"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/smtpwire"
@@ -94,9 +95,11 @@ type Evaluator struct {
 	permitMXNetworks         *table.List
 	local                    *table.Local  // which has proxy_interfaces, too
 	srs                      *srs.Rewriter // nil without srs_domain
-	relayCerts               *table.Maps   // relay_clientcerts, by fingerprint; empty: no certificate permits
-	search                   table.Search  // how an address becomes the keys of a table
-	accessParents            bool          // smtpd_access_maps is in parent_domain_matches_subdomains
+	// paths is nil without return_path_domain.
+	paths         *returnpath.Coder
+	relayCerts    *table.Maps  // relay_clientcerts, by fingerprint; empty: no certificate permits
+	search        table.Search // how an address becomes the keys of a table
+	accessParents bool         // smtpd_access_maps is in parent_domain_matches_subdomains
 
 	// Settings that change a verdict on its way out: soft_bounce makes every 5xx a 4xx.
 	softBounce, untrustedRouting bool
@@ -153,6 +156,10 @@ func New(ctx context.Context, cfg *config.Config, d Deps) (*Evaluator, error) {
 	var err error
 	if e.srs, err = srsconf.Load(cfg); err != nil {
 		return nil, err
+	}
+	// Without the secrets mail to return paths is taken, and the comeback transport finds out what is forged.
+	if e.paths, err = suppressclient.ReadPaths(cfg); err != nil {
+		d.Log.Warning("%v; forged return paths are not refused", err)
 	}
 	e.readSettings()
 	e.openTables()

@@ -64,7 +64,6 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/returnpath"
 	"posthaste/internal/service"
-	"posthaste/internal/smallfile"
 	"posthaste/internal/statedir"
 	"posthaste/internal/suppress/suppressclient"
 )
@@ -76,8 +75,6 @@ const (
 	mergeEvery = time.Second
 	maxAddress = 512 // octets
 	maxText    = 512 // octets of an entry's texts
-	maxSecrets = 64 << 10
-	minSecret  = 8
 )
 
 // Spec declares the service.
@@ -86,7 +83,7 @@ func Spec() service.Spec {
 }
 
 func run(ctx context.Context, env *service.Env) error {
-	paths, err := readPaths(env.Config)
+	paths, err := suppressclient.ReadPaths(env.Config)
 	if err != nil {
 		return err
 	}
@@ -107,37 +104,6 @@ func run(ctx context.Context, env *service.Env) error {
 	stop()
 	s.wg.Wait()
 	return errors.Join(err, s.close())
-}
-
-// readPaths reads how return paths are made; nil without return_path_domain.
-func readPaths(cfg *config.Config) (*returnpath.Coder, error) {
-	domain := cfg.String("return_path_domain")
-	if domain == "" {
-		return nil, nil
-	}
-	// A local part of 63 octets, "@" and the domain must fit into a path (RFC 5321 section 4.5.3.1.3).
-	if !strings.Contains(domain, ".") || strings.ContainsAny(domain, "@ <>") || len(domain) > 190 {
-		return nil, fmt.Errorf("return_path_domain: %q is not a domain", domain)
-	}
-	c := &returnpath.Coder{Domain: domain, MaxDays: int(cfg.Duration("return_path_max_age") / (24 * time.Hour))}
-	path := cfg.String("return_path_secret_file")
-	text, err := smallfile.Read(path, maxSecrets)
-	if err != nil {
-		return nil, fmt.Errorf("return_path_secret_file: %w", err)
-	}
-	for n, line := range strings.Split(string(text), "\n") {
-		line = strings.TrimRight(line, "\r")
-		if line != "" && len(line) < minSecret {
-			return nil, fmt.Errorf("return_path_secret_file: %s:%d: a secret must have at least %d characters", path, n+1, minSecret)
-		}
-		if line != "" {
-			c.Secrets = append(c.Secrets, line)
-		}
-	}
-	if len(c.Secrets) == 0 {
-		return nil, fmt.Errorf("return_path_secret_file: %s: there is no secret in it", path)
-	}
-	return c, nil
 }
 
 // A server answers requests.
