@@ -99,6 +99,26 @@ func TestAutomation(t *testing.T) {
 	}
 }
 
+// TestAutomationActive has a site suspended for which mail waits in the active queue: it is not tried any more.
+func TestAutomationActive(t *testing.T) {
+	t.Parallel()
+	rules := strings.Replace(automationRules, `trigger = {Threshold="2/h"}`, "", 1)
+	st := newStage(t, "smtp_destination_concurrency_limit = 1\ninitial_destination_concurrency = 1\n"+shapingConf(t, rules))
+	st.keep()
+	st.shapes("mx.big.test", "one.test")
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	st.arrive("s@from.test", "a@one.test")
+	first := smtp.next()
+	st.arrive("s@from.test", "b@one.test")
+	waits := st.arrive("s@from.test", "c@one.test")
+	st.quietly()
+	first.answer("defer")
+	smtp.next() // the agent has it, and keeps it
+	st.waitExplain(waits, "wait and are not tried: site mx.big.test is suspended by automation")
+}
+
 // TestAutomationEnds has an act end by itself: the log says so, it is off the disk, and the mail goes.
 func TestAutomationEnds(t *testing.T) {
 	t.Parallel()

@@ -263,7 +263,7 @@ func (s *Scheduler) parkTime(m *message) int64 {
 }
 
 // Waiting calls f for every recipient of an active message that waits for its
-// delivery, with where it goes.
+// delivery, with where it goes and the terms of that: pauses may be for a Terms.Place.
 func (s *Scheduler) Waiting(id MsgID, f func(Rcpt)) {
 	m := s.activeMessage(id)
 	if m == nil {
@@ -272,7 +272,7 @@ func (s *Scheduler) Waiting(id MsgID, f func(Rcpt)) {
 	m.waiting(func(e *entry) {
 		q := e.peer.queue
 		for _, r := range e.rcpts {
-			f(Rcpt{Index: r, Transport: q.tport.name, Nexthop: e.nexthop(), Queue: q.name})
+			f(Rcpt{Index: r, Transport: q.tport.name, Nexthop: e.nexthop(), Queue: q.name, Terms: q.terms})
 		}
 	})
 }
