@@ -24,7 +24,13 @@ const (
 	budget    = 50 * time.Millisecond
 	// MaxText is how much of a reply the expressions see, in octets.
 	MaxText = 2048
+	// clockTime is how often the engine looks at the clock: by itself it does so ten times a second, and an expression
+	// would have that much longer than matchTime.
+	clockTime = 2 * time.Millisecond
 )
+
+// The setting is the engine's, for the whole process, and must stand before its first expression.
+func init() { regexp2.SetTimeoutCheckPeriod(clockTime) }
 
 // A pattern is one expression.
 type pattern struct {
@@ -74,6 +80,8 @@ type look struct {
 	text string
 	has  prefilter.Presence
 	left time.Duration // for expressions that go back
+	// None of these is tried: it is the destination's that has made one take too long.
+	rests bool
 }
 
 // look prepares to match a reply.

@@ -1,6 +1,7 @@
 package shaping
 
 import (
+	"slices"
 	"time"
 )
 
@@ -27,6 +28,10 @@ type Act struct {
 const (
 	maxCounters = 20_000
 	maxTimes    = 500_000 // in all counters
+	// restTime is how long a destination that has made an expression take too long is without those that go back.
+	// maxTired bounds the destinations of which that is known.
+	restTime = time.Minute
+	maxTired = 1000
 )
 
 // A Watcher counts replies, and says which rules act. It is for one goroutine. It does no I/O and reads no
@@ -36,8 +41,9 @@ const (
 //
 // Replies are the work of strangers. Of each the first [MaxText] octets are looked at. An expression that goes back has
 // a hundredth of a second, and all of them together a twentieth; one that finds no answer in that does not match, and
-// Late says so once. Counters are as many as rules and destinations, up to a bound: beyond it the oldest half
-// is forgotten.
+// Late says so once. Where that happens no expression that goes back is tried for a minute, so that one destination
+// has about a thousandth of the time. The same reply to many recipients is looked at once. Counters are as many as
+// rules and destinations, up to a bound: beyond it the oldest half is forgotten.
 type Watcher struct {
 	Rules *Rules
 	// Late is called once for each rule of which an expression took too long; nil: nobody is told.
@@ -45,6 +51,11 @@ type Watcher struct {
 	late  map[*Rule]bool
 	count map[counterKey]*counter
 	times int
+	// Until when expressions that go back are not tried at a unit.
+	tired map[string]time.Time
+	// The latest reply, and which rules match it, in the order in which they act.
+	latest  Report
+	matched []*Rule
 }
 
 // A counterKey names a counter: of a rule, where mail goes and what from.
@@ -65,6 +76,20 @@ func (w *Watcher) See(r *Report, acts []Act) []Act {
 	if w.Rules == nil {
 		return acts
 	}
+	for _, rule := range w.matching(r) {
+		if n := w.tally(rule, r); n >= rule.Trigger.N {
+			acts = append(acts, Act{rule, r, n, r.At.Add(rule.Duration)})
+		}
+	}
+	return acts
+}
+
+// matching are the rules that hold where a reply came from and match it. The list holds until the next call.
+func (w *Watcher) matching(r *Report) []*Rule {
+	if o := &w.latest; w.matched != nil && o.Text == r.Text && o.Internal == r.Internal && o.Unit == r.Unit && slices.Equal(o.Sections, r.Sections) {
+		return w.matched
+	}
+	w.latest, w.matched = *r, make([]*Rule, 0, 4)
 	var l *look
 	for _, name := range r.Sections {
 		for _, rule := range w.Rules.Section(name) {
@@ -72,25 +97,42 @@ func (w *Watcher) See(r *Report, acts []Act) []Act {
 				continue
 			}
 			if l == nil {
-				l = w.Rules.filter.look(r.Text)
+				l = w.look(r)
 			}
 			yes, late := l.matches(rule)
-			if late && w.Late != nil && !w.late[rule] {
-				if w.late == nil {
-					w.late = make(map[*Rule]bool)
-				}
-				w.late[rule] = true
-				w.Late(rule)
+			if late && !l.rests {
+				w.tooLate(rule, r)
 			}
-			if !yes {
-				continue
-			}
-			if n := w.tally(rule, r); n >= rule.Trigger.N {
-				acts = append(acts, Act{rule, r, n, r.At.Add(rule.Duration)})
+			if yes {
+				w.matched = append(w.matched, rule)
 			}
 		}
 	}
-	return acts
+	return w.matched
+}
+
+// look prepares to match a reply, without expressions that go back where one has just taken too long.
+func (w *Watcher) look(r *Report) *look {
+	l := w.Rules.filter.look(r.Text)
+	if until, ok := w.tired[r.Unit]; ok && r.At.Before(until) {
+		l.left, l.rests = 0, true
+	}
+	return l
+}
+
+// tooLate notes that an expression of a rule took too long for a reply.
+func (w *Watcher) tooLate(rule *Rule, r *Report) {
+	if w.tired == nil || len(w.tired) >= maxTired {
+		w.tired = make(map[string]time.Time)
+	}
+	w.tired[r.Unit] = r.At.Add(restTime)
+	if w.Late != nil && !w.late[rule] {
+		if w.late == nil {
+			w.late = make(map[*Rule]bool)
+		}
+		w.late[rule] = true
+		w.Late(rule)
+	}
 }
 
 // tally counts a match, and says how many there are within the rule's period.
@@ -100,22 +142,20 @@ func (w *Watcher) tally(rule *Rule, r *Report) int {
 	}
 	k := counterKey{rule.ID, r.Unit, r.Source}
 	c := w.count[k]
-	if c == nil {
+	if c == nil || w.times >= maxTimes {
 		w.room()
-		c = new(counter)
-		w.count[k] = c
-	}
-	c.last = r.At
-	keep := c.times[:0]
-	for _, t := range c.times {
-		if r.At.Sub(t) < rule.Trigger.Per {
-			keep = append(keep, t)
+		if c = w.count[k]; c == nil {
+			c = new(counter)
+			w.count[k] = c
 		}
 	}
-	if keep = append(keep, r.At); len(keep) > rule.Trigger.N {
-		copy(keep, keep[len(keep)-rule.Trigger.N:])
-		keep = keep[:rule.Trigger.N]
+	c.last = r.At
+	// They are in order: what is too old, or more than the rule needs, is at the beginning.
+	from := max(len(c.times)-rule.Trigger.N+1, 0)
+	for from < len(c.times) && r.At.Sub(c.times[from]) >= rule.Trigger.Per {
+		from++
 	}
+	keep := append(c.times[from:], r.At)
 	w.times += len(keep) - len(c.times)
 	c.times = keep
 	return len(keep)
@@ -145,15 +185,5 @@ func (w *Watcher) room() {
 			w.times -= len(c.times)
 			delete(w.count, k)
 		}
-	}
-}
-
-// Forget makes the counters of a rule begin anew where a report came from: what it did there has been
-// taken back.
-func (w *Watcher) Forget(rule, unit, source string) {
-	k := counterKey{rule, unit, source}
-	if c := w.count[k]; c != nil {
-		w.times -= len(c.times)
-		delete(w.count, k)
 	}
 }

@@ -63,10 +63,6 @@ duration = "5s"
 			t.Errorf("%s: %q, want %q", step.name, s, step.want)
 		}
 	}
-	w.Forget(rules.Automation()[0].ID, "", "")
-	if len(w.count) != 2 {
-		t.Errorf("%d counters", len(w.count))
-	}
 }
 
 // TestHostile has replies that make an expression go back for ever.
@@ -83,6 +79,46 @@ func TestHostile(t *testing.T) {
 	}
 	if said != 1 {
 		t.Errorf("said %d times", said)
+	}
+	// It is not tried at that destination for a while, and elsewhere it is.
+	reply := func(unit, text string, at time.Duration) int {
+		return len(w.See(&Report{At: time.Time{}.Add(at), Unit: unit, Text: text, Sections: []string{"default"}}, nil))
+	}
+	if a, b, c, d := reply("", "aaab", time.Second), reply("other", "aaab", time.Second), reply("", "aaab end", time.Second), reply("", "aaab", restTime); a != 0 || b != 1 || c != 1 || d != 1 {
+		t.Errorf("acts: %d, elsewhere %d, of another kind %d, later %d", a, b, c, d)
+	}
+}
+
+// TestMatchTime has an expression end within the time of all of them: where the engine looks at the clock ten times a
+// second none does, however often it is tried.
+func TestMatchTime(t *testing.T) {
+	t.Parallel()
+	p, err := compile(`(?=a)(a+)+b`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		l := look{text: strings.Repeat("a", MaxText), left: budget}
+		if _, late := l.match(p); !late {
+			t.Fatal("it takes no long time")
+		}
+		if l.left > 0 {
+			return
+		}
+	}
+	t.Errorf("an expression takes more than %v", budget)
+}
+
+// TestTimes has many replies at destinations that are known: what is remembered of them is bounded, too.
+func TestTimes(t *testing.T) {
+	t.Parallel()
+	rules, _ := load(t, "[['default'.automation]]\nregex = 'x'\ntrigger={Threshold='10000/h'}\naction = 'Suspend'\nduration = 60\n")
+	w := Watcher{Rules: rules}
+	for i := range maxTimes + maxTimes/4 {
+		w.See(&Report{At: time.Unix(0, int64(i)), Unit: fmt.Sprint(i % 100), Text: "x", Sections: []string{"default"}}, nil)
+		if w.times > maxTimes {
+			t.Fatal("there are too many")
+		}
 	}
 }
 
