@@ -76,7 +76,9 @@ func TestAutomation(t *testing.T) {
 	const both = "setting site=mx.big.test max_message_rate 7000/min\nsuspension site=mx.big.test\n"
 	testwait.Until(t, "acts", func() bool { return st.acts() == both })
 	// They are in the store before they are in force; the log says that they are.
-	testwait.Until(t, "the log", func() bool { return strings.Contains(st.log.String(), "max_message_rate set to 7000/min by automation") })
+	testwait.Until(t, "the log", func() bool {
+		return strings.Contains(st.log.String(), "max_message_rate set to 7000/min by automation")
+	})
 	st.command(proto.Command{Verb: proto.VerbRelease, ID: third})
 	st.waitOp(third, "its deferral", inQueue(queue.Deferred))
 	st.waitExplain(third, "delivery to site mx.big.test is suspended: .*shaping.toml:1: 2 replies within 2/h, the last: 450 4.2.0 450 later|site mx.big.test is suspended by automation")
