@@ -4,6 +4,7 @@ package access
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -42,7 +43,20 @@ func (r *run) rejectSuppressed(ctx context.Context) verdict {
 	if !a.Suppressed {
 		return dunno
 	}
-	// What another server has said is for the operator: it is not repeated to strangers.
-	return r.refuseFor(r.s.Recipient, classRcpt, 550, dsn.S(5, 7, 1), "on the suppression list since "+
-		time.Unix(a.Entry.Time, 0).UTC().Format(time.DateOnly)+": "+a.Entry.Reason)
+	text := "on the suppression list"
+	// Anybody can write a list's sender into MAIL FROM: that a person has complained, and when, is for the list's own
+	// client. What another server has said is for the operator alone.
+	if r.trusted(ctx) {
+		text += " since " + time.Unix(a.Entry.Time, 0).UTC().Format(time.DateOnly) + ": " + a.Entry.Reason
+	}
+	return r.refuseFor(r.s.Recipient, classRcpt, 550, dsn.S(5, 7, 1), text)
+}
+
+// trusted says whether the client is one of ours: it has logged in, or is in mynetworks.
+func (r *run) trusted(ctx context.Context) bool {
+	if r.s.SASL.Username != "" && !strings.EqualFold(r.s.SASL.Method, "anonymous") {
+		return true
+	}
+	yes, err := r.e.clientIn(ctx, r.e.myNetworks, &r.s.Client)
+	return yes && err == nil
 }

@@ -29,8 +29,8 @@
 // auth-failure, ...) are told of as events, and nobody is suppressed for them.
 //
 // What is not understood goes to comeback_unknown_recipient, or is dropped. With comeback_forward, what has a return path whose
-// record is still there goes to the sender of the message instead, bounces too. Either leaves with the null sender. Nothing is ever answered or
-// returned. A message that has come round in a circle (Delivered-To) is dropped.
+// record is still there goes to the sender of the message instead, bounces too. Either leaves with the null sender, once for
+// each delivery, however many return paths of it the message was sent to. Nothing is ever answered or returned. A message that has come round in a circle (Delivered-To) is dropped.
 //
 // # Security
 //
@@ -70,6 +70,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/resolver"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/service"
 	"posthaste/internal/submit"
@@ -91,6 +92,7 @@ type Agent struct {
 	events   *event.Reporter
 	// send queues a copy of a message for somebody.
 	send            func(ctx context.Context, r *agent.Request, content agent.Content, from, to string) (mail.QueueID, error)
+	names           resolver.Names
 	forward         bool   // comeback_forward
 	unknown         string // comeback_unknown_recipient
 	hostname, named string // myhostname, mail_name
@@ -112,7 +114,7 @@ func Spec() service.Spec {
 }
 
 func newAgent(cfg *config.Config, s suppressor, events *event.Reporter) *Agent {
-	return &Agent{suppress: s, events: events, forward: cfg.Bool("comeback_forward"), unknown: cfg.String("comeback_unknown_recipient"),
+	return &Agent{suppress: s, events: events, names: resolver.NamesOf(cfg), forward: cfg.Bool("comeback_forward"), unknown: cfg.String("comeback_unknown_recipient"),
 		hostname: cfg.String("myhostname"), named: cfg.String("mail_name"), now: time.Now}
 }
 
@@ -133,12 +135,13 @@ func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
 	}
 	defer content.Close()
 	rep := read(content.Reader())
+	passed := make(map[string]mail.QueueID)
 	for i := range r.Envelope.Recipients {
 		if r.Envelope.Trace.DontDeliver() {
 			r.Sent(i, dsn.S(2, 0, 0), "takes what comes back", agent.Detail{})
 			continue
 		}
-		text, err := a.take(ctx, r, rep, content, r.Envelope.Recipients[i].Address)
+		text, err := a.take(ctx, r, rep, content, r.Envelope.Recipients[i].Address, passed)
 		if err != nil {
 			r.Defer(i, later, err.Error(), agent.Detail{})
 			continue
@@ -148,8 +151,8 @@ func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
 }
 
 // take does what there is to do about a message that has come to an address, and says what that was. An error
-// is one of ours: it is to be tried again, as a whole.
-func (a *Agent) take(ctx context.Context, r *agent.Request, rep *report, content agent.Content, to string) (string, error) {
+// is one of ours: it is to be tried again, as a whole. passed has to whom this delivery has passed the message on, and as what.
+func (a *Agent) take(ctx context.Context, r *agent.Request, rep *report, content agent.Content, to string, passed map[string]mail.QueueID) (string, error) {
 	path, of, err := a.find(ctx, rep, to)
 	if err != nil {
 		return "", err
@@ -167,7 +170,24 @@ func (a *Agent) take(ctx context.Context, r *agent.Request, rep *report, content
 	if path == "" && of.Problem != "" {
 		text += "; " + of.Problem
 	}
-	return a.passOn(ctx, r, rep, content, to, &of, known, text)
+	whom := a.whom(&of, known)
+	if whom == "" && known {
+		return text, nil
+	}
+	if whom == "" {
+		return text + "; dropped", nil
+	}
+	if slices.ContainsFunc(rep.deliveredTo, func(d string) bool { return strings.EqualFold(d, to) }) {
+		return text + "; dropped: it comes round in a circle", nil
+	}
+	// A message to many return paths is one message to whom it is passed on.
+	if passed[whom] == "" {
+		if passed[whom], err = a.send(ctx, r, content, to, whom); err != nil {
+			delete(passed, whom)
+			return "", err
+		}
+	}
+	return text + "; forwarded as " + string(passed[whom]), nil
 }
 
 // find finds the return path that a report is about; path is empty if there is none, and of.Problem says what is wrong
@@ -198,7 +218,7 @@ func (a *Agent) about(k event.Kind, rep *report, path string, of *proto.ReturnPa
 
 // bounced takes in a notification. known says that it was understood.
 func (a *Agent) bounced(ctx context.Context, r *agent.Request, rep *report, path string, of *proto.ReturnPathReply) (text string, known bool, err error) {
-	b, behind := choose(rep.blocks, of.Recipient)
+	b, behind := choose(a.names, rep.blocks, of.Recipient)
 	if b == nil {
 		return "notification without a failure", true, nil
 	}
@@ -266,10 +286,12 @@ func (a *Agent) tell(ctx context.Context, e *event.Event, text string, q *proto.
 
 // choose is the failure among what a notification says, for a recipient: behind says that it is that of another address,
 // which the recipient leads to. Nil: there is none.
-func choose(blocks []block, recipient string) (b *block, behind bool) {
-	same := func(addr string) bool { return addr != "" && strings.EqualFold(addr, recipient) }
+func choose(names resolver.Names, blocks []block, recipient string) (b *block, behind bool) {
+	canonical := func(addr string) string { return suppressclient.Canonical(names, addr) }
+	ours := canonical(recipient)
+	same := func(addr string) bool { return addr != "" && canonical(addr) == ours }
 	for i := range blocks {
-		if same(blocks[i].final) || same(blocks[i].orig) && within(blocks[i].final, recipient) {
+		if same(blocks[i].final) || same(blocks[i].orig) && within(canonical(blocks[i].final), ours) {
 			if blocks[i].action != "failed" {
 				return nil, false // of the recipient itself it says something else
 			}
@@ -285,9 +307,9 @@ func choose(blocks []block, recipient string) (b *block, behind bool) {
 }
 
 // within says whether an address is in the domain of another one, or below it: a system may have names of its own for its
-// users. The empty address is.
+// users. The empty address is. Both are canonical.
 func within(addr, of string) bool {
-	domain, ours := strings.ToLower(rfc5322.Domain(addr)), strings.ToLower(rfc5322.Domain(of))
+	domain, ours := rfc5322.Domain(addr), rfc5322.Domain(of)
 	return addr == "" || domain == ours || strings.HasSuffix(domain, "."+ours)
 }
 
@@ -299,29 +321,15 @@ func classText(b *block) string {
 	return bounceclass.Local(true, b.status, b.text)
 }
 
-// passOn sends a message on, to whom main.cf says, and ends the text of the log.
-func (a *Agent) passOn(ctx context.Context, r *agent.Request, rep *report, content agent.Content, from string, of *proto.ReturnPathReply, known bool, text string) (string, error) {
-	to := ""
+// whom a message is passed on to, as main.cf says; empty: nobody. known says that it was understood.
+func (a *Agent) whom(of *proto.ReturnPathReply, known bool) string {
 	switch {
 	case a.forward && of.Problem == "" && of.Sender != "":
-		to = of.Sender
+		return of.Sender
 	case !known:
-		to = a.unknown
+		return a.unknown
 	}
-	if to == "" && known {
-		return text, nil
-	}
-	if to == "" {
-		return text + "; dropped", nil
-	}
-	if slices.ContainsFunc(rep.deliveredTo, func(d string) bool { return strings.EqualFold(d, from) }) {
-		return text + "; dropped: it comes round in a circle", nil
-	}
-	id, err := a.send(ctx, r, content, from, to)
-	if err != nil {
-		return "", err
-	}
-	return text + "; forwarded as " + string(id), nil
+	return ""
 }
 
 // sender makes the function that queues a copy. It has the null sender: nobody is told if it cannot be delivered.

@@ -15,6 +15,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/resolver"
 )
 
 // lines makes a message of lines.
@@ -58,10 +59,13 @@ func TestRead(t *testing.T) {
 		"complaint": {feedbackReport("Abuse", "b+good@bounces.example.org"), "complaint abuse paths=b+good@bounces.example.org names=jane@example.net id=<1@example.org> env="},
 		"words":     {lines("From: postmaster@x", "Subject: failure", "", "joe@example.net:", "550-5.1.1 no such user"), "told [failed 5.1.1 / 550-5.1.1 no such user] paths= names= id= env="},
 		"vacation":  {lines("From: joe@example.net", "Auto-Submitted: auto-replied", "", "I am away. 550 5.1.1 is my number."), "other paths= names= id= env="},
-		"a person":  {lines("From: joe@example.net", "", "Please call 555 12345."), "other paths= names= id= env="},
-		"no MIME":   {"Content-Type: multipart/report; boundary=\r\n\r\n--\r\n", "other paths= names= id= env="},
-		"nothing":   {"", "other paths= names= id= env="},
-		"cut off":   {notification(failed)[:400], "bounce [failed 5.1.1 joe@example.net/ 5.1.1] paths= names=joe@example.net id= env=e1"},
+		"vacation of parts": {lines("From: joe@example.net", "Auto-Submitted: auto-replied (vacation)", "Content-Type: multipart/alternative; boundary=b", "",
+			"--b", "Content-Type: text/plain", "", "I am away. 550 5.1.1 is my number.", "--b", "Content-Type: text/html", "", "<p>550 5.1.1 is my number", "--b--"), "other paths= names= id= env="},
+		"vacation of before": {lines("From: joe@example.net", "Precedence: auto_reply", "", "550 5.1.1 is my number."), "other paths= names= id= env="},
+		"a person":           {lines("From: joe@example.net", "", "Please call 555 12345."), "other paths= names= id= env="},
+		"no MIME":            {"Content-Type: multipart/report; boundary=\r\n\r\n--\r\n", "other paths= names= id= env="},
+		"nothing":            {"", "other paths= names= id= env="},
+		"cut off":            {notification(failed)[:400], "bounce [failed 5.1.1 joe@example.net/ 5.1.1] paths= names=joe@example.net id= env=e1"},
 		"not a report": {lines("Content-Type: multipart/report; boundary=b", "", "--b", "Content-Type: message/feedback-report", "", "Version: 1", "--b--"),
 			"other paths= names= id= env="},
 	} {
@@ -216,5 +220,54 @@ func TestDeliver(t *testing.T) {
 		if o := deliver(0); o.Action != dsn.Deferred || o.Reason != "suppress service: it is not running" {
 			t.Errorf("%s: without the service: %+v", name, o)
 		}
+	}
+}
+
+// However many return paths a message is sent to, whom it is passed on to gets it once.
+func TestPassedOnce(t *testing.T) {
+	t.Parallel()
+	cfg, err := config.LoadString("compatibility_level = 3.6\ncomeback_unknown_recipient = pm@example.org\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := newAgent(cfg, new(fakeSuppress), nil)
+	fails, sent := true, 0
+	a.send = func(_ context.Context, _ *agent.Request, _ agent.Content, _, to string) (mail.QueueID, error) {
+		if fails {
+			fails = false
+			return "", errors.New("the queue is full")
+		}
+		sent++
+		return mail.QueueID(fmt.Sprint(to, sent)), nil
+	}
+	var rcpts []mail.Recipient
+	for i := range 5 {
+		rcpts = append(rcpts, mail.Recipient{Address: fmt.Sprint("x", i, "@bounces.example.org")})
+	}
+	r := agent.NewTestRequest(mail.Envelope{Recipients: rcpts}, "", []byte(lines("Subject: x", "", "please stop")), nil)
+	a.Deliver(t.Context(), r)
+	for i, o := range r.Outcomes() {
+		if i == 0 && o.Action == dsn.Deferred {
+			continue // it is tried again
+		}
+		if want := "not understood; it is not a return path of this system; forwarded as pm@example.org1"; o.Action != dsn.Delivered || o.Reason != want {
+			t.Errorf("%d: %v %s", i, o.Action, o.Reason)
+		}
+	}
+	if sent != 1 {
+		t.Errorf("%d copies", sent)
+	}
+}
+
+// A report may name the recipient with the other form of the domain.
+func TestChooseInternational(t *testing.T) {
+	t.Parallel()
+	list := []block{{action: "failed", final: "other@example.net"}, {action: "failed", final: "JOE@xn--bcher-kva.example"}}
+	if b, behind := choose(resolver.Names{}, list, "joe@b\u00fccher.example"); b != &list[1] || behind {
+		t.Errorf("%+v, %v", b, behind)
+	}
+	// Unicode's rules make a k of the Kelvin sign, and that is somebody else.
+	if b, behind := choose(resolver.Names{}, []block{{action: "failed", final: "jac\u212a@example.net"}}, "jack@example.net"); b == nil || !behind {
+		t.Errorf("%+v, %v", b, behind)
 	}
 }

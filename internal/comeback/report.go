@@ -47,6 +47,7 @@ type report struct {
 	envID        string
 	messageID    string // of the message that is returned; nothing proves it
 	deliveredTo  []string
+	auto         bool // a program has answered
 }
 
 // A block is what a notification says of a recipient.
@@ -70,16 +71,16 @@ func read(r io.Reader) *report {
 			rep.deliveredTo = append(rep.deliveredTo, address(v))
 		}
 	}
+	rep.auto = autoReply(m.Header)
 	rep.part(map[string][]string(m.Header), m.Body, 0)
-	if rep.kind == other && autoReply(m.Header) {
-		return rep
-	}
 	return rep
 }
 
-// autoReply says whether a program has answered a message: that the recipient is away, for instance.
+// autoReply says whether a program has answered a message: that the recipient is away, for instance. RFC 3834 has a field
+// for it, and programs of before have others.
 func autoReply(h mail.Header) bool {
-	return strings.HasPrefix(strings.ToLower(strings.TrimSpace(h.Get("Auto-Submitted"))), "auto-replied")
+	return strings.HasPrefix(strings.ToLower(strings.TrimSpace(h.Get("Auto-Submitted"))), "auto-replied") ||
+		strings.EqualFold(strings.TrimSpace(h.Get("Precedence")), "auto_reply") || h.Get("X-Autoreply") != "" || h.Get("X-Autorespond") != ""
 }
 
 // part reads one part, and those that it contains.
@@ -119,7 +120,8 @@ func (rep *report) part(h map[string][]string, body io.Reader, depth int) {
 	case "message/rfc822", "message/global", "text/rfc822-headers", "message/rfc822-headers", "message/global-headers":
 		rep.returned(body)
 	case "text/plain", "text/html":
-		if rep.kind == other && !strings.HasPrefix(strings.ToLower(get("Auto-Submitted")), "auto-replied") {
+		// The words of an answer are a person's, in whatever part they stand.
+		if rep.kind == other && !rep.auto {
 			rep.words(body)
 		}
 	}

@@ -93,7 +93,7 @@ var verifyParams = []Param{
 	{Name: "address_verify_virtual_transport", Type: String, Default: "$virtual_transport", Tier: 3, Doc: "virtual_transport replacement for probe messages"},
 	// The suppression list, and what comes back.
 	{Name: "comeback_forward", Type: Bool, Default: "no", Tier: 2, Origin: Own, Doc: "Whether a bounce that came back to a return path of this system goes on to the sender of the message"},
-	{Name: "comeback_unknown_recipient", Type: String, Tier: 2, Origin: Own, Doc: "Who gets mail to return paths that is neither a bounce nor a complaint; empty: it is dropped"},
+	{Name: "comeback_unknown_recipient", Type: String, Tier: 2, Origin: Own, Doc: "Who gets mail to return_path_domain that is neither a bounce nor a complaint; empty: it is dropped"},
 	{Name: "return_path_domain", Type: String, Tier: 2, Origin: Own, Doc: "The domain of the return paths that mail under the suppression list leaves with, one for each delivery; empty: it leaves with its sender"},
 	{Name: "return_path_max_age", Type: Duration, Default: "14d", Unit: 'd', Min: 86400, Max: 31536000, Tier: 2, Origin: Own, Doc: "How long a return path counts, and its delivery is kept, in whole days"},
 	{Name: "return_path_secret_file", Type: String, Default: "$config_directory/returnpath.secret", Tier: 2, Origin: Own, Doc: "The file with the secrets of return paths, one on a line: the first one signs, all verify"},

@@ -304,20 +304,22 @@ const MaxSuppressions = 2000
 const (
 	SuppressAdd    = "add"    // an entry that is there is replaced
 	SuppressRemove = "remove" // list and address count
-	SuppressBegin  = "begin"  // an import begins; one that was not ended is forgotten
+	SuppressBegin  = "begin"  // the import of that name begins; one that was not ended is forgotten
 	SuppressStage  = "stage"  // entries of the import, which do not count yet
-	SuppressEnd    = "end"    // all of the import counts from now on
+	SuppressEnd    = "end"    // all of the import counts from now on, where there is no entry that counts more
 )
 
 // SuppressChange changes the list. It is durable when it is answered.
 type SuppressChange struct {
 	What    string
+	Import  string // of Begin, Stage and End: names the import, so that two of them do not become one
 	Entries []Suppression
 }
 
 func (*SuppressChange) Kind() uint16 { return KindSuppressChange }
 func (m *SuppressChange) Append(b []byte) []byte {
 	b = pack.String(b, 'w', m.What)
+	b = pack.String(b, 'i', m.Import)
 	for i := range m.Entries {
 		b = pack.Nested(b, 'e', m.Entries[i].append)
 	}
@@ -329,6 +331,8 @@ func (m *SuppressChange) Decode(b []byte) error {
 		switch r.Tag() {
 		case 'w':
 			m.What = r.String()
+		case 'i':
+			m.Import = r.String()
 		case 'e':
 			e, err := decodeSuppression(r.Nested())
 			if err != nil {
@@ -360,11 +364,14 @@ type SuppressPage struct {
 	List  string // of this one; with All, of each
 	All   bool
 	After string // Next of the page before; empty: from the beginning
+	// Address has those of one address alone, on one page; List, All and After do not count then.
+	Address string
 }
 
 func (*SuppressPage) Kind() uint16 { return KindSuppressPage }
 func (m *SuppressPage) Append(b []byte) []byte {
-	return pack.String(pack.Bool(pack.String(b, 'l', m.List), 'g', m.All), 'a', m.After)
+	b = pack.String(pack.Bool(pack.String(b, 'l', m.List), 'g', m.All), 'a', m.After)
+	return pack.String(b, 'd', m.Address)
 }
 func (m *SuppressPage) Decode(b []byte) error {
 	r := pack.NewTextReader(b)
@@ -376,6 +383,8 @@ func (m *SuppressPage) Decode(b []byte) error {
 			m.All = r.Bool()
 		case 'a':
 			m.After = r.String()
+		case 'd':
+			m.Address = r.String()
 		}
 	}
 	return r.Err()

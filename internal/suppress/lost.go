@@ -2,6 +2,7 @@ package suppress
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 
 	"posthaste/internal/boltcheck"
@@ -32,6 +33,12 @@ func setAside(dir *statedir.Dir, warn func(format string, args ...any)) error {
 	}
 	defer f.Close()
 	damage := boltcheck.Free(f, lockPatience)
+	// The library takes an empty file for a new one. Of ours none ever was: see found.
+	if st, err := f.Stat(); err != nil {
+		return err
+	} else if damage == nil && st.Size() == 0 {
+		damage = fmt.Errorf("%w: it is empty", boltcheck.ErrDamaged)
+	}
 	if !errors.Is(damage, boltcheck.ErrDamaged) {
 		return damage
 	}
@@ -54,8 +61,8 @@ func isLost(dir *statedir.Dir) (bool, error) {
 	return err == nil, err
 }
 
-// found takes the mark away: the list is there again.
-func (s *store) found() error {
+// restored takes the mark away: the list is there again.
+func (s *store) restored() error {
 	if !s.lost.Load() {
 		return nil
 	}

@@ -64,7 +64,7 @@ func (r *rules) weigh(what, class string) weight {
 
 // tell takes in what has become of mail.
 func (s *server) tell(q *proto.SuppressTell) (*proto.SuppressTold, error) {
-	address, err := checked(q.List, q.Address)
+	address, err := s.checked(q.List, q.Address)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func (s *server) tell(q *proto.SuppressTell) (*proto.SuppressTold, error) {
 		if token, err = s.paths.Parse(q.Token, now); err != nil {
 			return nil, err
 		}
-		if !token.IsFor(q.Address) {
+		if !s.isFor(&token, q.Address) {
 			return nil, fmt.Errorf("the return path was not made for %.100q", q.Address)
 		}
 	}

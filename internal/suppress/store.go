@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,7 @@ import (
 
 const (
 	storeName    = "list"           // the file
+	freshName    = "list.fresh"     // and one that is being made
 	lockPatience = 10 * time.Second // for a process that is about to end and still has the file
 	mergeStep    = 2000             // entries of an import that move at a time
 	pageSize     = 1000             // entries of a page
@@ -35,7 +37,7 @@ var (
 	importDone    = []byte("done")
 )
 
-var errImport = errors.New("no import has begun; another one may have taken its place")
+var errImport = errors.New("this import has not begun, or another one has taken its place")
 
 // A store keeps the entries. What its methods have changed survives a power cut when they return. They may be
 // called concurrently.
@@ -43,10 +45,11 @@ type store struct {
 	db   *bolt.DB
 	dir  *statedir.Dir
 	lost atomic.Bool // the entries are: the list is not to be asked
+	now  func() time.Time
 
 	// mu is held while an import is changed or moved.
 	mu      sync.Mutex
-	staging bool // an import has begun, and has not ended
+	staging string // the name of an import that has begun, and has not ended; empty: none has
 }
 
 // openStore opens the file in dir, and makes it when there is none. What was left of an import that did not
@@ -55,11 +58,14 @@ func openStore(dir *statedir.Dir, warn func(format string, args ...any)) (*store
 	if err := setAside(dir, warn); err != nil {
 		return nil, fmt.Errorf("%s: %w", storeName, err)
 	}
+	if err := found(dir); err != nil {
+		return nil, fmt.Errorf("%s: %w", storeName, err)
+	}
 	lost, err := isLost(dir)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", lostName, err)
 	}
-	db, err := bolt.Open(storeName, 0o600, &bolt.Options{Timeout: lockPatience, OpenFile: dir.OpenFile, NoFreelistSync: true, FreelistType: bolt.FreelistMapType})
+	db, err := openFile(dir, storeName)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", storeName, err)
 	}
@@ -77,9 +83,37 @@ func openStore(dir *statedir.Dir, warn func(format string, args ...any)) (*store
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", storeName, err), db.Close())
 	}
-	s := &store{db: db, dir: dir}
+	s := &store{db: db, dir: dir, now: time.Now}
 	s.lost.Store(lost)
 	return s, nil
+}
+
+func openFile(dir *statedir.Dir, name string) (*bolt.DB, error) {
+	return bolt.Open(name, 0o600, &bolt.Options{Timeout: lockPatience, OpenFile: dir.OpenFile, NoFreelistSync: true, FreelistType: bolt.FreelistMapType})
+}
+
+// found makes the file where there is none. It gets its name when it is whole and on stable storage: one without
+// contents is never a new one, but one that a disk has lost.
+func found(dir *statedir.Dir) error {
+	if _, err := dir.Lstat(storeName); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	// What a crash has left of it is of no value.
+	if err := dir.Remove(freshName); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	db, err := openFile(dir, freshName)
+	if err != nil {
+		return err
+	}
+	if err := db.Close(); err != nil {
+		return err
+	}
+	empty, err := dir.ReadFile(freshName)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.ReplaceDurably(storeName, empty), dir.Remove(freshName))
 }
 
 func renew(tx *bolt.Tx, name []byte) error {
@@ -136,7 +170,7 @@ func holds(e *proto.Suppression, now time.Time) bool { return e.Until == 0 || no
 func (s *store) find(list, address string, now time.Time) (found proto.Suppression, ok bool, err error) {
 	err = s.db.View(func(tx *bolt.Tx) error {
 		for _, k := range [][]byte{key(list, address), key("", address)} {
-			e, there, err := get(tx, k)
+			e, there, err := get(tx, k, now)
 			if err != nil {
 				return err
 			}
@@ -150,20 +184,56 @@ func (s *store) find(list, address string, now time.Time) (found proto.Suppressi
 	return found, ok, err
 }
 
-// get reads one entry. That of a complete import is the newer one.
-func get(tx *bolt.Tx, k []byte) (e proto.Suppression, ok bool, err error) {
-	var val []byte
+// get reads one entry. Where a complete import has one, too, it is the one that counts more.
+func get(tx *bolt.Tx, k []byte, now time.Time) (e proto.Suppression, ok bool, err error) {
+	var imported []byte
 	if bytes.Equal(tx.Bucket(bucketMeta).Get(metaImport), importDone) {
-		val = tx.Bucket(bucketImport).Get(k)
+		imported = tx.Bucket(bucketImport).Get(k)
 	}
-	if val == nil {
-		val = tx.Bucket(bucketEntries).Get(k)
-	}
-	if val == nil {
-		return e, false, nil
+	val, err := either(k, tx.Bucket(bucketEntries).Get(k), imported, now)
+	if err != nil || val == nil {
+		return e, false, err
 	}
 	e, err = entry(k, val)
 	return e, err == nil, err
+}
+
+// either is that of two values of a key that counts: of an entry, and of what an import has in its place. One may be nil.
+func either(k, old, imported []byte, now time.Time) ([]byte, error) {
+	if old == nil || imported == nil {
+		if old == nil {
+			return imported, nil
+		}
+		return old, nil
+	}
+	o, err := entry(k, old)
+	if err != nil {
+		return nil, err
+	}
+	n, err := entry(k, imported)
+	if err != nil {
+		return nil, err
+	}
+	if outranks(&o, &n, now) {
+		return old, nil
+	}
+	return imported, nil
+}
+
+// outranks says whether an entry stays when an import has another one for the address. The list that was exported last week
+// does not know who has complained since: what holds counts more than what is over, a complaint more than another reason,
+// for ever more than for a time, and at last the newer one more than the older one.
+func outranks(old, imported *proto.Suppression, now time.Time) bool {
+	for _, more := range [...]func(e *proto.Suppression) bool{
+		func(e *proto.Suppression) bool { return holds(e, now) },
+		func(e *proto.Suppression) bool { return e.Reason == reasonComplaint },
+		func(e *proto.Suppression) bool { return e.Until == 0 },
+	} {
+		if more(old) != more(imported) {
+			return more(old)
+		}
+	}
+	return old.Time > imported.Time
 }
 
 // put writes an entry, in the place of one that is there.
@@ -195,7 +265,7 @@ func (s *store) remove(list []proto.Suppression) (n uint64, err error) {
 		n = 0
 		for i := range list {
 			k := key(list[i].List, list[i].Address)
-			_, there, err := get(tx, k)
+			_, there, err := get(tx, k, s.now())
 			if err != nil {
 				return err
 			}
@@ -213,8 +283,12 @@ func (s *store) remove(list []proto.Suppression) (n uint64, err error) {
 	return n, err
 }
 
-// begin begins an import. One that has begun before, and has not ended, is forgotten.
-func (s *store) begin() error {
+// begin begins an import of a name. One that has begun before, and has not ended, is forgotten: whoever made it may be gone.
+// If not, its next step fails.
+func (s *store) begin(name string) error {
+	if name == "" || len(name) > maxText {
+		return errors.New("an import needs a name")
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.settle(); err != nil {
@@ -223,15 +297,15 @@ func (s *store) begin() error {
 	if err := s.db.Update(func(tx *bolt.Tx) error { return renew(tx, bucketImport) }); err != nil {
 		return err
 	}
-	s.staging = true
+	s.staging = name
 	return nil
 }
 
 // stage adds entries to the import, which do not count yet.
-func (s *store) stage(list []proto.Suppression) error {
+func (s *store) stage(name string, list []proto.Suppression) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.staging {
+	if name == "" || s.staging != name {
 		return errImport
 	}
 	return s.db.Update(func(tx *bolt.Tx) error {
@@ -246,17 +320,17 @@ func (s *store) stage(list []proto.Suppression) error {
 }
 
 // end has all of the import count, at once.
-func (s *store) end() error {
+func (s *store) end(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.staging {
+	if name == "" || s.staging != name {
 		return errImport
 	}
-	s.staging = false
+	s.staging = ""
 	if err := s.db.Update(func(tx *bolt.Tx) error { return tx.Bucket(bucketMeta).Put(metaImport, importDone) }); err != nil {
 		return err
 	}
-	return s.found()
+	return s.restored()
 }
 
 // settle moves a complete import to where all entries are. The caller has mu.
@@ -293,7 +367,11 @@ func (s *store) move() (more bool, err error) {
 			keys, values = append(keys, bytes.Clone(k)), append(values, bytes.Clone(v))
 		}
 		for i, k := range keys {
-			if err := to.Put(k, values[i]); err != nil {
+			val, err := either(k, to.Get(k), values[i], s.now())
+			if err == nil {
+				err = to.Put(k, bytes.Clone(val)) // it may be what the database has given
+			}
+			if err != nil {
 				return err
 			}
 			if err := from.Delete(k); err != nil {
@@ -404,7 +482,7 @@ func (c change) count(list, address string, day, since int) (n int, err error) {
 
 // suppress writes an entry, unless there is one that holds. One that holds for a time gives way to one that does for ever.
 func (c change) suppress(e *proto.Suppression) (added bool, err error) {
-	old, there, err := get(c.tx, key(e.List, e.Address))
+	old, there, err := get(c.tx, key(e.List, e.Address), time.Unix(e.Time, 0))
 	if err != nil || there && holds(&old, time.Unix(e.Time, 0)) && (old.Until == 0 || e.Until != 0) {
 		return false, err
 	}

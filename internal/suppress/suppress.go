@@ -18,14 +18,16 @@
 //   - posthaste suppress add, and import.
 //
 // Failures of other classes say something of this system, or of the message: no address is suppressed for them. Addresses are
-// compared without regard to the case of ASCII letters.
+// compared without regard to the case of ASCII letters; a domain of other letters is the same as its form in ASCII.
 //
 // # Durability
 //
 // The list is the file "list" in data_directory's suppress directory. What is answered is on stable storage. With
 // return_path_domain each delivery is recorded there, in a file for each day, "sent.DAY", with some 150 octets; these
 // files are removed after return_path_max_age. They are not synced: see returnpath for what remains without them. An import
-// counts as a whole from one moment on, and takes no more memory than a few thousand entries.
+// counts as a whole from one moment on, and takes no more memory than a few thousand entries. Of an entry that is there and
+// one of the import a complaint counts more than another reason, for ever more than for a time, and then the newer one. An
+// import that begins while another has not ended takes its place, and the other fails as a whole.
 //
 // The list is looked at when the service starts. If it is damaged it is renamed to "list.damaged", with an error in the log,
 // and a new one begins, which takes in what comes. It is not known then to whom mail must not go: mail under the list
@@ -62,6 +64,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/resolver"
 	"posthaste/internal/returnpath"
 	"posthaste/internal/service"
 	"posthaste/internal/statedir"
@@ -109,6 +112,7 @@ func run(ctx context.Context, env *service.Env) error {
 // A server answers requests.
 type server struct {
 	rules   rules
+	names   resolver.Names    // by which a domain of other letters is the one in ASCII
 	paths   *returnpath.Coder // nil: mail leaves with the sender that it has
 	store   *store
 	records records
@@ -122,7 +126,9 @@ func newServer(cfg *config.Config, paths *returnpath.Coder, dir *statedir.Dir, l
 	if err != nil {
 		return nil, err
 	}
-	return &server{rules: readRules(cfg), paths: paths, store: st, records: records{dir: dir}, log: log, now: time.Now}, nil
+	s := &server{rules: readRules(cfg), names: resolver.NamesOf(cfg), paths: paths, store: st, records: records{dir: dir}, log: log, now: time.Now}
+	st.now = func() time.Time { return s.now() }
+	return s, nil
 }
 
 func (s *server) close() error {
@@ -149,7 +155,7 @@ func (s *server) handle(_ *ipc.Conn, r *ipc.Request) {
 		err, do = r.Decode(q), func() (ipc.Message, error) { return s.change(q) }
 	case proto.KindSuppressPage:
 		q := new(proto.SuppressPage)
-		err, do = r.Decode(q), func() (ipc.Message, error) { return s.store.page(q) }
+		err, do = r.Decode(q), func() (ipc.Message, error) { return s.page(q) }
 	default:
 		err = fmt.Errorf("suppress: unknown request %d", r.Kind)
 	}
@@ -168,19 +174,40 @@ func (s *server) handle(_ *ipc.Conn, r *ipc.Request) {
 }
 
 // checked is an address as entries have it.
-func checked(list, address string) (string, error) {
+func (s *server) checked(list, address string) (string, error) {
 	if list != "" && !suppressclient.ValidList(list) {
 		return "", fmt.Errorf("%.100q is no name of a list", list)
 	}
 	if len(address) > maxAddress || !strings.Contains(address, "@") || strings.ContainsFunc(address, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 		return "", fmt.Errorf("%.100q is no mail address", address)
 	}
-	return returnpath.Fold(address), nil
+	return suppressclient.Canonical(s.names, address), nil
+}
+
+// page is a part of the list, or what it has of one address.
+func (s *server) page(q *proto.SuppressPage) (*proto.SuppressPageReply, error) {
+	if q.Address == "" {
+		return s.store.page(q)
+	}
+	address, err := s.checked("", q.Address)
+	if err != nil {
+		return nil, err
+	}
+	if s.store.lost.Load() {
+		return nil, errLost
+	}
+	list, err := s.store.everywhere(address)
+	return &proto.SuppressPageReply{Entries: list}, err
+}
+
+// isFor says whether a return path was made for a recipient, in whatever form the domain is.
+func (s *server) isFor(t *returnpath.Token, recipient string) bool {
+	return t.IsFor(recipient) || t.IsFor(suppressclient.Canonical(s.names, recipient))
 }
 
 // ask says whether mail may go to an address. Mail that is about to go is recorded.
 func (s *server) ask(q *proto.SuppressAsk) (*proto.SuppressAnswer, error) {
-	address, err := checked(q.List, q.Address)
+	address, err := s.checked(q.List, q.Address)
 	if err != nil {
 		return &proto.SuppressAnswer{}, nil // it is nobody's business here what else there is
 	}
@@ -200,7 +227,7 @@ func (s *server) ask(q *proto.SuppressAsk) (*proto.SuppressAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	reply.Path = s.paths.Make(returnpath.Token{Day: day, Position: position, QueueID: q.QueueID}, q.Address)
+	reply.Path = s.paths.Make(returnpath.Token{Day: day, Position: position, QueueID: q.QueueID}, address)
 	return reply, nil
 }
 
@@ -222,13 +249,13 @@ func (s *server) returnPath(q *proto.ReturnPath) (*proto.ReturnPathReply, error)
 		return nil, err
 	}
 	// After a power cut another record may be in the place of one that was lost.
-	if err == nil && t.IsFor(rec.Recipient) && (t.QueueID == "" || rec.QueueID == t.QueueID) {
+	if err == nil && s.isFor(&t, rec.Recipient) && (t.QueueID == "" || rec.QueueID == t.QueueID) {
 		reply.Recorded, reply.Recipient, reply.QueueID = true, rec.Recipient, rec.QueueID
 		reply.List, reply.Sender, reply.MessageID, reply.EnvID = rec.List, rec.Sender, rec.MessageID, rec.EnvID
 		return reply, nil
 	}
 	for _, r := range q.Recipients {
-		if t.IsFor(r) {
+		if s.isFor(&t, r) {
 			reply.Recipient = r
 			break
 		}
@@ -243,7 +270,7 @@ func (s *server) change(q *proto.SuppressChange) (*proto.SuppressChanged, error)
 	}
 	for i := range q.Entries {
 		e := &q.Entries[i]
-		address, err := checked(e.List, e.Address)
+		address, err := s.checked(e.List, e.Address)
 		if err != nil {
 			return nil, err
 		}
@@ -260,11 +287,11 @@ func (s *server) change(q *proto.SuppressChange) (*proto.SuppressChanged, error)
 	case proto.SuppressRemove:
 		n, err = s.store.remove(q.Entries)
 	case proto.SuppressBegin:
-		err = s.store.begin()
+		err = s.store.begin(q.Import)
 	case proto.SuppressStage:
-		err = s.store.stage(q.Entries)
+		err = s.store.stage(q.Import, q.Entries)
 	case proto.SuppressEnd:
-		err = s.store.end()
+		err = s.store.end(q.Import)
 	default:
 		err = fmt.Errorf("suppress: unknown change %.20q", q.What)
 	}

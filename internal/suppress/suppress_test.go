@@ -54,7 +54,7 @@ func start(t *testing.T, dir, main string) *world {
 	}
 	w := &world{t: t, log: new(strings.Builder), now: time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)}
 	log := maillog.New("suppress", maillog.NewWriter(w.log, maillog.Classic))
-	paths := &returnpath.Coder{Domain: "bounces.example.org", Secrets: []string{"a secret"}, MaxDays: 14}
+	paths := &returnpath.Coder{Domain: "bounces.example.org", Secrets: []string{"a secret of sixteen"}, MaxDays: 14}
 	if w.s, err = newServer(cfg, paths, state, log); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func (w *world) tell(what, list, address, class, token string) string {
 
 func (w *world) change(what string, list ...proto.Suppression) uint64 {
 	w.t.Helper()
-	n, err := w.Change(w.t.Context(), &proto.SuppressChange{What: what, Entries: list})
+	n, err := w.Change(w.t.Context(), &proto.SuppressChange{What: what, Import: "i", Entries: list})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -331,7 +331,7 @@ func TestImport(t *testing.T) {
 	}
 	w.stop()
 	w = start(t, dir, "")
-	if _, err := w.Change(t.Context(), &proto.SuppressChange{What: proto.SuppressEnd}); err == nil {
+	if _, err := w.Change(t.Context(), &proto.SuppressChange{What: proto.SuppressEnd, Import: "i"}); err == nil {
 		t.Error("an import ended that another process had begun")
 	}
 	if got := w.all(); !slices.Equal(got, []string{"news u00007@example.net old"}) {
@@ -372,6 +372,146 @@ func TestOtherLetters(t *testing.T) {
 	}
 	if got := w.suppressed("news", "jack@example.net") + w.suppressed("news", "jac\u212a@example.NET"); got != "-bounce" {
 		t.Error(got)
+	}
+}
+
+// Of two imports at a time one is taken, as a whole, and the other is told.
+func TestTwoImports(t *testing.T) {
+	t.Parallel()
+	w := start(t, t.TempDir(), "")
+	step := func(what, name, address string) error {
+		q := &proto.SuppressChange{What: what, Import: name}
+		if address != "" {
+			q.Entries = []proto.Suppression{{List: "news", Address: address, Reason: name}}
+		}
+		_, err := w.Change(t.Context(), q)
+		return err
+	}
+	for _, s := range []struct {
+		what, name, address string
+		fails               bool
+	}{
+		{proto.SuppressBegin, "", "", true},
+		{proto.SuppressBegin, "one", "", false},
+		{proto.SuppressStage, "one", "a@x.test", false},
+		{proto.SuppressBegin, "two", "", false},
+		{proto.SuppressStage, "one", "b@x.test", true},
+		{proto.SuppressStage, "two", "c@x.test", false},
+		{proto.SuppressEnd, "one", "", true},
+		{proto.SuppressEnd, "two", "", false},
+		{proto.SuppressEnd, "two", "", true},
+	} {
+		if err := step(s.what, s.name, s.address); (err != nil) != s.fails {
+			t.Errorf("%+v: %v", s, err)
+		}
+	}
+	if got := w.all(); !slices.Equal(got, []string{"news c@x.test two"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+// What an import has of an address takes the place of what is there, unless that counts more.
+func TestImportOrder(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	for _, tt := range []struct {
+		name          string
+		old, imported proto.Suppression
+		stays         bool
+	}{
+		{"a newer complaint", proto.Suppression{Reason: "complaint", Time: 900}, proto.Suppression{Reason: "bounce", Time: 800, Until: 2000}, true},
+		{"an older complaint", proto.Suppression{Reason: "complaint", Time: 700}, proto.Suppression{Reason: "bounce", Time: 800}, true},
+		{"a complaint is imported", proto.Suppression{Reason: "bounce", Time: 900}, proto.Suppression{Reason: "complaint", Time: 800}, false},
+		{"for ever", proto.Suppression{Reason: "moved", Time: 700}, proto.Suppression{Reason: "bounce", Time: 800, Until: 2000}, true},
+		{"it is over", proto.Suppression{Reason: "complaint", Time: 700, Until: 999}, proto.Suppression{Reason: "bounce", Time: 600, Until: 2000}, false},
+		{"what is imported is over", proto.Suppression{Reason: "bounce", Time: 700, Until: 2000}, proto.Suppression{Reason: "complaint", Time: 900, Until: 999}, true},
+		{"newer", proto.Suppression{Reason: "bounce", Time: 900}, proto.Suppression{Reason: "bounce", Time: 800}, true},
+		{"the same time", proto.Suppression{Reason: "bounce", Time: 800}, proto.Suppression{Reason: "moved", Time: 800}, false},
+	} {
+		if got := outranks(&tt.old, &tt.imported, now); got != tt.stays {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+	// A complaint that comes while the import is being staged, and one that comes when it is complete and not yet moved.
+	w := start(t, t.TempDir(), "")
+	old := func(address string) proto.Suppression {
+		return proto.Suppression{List: "news", Address: address, Reason: "bounce", Time: 1, Until: w.now.Unix() + 100}
+	}
+	w.change(proto.SuppressBegin)
+	w.change(proto.SuppressStage, old("a@x.test"), old("b@x.test"), old("c@x.test"))
+	w.tell(proto.ToldComplaint, "news", "a@x.test", "", "")
+	w.change(proto.SuppressEnd)
+	w.tell(proto.ToldComplaint, "news", "b@x.test", "", "")
+	for range 2 {
+		got := w.suppressed("news", "a@x.test") + " " + w.suppressed("news", "b@x.test") + " " + w.suppressed("news", "c@x.test")
+		if got != "complaint complaint bounce" {
+			t.Error(got)
+		}
+		if _, err := w.s.store.merge(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// An address is the same in both forms of its domain, in the list and in a return path.
+func TestInternational(t *testing.T) {
+	t.Parallel()
+	w := start(t, t.TempDir(), "")
+	const u, a = "Joe@B\u00fccher.example", "joe@xn--bcher-kva.example"
+	ask, err := w.Ask(t.Context(), &proto.SuppressAsk{List: "news", Address: u, QueueID: "4jWn4F1YhnzSshsm4", Sender: "list@example.org"})
+	if err != nil || ask.Path == "" {
+		t.Fatalf("%+v, %v", ask, err)
+	}
+	if got := w.tell(proto.ToldBounce, "news", a, "BadDomain", ask.Path); got != "bounce" {
+		t.Errorf("a bounce of the other form: %s", got)
+	}
+	for _, address := range []string{u, a, strings.ToUpper(a), "joe@b\u00fccher.example"} {
+		if got := w.suppressed("news", address); got != "bounce" {
+			t.Errorf("%s: %s", address, got)
+		}
+	}
+	if w.change(proto.SuppressRemove, proto.Suppression{List: "news", Address: u}) != 1 {
+		t.Error("the other form is not removed")
+	}
+	// Without the record the hash knows either form.
+	if err := w.s.records.forget(returnpath.Day(w.now) + 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range []string{u, a} {
+		if r, err := w.ReturnPath(t.Context(), &proto.ReturnPath{Address: ask.Path, Recipients: []string{address}}); err != nil || r.Recipient != address {
+			t.Errorf("%s: %+v, %v", address, r, err)
+		}
+	}
+}
+
+// A list that a disk has emptied is damaged, and no new one; and so it stays over restarts.
+func TestEmptied(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	w := start(t, dir, "")
+	if got := w.suppressed("news", "ann@example.net"); got != "-" {
+		t.Fatal(got)
+	}
+	w.stop()
+	if _, err := os.Lstat(filepath.Join(dir, freshName)); !os.IsNotExist(err) {
+		t.Errorf("a file is left: %v", err)
+	}
+	if err := os.Truncate(filepath.Join(dir, storeName), 0); err != nil {
+		t.Fatal(err)
+	}
+	// What a crash has left of making a new one does not matter.
+	if err := os.WriteFile(filepath.Join(dir, freshName), []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		w = start(t, dir, "")
+		if _, err := w.Ask(t.Context(), &proto.SuppressAsk{List: "news", Address: "ann@example.net"}); err == nil || !strings.Contains(err.Error(), "is lost") {
+			t.Errorf("%v", err)
+		}
+		if _, err := w.Page(t.Context(), &proto.SuppressPage{Address: "ann@example.net"}); err == nil {
+			t.Error("a list that is lost says who is on it")
+		}
+		w.stop()
 	}
 }
 
@@ -439,36 +579,43 @@ func TestStoreModel(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		s.db.NoSync = true
-		model := map[string]string{}
-		var staged map[string]string
+		ten := func() time.Time { return time.Unix(10, 0) }
+		s.db.NoSync, s.now = true, ten
+		model := map[string]proto.Suppression{}
+		var staged map[string]proto.Suppression
 		for range rapid.IntRange(1, 25).Draw(rt, "steps") {
 			e := proto.Suppression{List: rapid.SampledFrom([]string{"", "a", "b"}).Draw(rt, "list"), Address: rapid.SampledFrom([]string{"x@y", "z@y"}).Draw(rt, "address"),
-				Reason: rapid.SampledFrom([]string{"r", "s"}).Draw(rt, "reason")}
+				Reason: rapid.SampledFrom([]string{"r", reasonComplaint}).Draw(rt, "reason"), Time: rapid.Int64Range(1, 3).Draw(rt, "time"), Until: rapid.SampledFrom([]int64{0, 5, 20}).Draw(rt, "until")}
 			k := string(key(e.List, e.Address))
 			var err error
 			switch rapid.SampledFrom([]string{"add", "remove", "begin", "stage", "end", "merge", "reopen"}).Draw(rt, "what") {
 			case "add":
-				err, model[k] = s.add([]proto.Suppression{e}), e.Reason
+				err, model[k] = s.add([]proto.Suppression{e}), e
 			case "remove":
 				// What is staged, and not complete, is removed as well: it was written before.
 				_, err = s.remove([]proto.Suppression{e})
 				delete(model, k)
 				delete(staged, k)
 			case "begin":
-				err, staged = s.begin(), map[string]string{}
+				err, staged = s.begin("i"), map[string]proto.Suppression{}
 			case "stage":
-				if err = s.stage([]proto.Suppression{e}); staged == nil {
+				// Another import has no part in it.
+				if s.stage("other", []proto.Suppression{e}) == nil || s.end("other") == nil {
+					rt.Fatal("two imports are one")
+				}
+				if err = s.stage("i", []proto.Suppression{e}); staged == nil {
 					err = nil
 				} else {
-					staged[k] = e.Reason
+					staged[k] = e
 				}
 			case "end":
-				if err = s.end(); staged == nil {
+				if err = s.end("i"); staged == nil {
 					err = nil
 				}
 				for k, v := range staged {
-					model[k] = v
+					if old, ok := model[k]; !ok || !outranks(&old, &v, s.now()) {
+						model[k] = v
+					}
 				}
 				staged = nil
 			case "merge":
@@ -476,7 +623,7 @@ func TestStoreModel(t *testing.T) {
 			case "reopen":
 				err = s.close()
 				if s, _ = openStore(state, rt.Logf); s != nil {
-					s.db.NoSync = true
+					s.db.NoSync, s.now = true, ten
 				}
 				staged = nil
 			}
@@ -485,13 +632,26 @@ func TestStoreModel(t *testing.T) {
 			}
 			for _, list := range []string{"", "a", "b"} {
 				want, ok := model[string(key(list, "x@y"))]
-				if !ok {
+				if ok = ok && holds(&want, ten()); !ok {
 					want, ok = model[string(key("", "x@y"))]
+					ok = ok && holds(&want, ten())
 				}
-				got, found, err := s.find(list, "x@y", time.Unix(1, 0))
-				if err != nil || found != ok || got.Reason != want {
-					rt.Fatalf("list %q: %+v, %v, %v, expected %q", list, got, found, err, want)
+				if !ok {
+					want = proto.Suppression{}
 				}
+				got, found, err := s.find(list, "x@y", ten())
+				if err != nil || found != ok || got != want {
+					rt.Fatalf("list %q: %+v, %v, %v, expected %+v", list, got, found, err, want)
+				}
+			}
+			var all []proto.Suppression
+			for _, list := range []string{"", "a", "b"} {
+				if e, ok := model[string(key(list, "x@y"))]; ok {
+					all = append(all, e)
+				}
+			}
+			if got, err := s.everywhere("x@y"); err != nil || !slices.Equal(got, all) {
+				rt.Fatalf("everywhere: %+v, %v, expected %+v", got, err, all)
 			}
 		}
 		if err := s.close(); err != nil {

@@ -10,6 +10,7 @@ package suppresstool
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -58,7 +59,8 @@ type command struct {
 	json   bool
 	list   string // "": not given
 	reason string
-	days   int // 0: for ever
+	days   int    // 0: for ever
+	batch  string // names this import
 	args   []string
 	now    func() time.Time
 }
@@ -155,7 +157,7 @@ func who() string {
 
 // change has the service change the list.
 func (c *command) change(what string, list []proto.Suppression) (uint64, error) {
-	n, err := c.client.Change(context.Background(), &proto.SuppressChange{What: what, Entries: list})
+	n, err := c.client.Change(context.Background(), &proto.SuppressChange{What: what, Import: c.batch, Entries: list})
 	if err != nil {
 		return 0, cli.Errorf(cli.ExitUnavailable, "%v", err)
 	}
@@ -173,14 +175,22 @@ func (c *command) remove() error {
 		return err
 	}
 	if missing := len(c.args) - int(n); missing > 0 {
-		return cli.Errorf(cli.ExitData, "%d of %d addresses were not on the list", missing, len(c.args))
+		return cli.Errorf(cli.ExitData, "%d of %d addresses were not on list %s", missing, len(c.args), shown(listName(c.list)))
 	}
 	return nil
 }
 
-// check says of each address whether mail of the list may go to it.
+// check says of each address whether mail of the list may go to it, or, without a list, which lists it is on.
 func (c *command) check() (found bool, err error) {
 	for _, a := range c.args {
+		if c.list == "" {
+			some, err := c.checkAll(a)
+			if err != nil {
+				return false, err
+			}
+			found = found || some
+			continue
+		}
 		reply, err := c.client.Ask(context.Background(), &proto.SuppressAsk{List: listName(c.list), Address: a})
 		if err != nil {
 			return false, cli.Errorf(cli.ExitUnavailable, "%v", err)
@@ -191,6 +201,25 @@ func (c *command) check() (found bool, err error) {
 		}
 		found = true
 		fmt.Fprintln(c.Stdout, describe(&reply.Entry))
+	}
+	return found, nil
+}
+
+// checkAll says on which lists an address is.
+func (c *command) checkAll(address string) (found bool, err error) {
+	page, err := c.client.Page(context.Background(), &proto.SuppressPage{Address: address})
+	if err != nil {
+		return false, cli.Errorf(cli.ExitUnavailable, "%v", err)
+	}
+	now := c.now().Unix()
+	for i := range page.Entries {
+		if e := &page.Entries[i]; e.Until == 0 || now < e.Until {
+			found = true
+			fmt.Fprintln(c.Stdout, describe(e))
+		}
+	}
+	if !found {
+		fmt.Fprintf(c.Stdout, "%s: not suppressed, for any list\n", address)
 	}
 	return found, nil
 }
@@ -260,11 +289,12 @@ func (c *command) print() error {
 	return out.Flush()
 }
 
-// export prints entries as import takes them: fields between tabs.
+// export prints entries as import takes them: fields between tabs. An address that would be taken for a comment has a "\"
+// before it, and so has one that begins with that.
 func (c *command) export() error {
 	out := bufio.NewWriter(c.Stdout)
 	err := c.each(func(e *proto.Suppression) error {
-		_, err := fmt.Fprintf(out, "%s\t%s\t%s\t%d\t%d\t%s\t%s\n", e.Address, shown(e.List), e.Reason, e.Time, e.Until, e.Origin, e.Detail)
+		_, err := fmt.Fprintf(out, "%s\t%s\t%s\t%d\t%d\t%s\t%s\n", written(e.Address), shown(e.List), e.Reason, e.Time, e.Until, e.Origin, e.Detail)
 		return err
 	})
 	if err != nil {
@@ -273,8 +303,28 @@ func (c *command) export() error {
 	return out.Flush()
 }
 
+// written is an address as export prints it.
+func written(address string) string {
+	if address != "" && (address[0] == '#' || address[0] == '\\') {
+		return "\\" + address
+	}
+	return address
+}
+
+// plausible says whether a text may be an address. A list of several between commas is none, nor is a line of a table that
+// has other marks between its fields than tabs; a local part may have these.
+func plausible(address string) bool {
+	at := strings.LastIndexByte(address, '@')
+	if at < 0 || strings.ContainsAny(address, " ") {
+		return false
+	}
+	local, domain := address[:at], address[at+1:]
+	return !strings.ContainsAny(domain, ",;") && !(strings.Contains(local, "@") && strings.ContainsAny(local, ",;"))
+}
+
 // importing has the service take in entries. Either all of them count when it has ended, or none.
 func (c *command) importing() error {
+	c.batch = rand.Text()
 	in := c.Stdin
 	if len(c.args) > 0 && c.args[0] != "-" {
 		f, err := os.Open(c.args[0])
@@ -331,8 +381,8 @@ func (c *command) importing() error {
 // parse reads a line: an address, and what export prints behind it, as far as it is there.
 func (c *command) parse(line string) (e proto.Suppression, err error) {
 	f := strings.Split(line, "\t")
-	e = proto.Suppression{Address: f[0], List: listName(c.list), Reason: "import", Time: c.now().Unix()}
-	if !strings.Contains(e.Address, "@") || strings.ContainsAny(e.Address, " ,;") {
+	e = proto.Suppression{Address: strings.TrimPrefix(f[0], "\\"), List: listName(c.list), Reason: "import", Time: c.now().Unix()}
+	if !plausible(e.Address) {
 		return e, fmt.Errorf("%.100q is no mail address", e.Address)
 	}
 	if len(f) > 7 {

@@ -23,6 +23,7 @@ type fakeService struct {
 	mu      sync.Mutex
 	entries map[string]proto.Suppression
 	staged  map[string]proto.Suppression
+	batch   string
 }
 
 func (f *fakeService) handle(_ *ipc.Conn, r *ipc.Request) {
@@ -45,6 +46,12 @@ func (f *fakeService) handle(_ *ipc.Conn, r *ipc.Request) {
 		reply := new(proto.SuppressPageReply)
 		for _, k := range slices.Sorted(maps.Keys(f.entries)) {
 			e := f.entries[k]
+			if q.Address != "" {
+				if e.Address == q.Address {
+					reply.Entries = append(reply.Entries, e)
+				}
+				continue
+			}
 			if k <= q.After || !q.All && e.List != q.List {
 				continue
 			}
@@ -69,6 +76,12 @@ func (f *fakeService) handle(_ *ipc.Conn, r *ipc.Request) {
 
 func (f *fakeService) change(q *proto.SuppressChange) (n uint64) {
 	into := f.entries
+	switch {
+	case q.What == proto.SuppressBegin:
+		f.batch = q.Import
+	case q.Import != f.batch && (q.What == proto.SuppressStage || q.What == proto.SuppressEnd):
+		return 0 // of another import, or of none
+	}
 	switch q.What {
 	case proto.SuppressBegin:
 		f.staged = map[string]proto.Suppression{}
@@ -128,8 +141,17 @@ func TestCommand(t *testing.T) {
 		{args: "check -l news joe@x.test jim@x.test", status: 1, want: "joe@x.test: moved, list news, since 20"},
 		{args: "check -l news jim@x.test", want: "jim@x.test: not suppressed\n"},
 		{args: "check jane@x.test", status: 1, want: "jane@x.test: manual, list *, since"},
+		{args: "check joe@x.test", status: 1, want: "joe@x.test: moved, list news, since"},
+		{args: "check -l * joe@x.test", want: "joe@x.test: not suppressed\n"},
+		{args: "check jim@x.test", want: "jim@x.test: not suppressed, for any list\n"},
 		{args: "list -l news -j", want: `{"list":"news","address":"joe@x.test","reason":"moved","origin":`},
-		{args: "remove -l news jim@x.test", status: 65, want: "1 of 1 addresses were not on the list"},
+		{args: "remove -l news jim@x.test", status: 65, want: "1 of 1 addresses were not on list news"},
+		{args: "import -l marks", stdin: "\\#1@x.test\n\\\\2@x.test\na,b;c@x.test\n#4@x.test\n", want: "3 entries imported\n"},
+		{args: "export -l marks", want: "\\#1@x.test\tmarks\t"},
+		{args: "export -l marks", want: "\n\\\\2@x.test\tmarks\t"},
+		{args: "export -l marks", want: "\na,b;c@x.test\tmarks\t"},
+		{args: "import", stdin: "a@x.test,b@x.test\n", status: 65, want: "is no mail address"},
+		{args: "import", stdin: "a@x.test;bounce\n", status: 65, want: "is no mail address"},
 		{args: "import -l shop", stdin: "# old\na@x.test\r\n\nb@x.test\tnews\tbounce\t1795867200\t0\tQ1\t550 no\n", want: "2 entries imported\n"},
 		{args: "export -l shop", want: "b@x.test\tshop\tbounce\t1795867200\t0\tQ1\t550 no\n"},
 		{args: "import", stdin: "c@x.test\t*\tmoved\n", want: "1 entries imported\n"},
@@ -138,7 +160,7 @@ func TestCommand(t *testing.T) {
 		{args: "import", stdin: "d@x.test\tnews\tx\tsoon\n", status: 65, want: `line 1: "soon" is no time`},
 		{args: "import", stdin: "d@x.test\ta b\n", status: 65, want: `"a b" is no name of a list`},
 		{args: "import", stdin: "d@x.test" + strings.Repeat("x", 5000) + "\n", status: 66, want: "nothing was imported"},
-		{args: "check d@x.test", want: "d@x.test: not suppressed\n"},
+		{args: "check -l news d@x.test", want: "d@x.test: not suppressed\n"},
 		{args: "remove jane@x.test c@x.test"},
 		{args: "add -l no*name a@x.test", status: 64},
 		{args: "add -e 0 a@x.test", status: 64},
@@ -152,7 +174,7 @@ func TestCommand(t *testing.T) {
 	}
 	// All pages are printed, and what is exported can be imported.
 	out, _ := run("", "export")
-	if n := strings.Count(out, "\n"); n != 3 {
+	if n := strings.Count(out, "\n"); n != 6 {
 		t.Errorf("%d entries: %s", n, out)
 	}
 	before := fmt.Sprint(f.entries)

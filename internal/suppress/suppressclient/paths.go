@@ -13,7 +13,7 @@ import (
 // Bounds of return_path_secret_file and of a secret, in octets.
 const (
 	maxSecrets = 64 << 10
-	minSecret  = 8
+	minSecret  = 16 // a token has 80 bits of a hash: a secret that can be guessed is less
 )
 
 // ReadPaths reads how return paths are made; nil without return_path_domain. Only root may be able to read the file

@@ -4,8 +4,10 @@ package suppressclient
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"posthaste/internal/bounceclass"
@@ -23,14 +25,34 @@ const Name = "suppress"
 const (
 	patience   = 10 * time.Second
 	changeTime = 10 * time.Minute
+	// restTime is how long a service that has not answered in that time is not asked: each delivery would wait for it, and
+	// keep its agent from others. Then one call finds out whether it answers again.
+	restTime = 10 * time.Second
 )
+
+// errSilent is the answer to all further questions meanwhile.
+var errSilent = errors.New("it has not answered, and is not asked now")
 
 // A Client asks the service. Its methods may be called concurrently. An error says that nothing is known, or, of a
 // change, that it may have been carried out or not.
-type Client struct{ ipc *ipc.Client }
+//
+// A service that does not answer costs one wait, and not one for each question: see restTime.
+type Client struct {
+	ipc caller
+
+	mu     sync.Mutex
+	silent bool      // it has not answered
+	again  time.Time // when it is asked next
+}
+
+// A caller is the part of ipc.Client that is needed.
+type caller interface {
+	CallAgain(ctx context.Context, q, reply ipc.Message) error
+	Close()
+}
 
 // New makes a client of the service at that address.
-func New(at ipc.Address) *Client { return &Client{ipc.NewClient(at, nil)} }
+func New(at ipc.Address) *Client { return &Client{ipc: ipc.NewClient(at, nil)} }
 
 // Close closes the connection.
 func (c *Client) Close() { c.ipc.Close() }
@@ -44,21 +66,49 @@ func (c *Client) call(ctx context.Context, limit time.Duration, q, reply ipc.Mes
 	return nil
 }
 
+// ask is call for what mail waits for.
+func (c *Client) ask(ctx context.Context, q, reply ipc.Message) error {
+	if !c.mayAsk(time.Now()) {
+		return fmt.Errorf("suppress service: %w", errSilent)
+	}
+	err := c.call(ctx, patience, q, reply)
+	// That the caller gives up says nothing of the service. An error that is quick is an answer, or there is no service.
+	if err == nil || ctx.Err() == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.silent = errors.Is(err, context.DeadlineExceeded); c.silent {
+			c.again = time.Now().Add(restTime)
+		}
+	}
+	return err
+}
+
+// mayAsk says whether the service is asked now. Of those who come when it has rested one is told so.
+func (c *Client) mayAsk(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.silent && now.Before(c.again) {
+		return false
+	}
+	c.again = now.Add(patience + restTime)
+	return true
+}
+
 // Ask asks whether mail may go to an address, and with which sender.
 func (c *Client) Ask(ctx context.Context, q *proto.SuppressAsk) (reply proto.SuppressAnswer, err error) {
-	err = c.call(ctx, patience, q, &reply)
+	err = c.ask(ctx, q, &reply)
 	return reply, err
 }
 
 // Tell tells of a bounce or a complaint. What has come of it is durable when it returns without an error.
 func (c *Client) Tell(ctx context.Context, q *proto.SuppressTell) (reply proto.SuppressTold, err error) {
-	err = c.call(ctx, patience, q, &reply)
+	err = c.ask(ctx, q, &reply)
 	return reply, err
 }
 
 // ReturnPath asks for which message an address was made.
 func (c *Client) ReturnPath(ctx context.Context, q *proto.ReturnPath) (reply proto.ReturnPathReply, err error) {
-	err = c.call(ctx, patience, q, &reply)
+	err = c.ask(ctx, q, &reply)
 	return reply, err
 }
 

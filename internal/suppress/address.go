@@ -1,0 +1,40 @@
+package suppress
+
+import (
+	"bytes"
+	"slices"
+
+	bolt "go.etcd.io/bbolt"
+
+	"posthaste/internal/proto"
+)
+
+// everywhere are the entries of an address in all lists, those of all lists first, whether or not their time is over.
+func (s *store) everywhere(address string) (found []proto.Suppression, err error) {
+	err = s.db.View(func(tx *bolt.Tx) error {
+		lists := append(listsIn(tx.Bucket(bucketEntries)), listsIn(tx.Bucket(bucketImport))...)
+		slices.Sort(lists)
+		for _, list := range slices.Compact(lists) {
+			e, there, err := get(tx, key(list, address), s.now())
+			if err != nil {
+				return err
+			}
+			if there && len(found) < proto.MaxSuppressions {
+				found = append(found, e)
+			}
+		}
+		return nil
+	})
+	return found, err
+}
+
+// listsIn are the lists that have entries in a bucket. It costs a look for each list, and not one for each entry.
+func listsIn(b *bolt.Bucket) (lists []string) {
+	c := b.Cursor()
+	for k, _ := c.First(); k != nil; {
+		list, _, _ := bytes.Cut(k, []byte{0})
+		lists = append(lists, string(list))
+		k, _ = c.Seek(append(bytes.Clone(list), 1)) // no name of a list has a control character
+	}
+	return lists
+}
