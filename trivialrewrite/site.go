@@ -17,8 +17,8 @@ package trivialrewrite
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"strings"
 	"sync"
@@ -239,23 +239,10 @@ func (s *sites) complain(text string) {
 // ones first. Of several next hops that is the first. A host in brackets is its own mail
 // host. The name is "" for a next hop that is no host.
 func (s *sites) hosts(ctx context.Context, res *Result) (hop string, list []resolver.MX) {
-	hop = string(res.Nexthop)
-	// smtp(8) takes a list of next hops, and tries them in order.
-	if i := strings.IndexAny(hop, ", \t"); i >= 0 {
-		hop = hop[:i]
+	hop, itself := res.Nexthop.Host()
+	if itself {
+		return hop, []resolver.MX{{Host: hop}}
 	}
-	if strings.HasPrefix(hop, "unix:") {
-		return "", nil
-	}
-	hop = strings.ToLower(strings.TrimPrefix(hop, "inet:"))
-	if name, rest, ok := strings.Cut(strings.TrimPrefix(hop, "["), "]"); ok && strings.HasPrefix(hop, "[") {
-		if name == "" || rest != "" && rest[0] != ':' {
-			return "", nil
-		}
-		return name, []resolver.MX{{Host: name}}
-	}
-	// The MX hosts of "domain:port" are those of the domain.
-	hop, _, _ = strings.Cut(hop, ":")
 	// What stays on this host has no mail hosts, whatever the DNS says of its domain.
 	if s.dns == nil || hop == "" || res.Flags&offHost == 0 {
 		return hop, nil
@@ -363,8 +350,8 @@ func siteName(hosts []resolver.MX) string {
 		return text
 	}
 	// The number tells sites apart, and is the same on every machine and after every
-	// restart, so that it can be a key of a table.
-	h := fnv.New64a()
-	h.Write([]byte(text))
-	return fmt.Sprintf("%.60s+%d-%016x", names[0], len(names)-1, h.Sum64())
+	// restart, so that it can be a key of a table. Whoever has a domain chooses its hosts: nobody
+	// must be able to make two sets of one number.
+	h := sha256.Sum256([]byte(text))
+	return fmt.Sprintf("%.60s+%d-%x", names[0], len(names)-1, h[:16])
 }

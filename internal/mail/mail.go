@@ -17,6 +17,7 @@
 package mail
 
 import (
+	"strings"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -28,6 +29,31 @@ type Transport string
 // Nexthop is the destination given to a transport: a domain, [host]:port,
 // or whatever else that transport understands.
 type Nexthop string
+
+// Host is the name of a next hop that is a host or a domain, in lower case, without brackets and port; itself says that it
+// is its own mail host, as in brackets. Of a list, which smtp(8) tries in order, it is that of the first. It is empty where
+// mail goes to no host.
+func (n Nexthop) Host() (name string, itself bool) {
+	hop := string(n)
+	if i := strings.IndexAny(hop, ", \t"); i >= 0 {
+		hop = hop[:i]
+	}
+	if strings.HasPrefix(hop, "unix:") {
+		return "", false
+	}
+	hop = strings.ToLower(strings.TrimPrefix(hop, "inet:"))
+	if strings.HasPrefix(hop, "[") {
+		if name, rest, ok := strings.Cut(hop[1:], "]"); ok {
+			if rest != "" && rest[0] != ':' {
+				return "", false
+			}
+			return name, name != ""
+		}
+	}
+	// The mail hosts of "domain:port" are those of the domain.
+	name, _, _ = strings.Cut(hop, ":")
+	return name, false
+}
 
 // Body says what the content's bytes are. It decides what a delivery agent
 // must ask of the next system, and what it may leave undone.

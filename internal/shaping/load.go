@@ -23,7 +23,7 @@ const (
 // Load reads files, in order. An error names the file and the line, and nothing of any file counts then.
 // What has no effect comes back as warnings, each key of a file once.
 func Load(files []string) (*Rules, []Warning, error) {
-	l := &loader{rules: &Rules{domains: make(map[string]*section), byName: make(map[string]*section)}, providers: make(map[string]*section)}
+	l := newLoader()
 	for _, name := range files {
 		text, err := smallfile.Read(name, maxFile)
 		if path := new(fs.PathError); errors.As(err, &path) {
@@ -52,6 +52,10 @@ type loader struct {
 	// Where in warnings a key of this file has been named, by its name.
 	said map[string]int
 	n    int // rules
+}
+
+func newLoader() *loader {
+	return &loader{rules: &Rules{domains: make(map[string]*section), alone: make(map[string]*section), byName: make(map[string]*section)}, providers: make(map[string]*section)}
 }
 
 // file takes in one file.
@@ -113,21 +117,26 @@ func own(name string) bool {
 	return name == "generator.kumomta.internal" || name == "deferred_smtp_inject.kumomta.internal" || strings.HasSuffix(name, ".tsa.kumomta")
 }
 
-// find finds a section, or makes it.
-func (l *loader) find(kind sectionKind, name string) (s *section, first bool) {
+// find finds a section, or makes it. What is said of a domain alone (rollup is false) is another section than what is said
+// of all that have its MX hosts: one file may have the one, and another the other.
+func (l *loader) find(kind sectionKind, name string, rollup bool) (s *section, first bool) {
 	r := l.rules
+	domains := r.domains
+	if !rollup {
+		domains = r.alone
+	}
 	switch kind {
 	case defaultSection:
 		s = r.standard
 	case providerSection:
 		s = l.providers[name]
 	default:
-		s = r.domains[name]
+		s = domains[name]
 	}
 	if s != nil {
 		return s, false
 	}
-	s = &section{kind: kind, name: name, keys: make(scope), rollup: true}
+	s = &section{kind: kind, name: name, keys: make(scope), rollup: rollup}
 	switch kind {
 	case defaultSection:
 		r.standard = s
@@ -135,7 +144,7 @@ func (l *loader) find(kind sectionKind, name string) (s *section, first bool) {
 		l.providers[name] = s
 		r.providers = append(r.providers, s)
 	default:
-		r.domains[name] = s
+		domains[name] = s
 		r.order = append(r.order, s)
 	}
 	r.byName[s.String()] = s
@@ -156,7 +165,9 @@ func (l *loader) section(kind sectionKind, name string, n *node) error {
 		}
 		name = strings.ToLower(strings.TrimSuffix(name, "."))
 	}
-	s, first := l.find(kind, name)
+	// It says what the same file says, wherever in the section it stands.
+	b := n.kids["mx_rollup"]
+	s, first := l.find(kind, name, kind != domainSection || b == nil || b.kind != boolNode || b.yes)
 	if len(l.rules.byName) > maxSections {
 		return errorAt(n.line, "there are more than %d sections", maxSections)
 	}
@@ -164,10 +175,6 @@ func (l *loader) section(kind sectionKind, name string, n *node) error {
 	if b := n.kids["replace_base"]; b != nil && b.yes {
 		s.keys, s.from, s.rules, s.match = make(scope), nil, nil, nil
 		s.bare = s.bare || first && kind != defaultSection && kind != providerSection
-	}
-	// It says what the same file says, wherever in the section it stands.
-	if b := n.kids["mx_rollup"]; kind == domainSection {
-		s.rollup = b == nil || b.kind == boolNode && b.yes
 	}
 	for _, k := range n.keys {
 		if err := l.member(s, k, n.kids[k]); err != nil {

@@ -39,34 +39,35 @@ func (r *Rules) Resolve(q *Query) *Settings {
 		return s
 	}
 	x := resolution{q: q, to: s}
-	d := r.domains[q.Domain]
-	var peers []*section
+	// What is said of the site, the domain's own section last, and what is said of the domain alone.
+	d, alone := r.domains[q.Domain], r.alone[q.Domain]
+	var site []*section
 	for _, name := range q.Peers {
-		if p := r.domains[name]; p != nil && p.rollup && p != d {
-			peers = append(peers, p)
+		if p := r.domains[name]; p != nil && p != d {
+			site = append(site, p)
 		}
 	}
-	x.base(r, bare(d) || slices.ContainsFunc(peers, bare))
-	if d != nil && d.bare && !d.rollup {
-		peers = nil // what it has replaced is all that its name leads to
+	if d != nil {
+		site = append(site, d)
 	}
-	for _, p := range peers {
+	x.base(r, bare(alone) || slices.ContainsFunc(site, bare))
+	if bare(alone) {
+		site = nil // what it has replaced is all that its name leads to
+	}
+	for _, p := range site {
 		x.add(p.keys, fromShared)
 	}
-	rank := fromShared
-	if d != nil {
-		if !d.rollup {
-			rank, s.Alone = fromDomain, true
-		}
-		x.add(d.keys, rank)
+	if alone != nil {
+		s.Alone = true
+		x.add(alone.keys, fromDomain)
 	}
-	for _, p := range peers {
+	for _, p := range site {
 		x.source(p, fromShared)
 		x.has(p)
 	}
-	if d != nil {
-		x.source(d, rank)
-		x.has(d)
+	if alone != nil {
+		x.source(alone, fromDomain)
+		x.has(alone)
 	}
 	return s
 }

@@ -7,7 +7,8 @@
 //
 //	["default"]                 what holds for all destinations
 //	[provider."P"]              what holds where its match says
-//	["DOMAIN"]                  what holds for a domain, and for those with the same MX hosts
+//	["DOMAIN"]                  what holds for a domain, and for those with the same MX hosts; with
+//	                            mx_rollup = false for the domain alone, which is a section of its own
 //	["DOMAIN".sources."S"]      and for what goes there from a source alone
 //	[[SECTION.automation]]      what is done when a server answers this ([Rule])
 //
@@ -87,6 +88,9 @@ func (s *section) String() string {
 	case providerSection:
 		return "provider " + s.name
 	case domainSection:
+		if !s.rollup {
+			return "domain " + s.name + " alone"
+		}
 		return "domain " + s.name
 	}
 	return "default"
@@ -97,7 +101,8 @@ func (s *section) String() string {
 type Rules struct {
 	standard  *section
 	providers []*section          // in the order in which they came first
-	domains   map[string]*section // by name
+	domains   map[string]*section // by name, those with mx_rollup
+	alone     map[string]*section // and those without it: a domain may have both, in two files
 	order     []*section          // the domains in the order in which they came first
 	byName    map[string]*section // all, by String
 	filter    filter              // of the expressions of all rules

@@ -79,7 +79,7 @@ func TestResolve(t *testing.T) {
 		alone bool
 	}{
 		{"default", []string{example}, Query{Domain: "x.test"}, "connection_limit=10 1.toml:2 default\n", false},
-		{"source", []string{example}, Query{Domain: "one.example", Source: "ip-1"}, "connection_limit=10 1.toml:2 default\nmax_message_rate=local:100/min,max_burst=10 1.toml:14 domain one.example, source ip-1\n", true},
+		{"source", []string{example}, Query{Domain: "one.example", Source: "ip-1"}, "connection_limit=10 1.toml:2 default\nmax_message_rate=local:100/min,max_burst=10 1.toml:14 domain one.example alone, source ip-1\n", true},
 		{"other source", []string{example}, Query{Domain: "one.example", Source: "ip-2"}, "connection_limit=10 1.toml:2 default\n", true},
 		{"provider by hosts", []string{example}, Query{Domain: "x.test", Hosts: []string{"a.mx.big.example", "b.mx.big.example"}},
 			"connection_limit=10 1.toml:2 default\nprovider_max_message_rate=120/s 1.toml:5 provider big\n", false},
@@ -93,6 +93,12 @@ func TestResolve(t *testing.T) {
 		{"replaced first", []string{example, "['two.example']\nreplace_base=true\nidle_timeout='1m'\n"}, Query{Domain: "two.example"}, "idle_timeout=1m 2.toml:3 domain two.example\n", false},
 		{"replaced, but not first", []string{"['default']\nconnection_limit=10\n['two.example']\nidle_timeout=1\nrset_timeout=1\n", "['two.example']\nreplace_base=true\nidle_timeout='1m'\n"},
 			Query{Domain: "two.example"}, "connection_limit=10 1.toml:2 default\nidle_timeout=1m 2.toml:3 domain two.example\n", false},
+		{"alone, and a later file of the site", []string{"['two.example']\nmx_rollup=false\nidle_timeout=1\n", "['two.example']\nidle_timeout=2\nrset_timeout=2\n"},
+			Query{Domain: "two.example"}, "idle_timeout=1 1.toml:3 domain two.example alone\nrset_timeout=2 2.toml:3 domain two.example\n", true},
+		{"what is said of it alone is not the site's", []string{"['two.example']\nmx_rollup=false\nidle_timeout=1\n", "['two.example']\nrset_timeout=2\n"},
+			Query{Domain: "c.test", Peers: []string{"two.example"}}, "rset_timeout=2 2.toml:2 domain two.example\n", false},
+		{"alone in two files", []string{"['two.example']\nmx_rollup=false\nidle_timeout=1\nrset_timeout=1\n", "['two.example']\nmx_rollup=false\nidle_timeout=2\n"},
+			Query{Domain: "two.example"}, "idle_timeout=2 2.toml:3 domain two.example alone\nrset_timeout=1 1.toml:4 domain two.example alone\n", true},
 		{"peers", []string{"['a.test']\nidle_timeout=1\nrset_timeout=1\n['b.test']\nidle_timeout=2\n"}, Query{Domain: "c.test", Peers: []string{"a.test", "b.test"}},
 			"idle_timeout=2 1.toml:5 domain b.test\nrset_timeout=1 1.toml:3 domain a.test\n", false},
 		{"the domain after its peers", []string{"['a.test']\nidle_timeout=1\n['b.test']\nidle_timeout=2\n"}, Query{Domain: "a.test", Peers: []string{"a.test", "b.test"}}, "idle_timeout=1 1.toml:2 domain a.test\n", false},
@@ -362,7 +368,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add("{\"default\":\n{\"connection_limit\": \"1,000\",\n\"idle_timeout\": 1.5}}", true)
 	f.Add("['default']\nskip_hosts=['10.0.0.0/8']\n[provider.p]\nmatch=[{DomainSuffix='x.test'}]\nprovider_connection_limit=7\nprovider_max_message_rate='5/2000s'\n", false)
 	f.Fuzz(func(t *testing.T, text string, json bool) {
-		l := &loader{rules: &Rules{domains: make(map[string]*section), byName: make(map[string]*section)}, providers: make(map[string]*section)}
+		l := newLoader()
 		name := "x.toml"
 		if json {
 			name = "x.json"
@@ -426,7 +432,7 @@ func TestCommand(t *testing.T) {
 		{[]string{"check", "-c", dir + "/none"}, 78, "shaping_files is empty"},
 		{[]string{"explain", "-c", dir, "One.example.", "--source=ip-1"}, 0, "one.example from ip-1: mail hosts a.mx.big.example, b.mx.big.example\n  provider big\n  the same mail hosts as peer.test\n" +
 			"  connection_limit = 10 (" + files[0] + ":2, default)\n  idle_timeout = 7 (" + files[0] + ":19, domain peer.test)\n" +
-			"  max_message_rate = local:100/min,max_burst=10 (" + files[0] + ":14, domain one.example, source ip-1)\n" +
+			"  max_message_rate = local:100/min,max_burst=10 (" + files[0] + ":14, domain one.example alone, source ip-1)\n" +
 			"  provider_max_message_rate = 120/s (" + files[0] + ":5, provider big)\n" +
 			"  automation Suspend, SetConfig connection_limit = 2 for 1h0m0s, trigger 10/h, on ^421 4.7. (" + files[0] + ":6, provider big)\n"},
 		{[]string{"explain", "-c", dir, "other.test"}, 0, "other.test: mail hosts none are known\n  connection_limit = 10 ("},
