@@ -15,7 +15,7 @@
 // setting ends: the terms are those of the files again.
 //
 // What is bounded: the replies that wait, the counters (package shaping), what rules have done, the destinations that are
-// asked about at once, and the writing to the disk for an act that is made longer.
+// asked about at a time, and the writing to the disk for an act that is made longer.
 //
 // What is not done: a rule that returns mail (Bounce) would lose mail by a mistake in a file that others wrote,
 // so it is named at the start, and has no effect. Actions for tenants wait for tenants (shaping.Action.NoEffect is the
@@ -23,7 +23,7 @@
 //
 // An operator is stronger. What an operator has ordered for a target is not changed. What a rule did and an operator
 // has taken back is not done again at that target before it would have ended by itself, whatever the server answers (a
-// waiver, which outlives a restart). A rule that is not in the files any more, or shaping_automation = no, lifts
+// waiver, which outlives a restart), unless the waiver is taken back as well. A rule that is not in the files any more, or shaping_automation = no, lifts
 // what was done, at the reload.
 
 package qmgr
@@ -32,6 +32,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -54,8 +55,10 @@ const (
 	maxReports = 4096
 	// maxActs bounds what rules have done at one time. An operator's orders need room, too.
 	maxActs = 2000
-	// maxRenewed bounds the destinations that are asked about at once when a setting changes.
-	maxRenewed = 1000
+	// renewedAtOnce is how many destinations are asked about at a time when a setting changes.
+	renewedAtOnce = 100
+	// clockStep is by how much a clock may be put right without what rules have done being forgotten.
+	clockStep = time.Minute
 	// An act in force is made longer when that adds at least a part of its time: each reply would write to the disk.
 	lengthenPart = 10
 )
@@ -69,6 +72,9 @@ type automation struct {
 	// Acts on their way to the disk, by kind, target and name, with their ends.
 	under map[string]time.Time
 	full  bool // that there are maxActs is in the log
+	// Acts that wait until the store is ours: the former queue manager still has it. owner says that it has become ours.
+	later []ordered
+	owner bool
 	// The settings in force; nil: none is. Read by whoever makes terms.
 	settings atomic.Pointer[settingSet]
 }
@@ -132,10 +138,12 @@ func (s *Server) watchReplies(d *delivery, reply *proto.DeliverReply) {
 	if len(advice.Sections) == 0 {
 		return
 	}
+	// The name that a setting is laid by: next hops in brackets, and with ports, have one, too.
+	domain, _ := d.nexthop.Host()
 	// Each recipient counts, whether or not one reply was for all: so it is with KumoMTA.
 	for i := range reply.Outcomes {
 		text, internal := replyText(&reply.Outcomes[i])
-		r := &shaping.Report{At: s.now, Unit: advice.Unit, Source: d.source, Domain: strings.ToLower(string(d.nexthop)), Sections: advice.Sections, Text: text, Internal: internal}
+		r := &shaping.Report{At: s.now, Unit: advice.Unit, Source: d.source, Domain: domain, Sections: advice.Sections, Text: text, Internal: internal}
 		// The loop waits for nobody.
 		select {
 		case s.auto.reports <- r:
@@ -165,7 +173,7 @@ func replyText(o *mail.Outcome) (text string, internal bool) {
 // act carries out what rules have decided, as far as it may. It runs in the loop.
 func (s *Server) act(acts []shaping.Act) {
 	entries := s.opt.Overrides.Entries(s.now)
-	var list []override.Entry
+	var list []ordered
 	defer func() { s.enforce(list) }()
 	for i := range acts {
 		for k := range acts[i].Rule.Actions {
@@ -179,9 +187,9 @@ func (s *Server) act(acts []shaping.Act) {
 				s.opt.Log.Warning("shaping_files: %s: %v", acts[i].Rule.At, err)
 				continue
 			}
-			if s.mayAct(entries, &e, acts[i].Rule.Duration) {
+			if lasts := acts[i].Rule.Duration; s.mayAct(entries, &e, lasts) {
 				s.auto.under[actKey(&e)] = e.Until
-				list = append(list, e)
+				list = append(list, ordered{e, enough(lasts)})
 			}
 		}
 	}
@@ -217,6 +225,21 @@ func entryOf(act *shaping.Act, a *shaping.Action, now time.Time) (override.Entry
 	return e, nil
 }
 
+// An ordered is an act on its way to the disk, and by how much it must make one longer that holds.
+type ordered struct {
+	override.Entry
+	enough time.Duration
+}
+
+// may says whether the act may be done, with the entries that hold.
+func (o *ordered) may(entries []override.Entry) bool {
+	acts, may := permits(entries, &o.Entry, o.enough)
+	return may && acts < maxActs
+}
+
+// enough is that of a rule whose acts last so long.
+func enough(lasts time.Duration) time.Duration { return max(lasts/lengthenPart, time.Second) }
+
 // actKey names what an act is about: a second one of the same name takes the place of the first.
 func actKey(e *override.Entry) string { return string(e.Kind) + " " + e.Target + " " + e.Name }
 
@@ -224,12 +247,21 @@ func actKey(e *override.Entry) string { return string(e.Kind) + " " + e.Target +
 // otherwise.
 func (s *Server) mayAct(entries []override.Entry, e *override.Entry, lasts time.Duration) bool {
 	// While it is on its way to the disk the store does not have it.
-	enough := max(lasts/lengthenPart, time.Second)
-	if until, ok := s.auto.under[actKey(e)]; ok && e.Until.Sub(until) < enough {
+	if until, ok := s.auto.under[actKey(e)]; ok && e.Until.Sub(until) < enough(lasts) {
 		return false
 	}
+	acts, may := permits(entries, e, enough(lasts))
+	if may && acts >= maxActs && !s.auto.full {
+		s.auto.full = true
+		s.opt.Log.Warning("shaping_files: rules have done %d things that hold now: nothing more is done before some of it ends", acts)
+	}
+	return may && acts < maxActs
+}
+
+// permits says whether the entries that hold let an act be, and how many of them are of rules.
+func permits(entries []override.Entry, e *override.Entry, enough time.Duration) (acts int, may bool) {
 	// There are few entries, and acts are rare: replies that make none do not come here.
-	acts := 0
+	may = true
 	for i := range entries {
 		o := &entries[i]
 		if o.Rule != "" {
@@ -238,38 +270,44 @@ func (s *Server) mayAct(entries []override.Entry, e *override.Entry, lasts time.
 		switch {
 		case o.Target != e.Target:
 		case o.Kind == override.Waiver && o.Name == string(e.Kind):
-			return false
+			may = false
 		case o.Kind != e.Kind || o.Name != e.Name:
 		// An operator's own order stands. A rule that does something shorter does not undo what another does, and
 		// of two values the first stays for its time.
 		case o.Rule == "" || e.Until.Sub(o.Until) < enough || o.Value != e.Value && o.Rule != e.Rule:
-			return false
+			may = false
 		}
 	}
-	if acts >= maxActs && !s.auto.full {
-		s.auto.full = true
-		s.opt.Log.Warning("shaping_files: rules have done %d things that hold now: nothing more is done before some of it ends", acts)
-	}
-	return acts < maxActs
+	return acts, may
 }
 
 // enforce writes acts to the disk, beside the loop and in their order, and then puts them in force.
-func (s *Server) enforce(list []override.Entry) {
+func (s *Server) enforce(list []ordered) {
 	if len(list) == 0 {
 		return
 	}
 	store := s.opt.Overrides
 	s.tasks.Go(func() {
-		errs := make([]error, len(list))
+		errs, put := make([]error, len(list)), make([]bool, len(list))
 		for i := range list {
-			errs[i] = store.Put(list[i], list[i].Since)
+			o := &list[i]
+			// An operator may have said something about it since the loop has looked.
+			put[i], errs[i] = store.PutIf(o.Entry, o.Since, o.may)
 		}
 		// The log line is for whoever wonders why mail waits, or is slow: it has the reply.
 		s.post(func() {
 			for i := range list {
-				e := &list[i]
+				e := &list[i].Entry
+				// At a reload the predecessor still has the store. It is done when that is ours (takeActs).
+				if errors.Is(errs[i], override.ErrNotOwner) && (store.Owner() || !s.auto.owner) && len(s.auto.later) < maxActs {
+					s.auto.later = append(s.auto.later, list[i])
+					continue
+				}
 				if key := actKey(e); s.auto.under[key].Equal(e.Until) {
 					delete(s.auto.under, key)
+				}
+				if errs[i] == nil && !put[i] {
+					continue
 				}
 				if errs[i] != nil {
 					s.opt.Log.Warning("shaping_files: automation: %v", errs[i])
@@ -278,8 +316,19 @@ func (s *Server) enforce(list []override.Entry) {
 				s.opt.Log.Log(actEvent(e))
 			}
 			s.setRules(store.Entries(s.now))
+			if store.Owner() { // it has become ours since
+				s.takeActs()
+			}
 		}, sched.Event{})
 	})
+}
+
+// takeActs does what could not be done before the store was ours. It runs in the loop.
+func (s *Server) takeActs() {
+	s.auto.owner = true
+	list := s.auto.later
+	s.auto.later = nil
+	s.enforce(list)
 }
 
 // actEvent is the line of the log about an act.
@@ -292,14 +341,21 @@ func actEvent(e *override.Entry) maillog.Event {
 func (s *Server) liftActs() {
 	store := s.opt.Overrides
 	now := time.Now()
-	// One that began later than now is from before the clock was set back: nobody knows how long it would hold.
-	gone, err := store.Drop(func(e *override.Entry) bool { return e.Rule != "" && (!s.auto.known[e.Rule] || e.Since.After(now)) }, now)
+	// One that began later than now is from before the clock was set back: nobody knows how long it would hold. That is so of
+	// what rules must not do, too. A clock that is put right by a moment is none that was set back.
+	gone, err := store.Drop(func(e *override.Entry) bool {
+		ahead := e.Since.After(now.Add(clockStep))
+		return e.Rule != "" && (!s.auto.known[e.Rule] || ahead) || e.Kind == override.Waiver && ahead
+	}, now)
 	if err != nil {
 		s.opt.Log.Warning("shaping_files: what rules have done that are gone cannot be taken back: %v", err)
 		return
 	}
 	// What waited is made due when the rules are set, which follows.
 	for i := range gone {
+		if gone[i].Kind == override.Waiver {
+			continue
+		}
 		target, _ := selection.ParseTarget(gone[i].Target)
 		e := gone[i]
 		e.By = "automation: it holds no more"
@@ -346,23 +402,49 @@ func (s *Server) setSettings(list []*rule) {
 	// Mail that comes has it from now on.
 	s.terms.setSettings(set)
 	// Mail that waits is asked about: its answer is the same, and its terms are not.
-	var waiting []*sched.Terms
+	waiting := make(map[*sched.Terms]bool)
 	s.sched.Dests(func(d sched.Dest) bool {
 		if d.Terms != nil && (old.concerns(d.Terms) || set.concerns(d.Terms)) {
-			waiting = append(waiting, d.Terms)
+			waiting[d.Terms] = true
 		}
-		return len(waiting) < maxRenewed
+		return true
 	})
 	// Those of which nothing is known any more are asked about when they are tried.
+	var asked []renewal
 	s.terms.mu.Lock()
-	defer s.terms.mu.Unlock()
-	asked := make(map[*sched.Terms]bool)
-	for _, t := range waiting {
-		if q, ok := s.terms.from[t]; ok && !asked[t] {
-			asked[t] = true
-			s.tasks.Go(func() { s.renew(t, q) })
+	for t := range waiting {
+		if q, ok := s.terms.from[t]; ok {
+			asked = append(asked, renewal{t, q})
 		}
 	}
+	s.terms.mu.Unlock()
+	if len(asked) > 0 {
+		s.tasks.Go(func() { s.renewAll(set, asked) })
+	}
+}
+
+// A renewal is a destination that is to be asked about.
+type renewal struct {
+	terms *sched.Terms
+	asked asked
+}
+
+// renewAll asks about many destinations, some at a time: there may be one for each domain that mail waits for. It ends when
+// the settings have changed again, since all are asked about then.
+func (s *Server) renewAll(set *settingSet, list []renewal) {
+	var wg sync.WaitGroup
+	turn := make(chan struct{}, renewedAtOnce)
+	for _, r := range list {
+		turn <- struct{}{}
+		if s.ctx.Err() != nil || s.auto.settings.Load() != set {
+			break
+		}
+		wg.Go(func() {
+			defer func() { <-turn }()
+			s.renew(r.terms, r.asked)
+		})
+	}
+	wg.Wait()
 }
 
 // concerns says whether a setting may be for a destination with these terms.
@@ -396,6 +478,16 @@ func (set *settingSet) of(unit, source, domain string) []*rule {
 	return list
 }
 
+// ofDomain says whether there are settings for a domain, whatever its site is. They hold for it alone, so that it is a
+// destination of its own then.
+func (set *settingSet) ofDomain(hop string) bool {
+	if set == nil || len(set.byTarget) == 0 {
+		return false
+	}
+	d, err := selection.NewTarget("domain", hop)
+	return err == nil && len(set.byTarget[d.String()]) > 0
+}
+
 // lay puts settings on the limits and the advice of a destination. own and site are limits of the domain and of the site,
 // where one is the unit.
 func (set *settingSet) lay(source, hop, siteName string, own, site, provider, advice *string) {
@@ -403,7 +495,8 @@ func (set *settingSet) lay(source, hop, siteName string, own, site, provider, ad
 		return
 	}
 	// The advice says where the limits are: the resolver has decided it.
-	unit := shaping.ParseAdvice(*advice).Unit
+	said := shaping.ParseAdvice(*advice)
+	unit := said.Unit
 	// Of the same key the domain's comes last, and counts.
 	for _, r := range set.of(unit, source, strings.ToLower(hop)) {
 		v, err := shaping.Set(r.order.Name, r.order.Value)
@@ -412,17 +505,17 @@ func (set *settingSet) lay(source, hop, siteName string, own, site, provider, ad
 		}
 		// What is no limit is for the agent.
 		limit, ofProvider := shaping.IsLimit(r.order.Name)
-		to := own
+		to, most := own, said.Most
 		switch {
 		case !limit:
 			*advice = shaping.SetAdvice(*advice, r.order.Name, r.order.Value)
 			continue
 		case ofProvider:
-			to = provider
+			to, most = provider, said.ProviderMost
 		case r.target.Site() != "" && unit == siteName && siteName != "":
 			to = site
 		}
-		*to, _, _ = shaping.SetLimit(*to, r.order.Name, &v)
+		*to, _, _ = shaping.SetLimit(*to, most, r.order.Name, &v)
 	}
 }
 

@@ -12,7 +12,9 @@ import (
 	"posthaste/internal/queue"
 	"posthaste/internal/selection"
 	"posthaste/internal/shaping"
+	"posthaste/internal/statedir"
 	"posthaste/internal/testwait"
+	"posthaste/qmgr/sched"
 )
 
 const automationRules = `[["default".automation]]
@@ -239,6 +241,9 @@ func TestLay(t *testing.T) {
 	add("site=a,b", "idle_timeout", "5s")
 	add("source=s->a,b", "max_message_rate", "1/min")
 	add("domain=x.test", "max_connection_rate", "9/s")
+	if !set.ofDomain("X.test") || set.ofDomain("y.test") || (*settingSet)(nil).ofDomain("x.test") {
+		t.Error("which domains have settings of their own")
+	}
 	for _, c := range []struct{ source, hop, site, want string }{
 		{"", "y.test", "a,b", "own=|site=concurrency=2, messages=5/s|provider=concurrency=3|idle_timeout=5s&unit=a%2Cb"},
 		{"", "X.test", "a,b", "own=connections=9/s|site=concurrency=2, messages=5/s|provider=concurrency=3|idle_timeout=5s&unit=a%2Cb"},
@@ -251,5 +256,162 @@ func TestLay(t *testing.T) {
 		if got := "own=" + own + "|site=" + site + "|provider=" + provider + "|" + advice; got != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
+	}
+}
+
+// TestLayBelowTable has settings that would raise what a table has said, and some that lower it.
+func TestLayBelowTable(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, value, site, provider string }{
+		{"connection_limit", "2", "concurrency=2, messages=5/s", "concurrency=9"},
+		{"connection_limit", "20", "concurrency=3, messages=5/s", "concurrency=9"},
+		{"max_message_rate", "1/min", "concurrency=3, messages=1/min", "concurrency=9"},
+		{"max_message_rate", "1000/min", "concurrency=3, messages=5/s", "concurrency=9"},
+		{"max_connection_rate", "8/s", "concurrency=3, connections=8/s, messages=5/s", "concurrency=9"},
+		{"provider_connection_limit", "10", "concurrency=3, messages=5/s", "concurrency=9"},
+		{"provider_connection_limit", "1", "concurrency=3, messages=5/s", "concurrency=1"},
+	} {
+		target := targetNamed(t, "site=a,b")
+		set := &settingSet{byTarget: map[string][]*rule{target.String(): {{target: target, order: override.Entry{Name: c.name, Value: c.value}}}}}
+		own, site, provider := "", "concurrency=3, messages=5/s", "concurrency=9"
+		advice := "unit=a%2Cb&most=concurrency%3D3%2C+messages%3D5%2Fs&pmost=concurrency%3D9"
+		set.lay("", "x.test", "a,b", &own, &site, &provider, &advice)
+		if own != "" || site != c.site || provider != c.provider {
+			t.Errorf("%s=%s: own %q, site %q, provider %q", c.name, c.value, own, site, provider)
+		}
+	}
+}
+
+// TestDomainSetting has a setting of one domain of a site: it is a destination of its own then, and no longer than that.
+func TestDomainSetting(t *testing.T) {
+	t.Parallel()
+	target := targetNamed(t, "domain=x.test")
+	set := &settingSet{byTarget: map[string][]*rule{target.String(): {{target: target, order: override.Entry{Name: "connection_limit", Value: "2"}}}}}
+	var ts terms
+	of := func(hop, nexthop string) *sched.Terms {
+		return ts.of(&proto.ResolveReply{Transport: "smtp", Recipient: "a@" + hop, Nexthop: nexthop, Hop: hop, Site: "mx.big.test", Advice: "unit=mx.big.test"}, true)
+	}
+	if x, y := of("x.test", "x.test"), of("y.test", "y.test"); x != y || !x.Rollup {
+		t.Errorf("without a setting: %+v, %+v", x, y)
+	}
+	ts.setSettings(set)
+	x, port, y := of("x.test", "x.test"), of("x.test", "[x.test]:587"), of("y.test", "y.test")
+	for _, of := range []*sched.Terms{x, port} {
+		if of.Rollup || of.Shares[sched.OwnLimit].Limits.Concurrency != 2 {
+			t.Errorf("%+v", of)
+		}
+	}
+	if !y.Rollup || y.Shares[sched.OwnLimit].Limits.Concurrency != 0 {
+		t.Errorf("another domain: %+v", y)
+	}
+	ts.setSettings(nil)
+	if x := of("x.test", "x.test"); !x.Rollup {
+		t.Errorf("afterwards: %+v", x)
+	}
+}
+
+// TestActOvertaken has an operator order something while an act is on its way to the disk.
+func TestActOvertaken(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1e9, 0)
+	act := override.Entry{Kind: override.Suspension, Target: "site=x", By: automatic, Rule: "r", Until: now.Add(time.Hour)}
+	for name, there := range map[string]override.Entry{
+		"an order":  {Kind: override.Suspension, Target: "site=x", By: "ann", Until: now.Add(2 * time.Hour)},
+		"a waiver":  {Kind: override.Waiver, Target: "site=x", Name: "suspension", By: "ann", Until: now.Add(time.Minute)},
+		"elsewhere": {Kind: override.Suspension, Target: "site=y", By: "ann"},
+	} {
+		dir, err := statedir.Open(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		store, err := override.Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		if err := store.Put(there, now); err != nil {
+			t.Fatal(err)
+		}
+		put, err := store.PutIf(act, now, (&ordered{act, time.Second}).may)
+		if err != nil || put != (name == "elsewhere") {
+			t.Errorf("%s: %v, %v", name, put, err)
+		}
+		if n := len(store.Entries(now)); put != (n == 2) {
+			t.Errorf("%s: %d entries", name, n)
+		}
+	}
+}
+
+// TestActAtReload has a rule act while the former queue manager still has the store: it is done when that is gone.
+func TestActAtReload(t *testing.T) {
+	t.Parallel()
+	rules := strings.Replace(automationRules, `trigger = {Threshold="2/h"}`, "", 1)
+	st := newStage(t, shapingConf(t, rules))
+	former, err := statedir.Open(filepath.Join(st.site.Queue, "overrides"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	predecessor, err := override.Open(former)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer predecessor.Close()
+	st.keep()
+	st.shapes("mx.big.test", "one.test")
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	st.arrive("s@from.test", "a@one.test")
+	first := smtp.next()
+	first.answer("defer")
+	st.quietly()
+	if acts := st.acts(); acts != "" {
+		t.Fatalf("without the store rules have done\n%s", acts)
+	}
+	if err := predecessor.Close(); err != nil {
+		t.Fatal(err)
+	}
+	const both = "setting site=mx.big.test max_message_rate 7000/min\nsuspension site=mx.big.test\n"
+	testwait.Until(t, "acts", func() bool { return st.acts() == both })
+	if log := st.log.String(); strings.Contains(log, "still owns") {
+		t.Errorf("log:\n%s", log)
+	}
+}
+
+// TestAllow takes back that rules may not act.
+func TestAllow(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, shapingConf(t, automationRules))
+	st.keep()
+	now := time.Now()
+	for _, e := range []override.Entry{
+		{Kind: override.Waiver, Target: "site=x.test", Name: "setting", By: "ann", Since: now, Until: now.Add(time.Hour)},
+		{Kind: override.Waiver, Target: "site=x.test", Name: "suspension", By: "ann", Since: now, Until: now.Add(time.Hour)},
+		{Kind: override.Waiver, Target: "site=y.test", Name: "suspension", By: "ann", Since: now, Until: now.Add(time.Hour)},
+		// From before the clock was set back: nobody knows how long it would hold.
+		{Kind: override.Waiver, Target: "site=z.test", Name: "suspension", By: "ann", Since: now.Add(time.Hour), Until: now.Add(2 * time.Hour)},
+	} {
+		if err := st.overrides.Put(e, now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	st.run()
+	const all = "waiver site=x.test setting\nwaiver site=x.test suspension\nwaiver site=y.test suspension\n"
+	if acts := st.acts(); acts != all {
+		t.Errorf("before:\n%s", acts)
+	}
+	var reply proto.OverrideReply
+	q := &proto.Override{Op: proto.OverrideRemove, Entry: proto.OverrideEntry{Of: "waiver", Target: "site=x.test", By: "ann"}}
+	for _, found := range []bool{true, false} {
+		reply = proto.OverrideReply{}
+		if err := st.tool.Call(st.t.Context(), q, &reply); err != nil || reply.Refused != "" || reply.Found != found {
+			t.Errorf("%+v, %v", reply, err)
+		}
+	}
+	if acts := st.acts(); acts != "waiver site=y.test suspension\n" {
+		t.Errorf("after:\n%s", acts)
+	}
+	if log := st.log.String(); !strings.Contains(log, "site x.test: rules may act again, by ann") {
+		t.Errorf("log:\n%s", log)
 	}
 }

@@ -28,6 +28,7 @@ func (s *Server) recall() {
 	if st := s.opt.Overrides; st != nil {
 		if st.Owner() {
 			s.liftActs()
+			s.auto.owner = true
 		}
 		entries = st.Entries(time.Now())
 		if !st.Owner() {
@@ -54,7 +55,10 @@ func (s *Server) succeed() {
 		}
 		if became {
 			s.liftActs()
-			s.post(func() { s.setRules(s.opt.Overrides.Entries(s.now)) }, sched.Event{})
+			s.post(func() {
+				s.setRules(s.opt.Overrides.Entries(s.now))
+				s.takeActs()
+			}, sched.Event{})
 			return
 		}
 	}
@@ -105,7 +109,7 @@ func (s *Server) judge(op proto.OverrideOp, e *override.Entry, reply *proto.Over
 	case target.String() != e.Target:
 		err = fmt.Errorf("it must be written as %s", target)
 	// A newer tool may know kinds that this process does not.
-	case e.Kind != override.Suspension && e.Kind != override.Limit && e.Kind != override.Diversion && (e.Kind != override.Setting || op == proto.OverridePut):
+	case e.Kind != override.Suspension && e.Kind != override.Limit && e.Kind != override.Diversion && (e.Kind != override.Setting && e.Kind != override.Waiver || op == proto.OverridePut):
 		err = fmt.Errorf("there is no kind of override %q", e.Kind)
 	case op == proto.OverridePut && e.Over(s.now):
 		err = errors.New("its end lies in the past")
@@ -125,9 +129,12 @@ func (s *Server) judge(op proto.OverrideOp, e *override.Entry, reply *proto.Over
 // the loop puts it in force and answers.
 func (s *Server) override(r *ipc.Request, op proto.OverrideOp, e override.Entry, target selection.Target, store *override.Store, reply *proto.OverrideReply) {
 	var err error
-	if op == proto.OverridePut {
+	switch {
+	case op == proto.OverridePut:
 		err = store.Put(e, e.Since)
-	} else {
+	case e.Kind == override.Waiver:
+		reply.Found, err = store.Remove(e.Kind, e.Target, e.Since)
+	default:
 		// What a rule did is not done again in the time that it had.
 		reply.Found, err = store.Waive(e.Kind, e.Target, e.By, e.Since)
 	}
@@ -153,6 +160,8 @@ func (s *Server) override(r *ipc.Request, op proto.OverrideOp, e override.Entry,
 func overrideEvent(op proto.OverrideOp, e *override.Entry, target selection.Target) maillog.Event {
 	put, subject := op == proto.OverridePut, target.Subject()
 	switch {
+	case e.Kind == override.Waiver:
+		return maillog.Allowed{Target: e.Target, Subject: target.Name(), By: e.By}
 	case e.Kind == override.Setting && put:
 		return maillog.Set{Target: e.Target, Subject: target.Name(), Name: e.Name, Value: e.Value, By: e.By, Reason: e.Reason, Until: e.Until}
 	case e.Kind == override.Setting:

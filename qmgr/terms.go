@@ -95,6 +95,7 @@ func (t *terms) of(ans *proto.ResolveReply, whole bool) *sched.Terms {
 	if set := t.settings; set != nil {
 		with := *ans
 		set.lay("", ans.Hop, ans.Site, &with.OwnLimits, &with.SiteLimits, &with.ProviderLimits, &with.Advice)
+		with.Alone = ans.Alone || set.ofDomain(ans.Hop)
 		ans = &with
 	}
 	k := keyOf(ans, whole)
@@ -258,6 +259,14 @@ func (s *Server) askAgain() {
 	}
 }
 
+// termsNow are what an answer says in the place of terms.
+func (s *Server) termsNow(old *sched.Terms, pool string, ans *proto.ResolveReply) *sched.Terms {
+	if pool != "" {
+		return s.renewMember(old, ans)
+	}
+	return s.terms.of(ans, s.wholeSites(ans))
+}
+
 // renew asks whether other terms hold in the place of old. It runs in a task. Mail that
 // would go another way now is left alone: that is found out with its next attempt.
 func (s *Server) renew(old *sched.Terms, q asked) {
@@ -269,11 +278,12 @@ func (s *Server) renew(old *sched.Terms, q asked) {
 	if err != nil || ans.Flags&(proto.ResolveFail|proto.ResolveError) != 0 || ans.Transport != q.transport || ans.Nexthop != q.nexthop {
 		return
 	}
-	var terms *sched.Terms
-	if q.pool != "" {
-		terms = s.renewMember(old, &ans)
-	} else {
-		terms = s.terms.of(&ans, s.wholeSites(&ans))
+	terms := s.termsNow(old, q.pool, &ans)
+	// What was a destination of its own, for a setting that has ended, stays one until its mail is tried anew; the setting
+	// must not hold until then.
+	if terms != nil && terms.Rollup && !old.Rollup && !ans.Alone {
+		ans.Alone = true
+		terms = s.termsNow(old, q.pool, &ans)
 	}
 	if terms == old || (terms != nil && terms.Rollup) != old.Rollup || old.Rollup && terms.Shares[sched.SiteLimit].Name != old.Shares[sched.SiteLimit].Name {
 		return

@@ -183,13 +183,14 @@ func (s *sites) shape(x *sharing) {
 			*whole, x.siteLimits = x.siteLimits, ""
 		}
 	}
+	table, providerTable := *whole, x.providerLimits
 	*whole = set.Limits(*whole, x.star)
 	// Those of a provider that the table calls otherwise are no limits of the one that it names.
 	if x.provider == shaping.ProviderName(set.Limited) {
 		x.providerLimits = set.ProviderLimits(x.providerLimits)
 	}
 	// The scheduler does not look into it; the queue manager does, for automation.
-	x.advice = set.Advice(x.unit)
+	x.advice = set.Advice(x.unit, shaping.Kept(table, *whole), shaping.Kept(providerTable, x.providerLimits))
 }
 
 // shapeSource does the same for one source of a pool.
@@ -209,9 +210,10 @@ func (s *sites) shapeSource(x *sharing, m *proto.PoolMember, star bool) {
 			*whole, m.SiteLimits = m.SiteLimits, ""
 		}
 	}
+	table, providerTable := *whole, m.ProviderLimits
 	*whole = set.Limits(*whole, star)
 	if x.provider == shaping.ProviderName(set.Limited) {
 		m.ProviderLimits = set.ProviderLimits(m.ProviderLimits)
 	}
-	m.Advice = set.Advice(x.unit)
+	m.Advice = set.Advice(x.unit, shaping.Kept(table, *whole), shaping.Kept(providerTable, m.ProviderLimits))
 }

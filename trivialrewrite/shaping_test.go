@@ -93,11 +93,11 @@ func TestShaping(t *testing.T) {
 		{"a provider", "", "x@exact.example", "site special.big.net; alone; provider big-net; site: concurrency=10, messages_per_connection=5; provider: concurrency=20; advice: in=provider big net&unit=special.big.net"},
 		{"a table of providers", "destination_provider_maps = inline:{ {.big.net = other} }\n", "x@exact.example", "site special.big.net; alone; provider other; site: concurrency=10, messages_per_connection=5; advice: in=provider big net&unit=special.big.net"},
 		{"a table of limits", "destination_limit_maps = inline:{ {a.example = concurrency=2} {provider:big-net = concurrency=9} }\n", "x@a.example",
-			"site " + both + "; alone; own: concurrency=2, messages=5/s; advice: unit=a.example"},
+			"site " + both + "; alone; own: concurrency=2, messages=5/s; advice: most=concurrency=2&unit=a.example"},
 		{"and of a provider's", "destination_limit_maps = inline:{ {provider:big-net = concurrency=9} }\n", "x@exact.example",
-			"site special.big.net; alone; provider big-net; site: concurrency=10, messages_per_connection=5; provider: concurrency=9; advice: in=provider big net&unit=special.big.net"},
+			"site special.big.net; alone; provider big-net; site: concurrency=10, messages_per_connection=5; provider: concurrency=9; advice: in=provider big net&pmost=concurrency=9&unit=special.big.net"},
 		{"for all", "destination_limit_maps = inline:{ {* = concurrency=7, connections=1/s, messages=9/s} }\n", "x@a.example",
-			"site " + both + "; alone; site: concurrency=7, connections=1/s, messages=5/s; advice: unit=" + both},
+			"site " + both + "; alone; site: concurrency=7, connections=1/s, messages=5/s; advice: most=concurrency=7, connections=1/s&unit=" + both},
 		{"none", "destination_limit_maps = inline:{ {a.example = none} }\n", "x@a.example", "site " + both + "; alone; own: none; advice: unit=a.example"},
 		{"what stays here", "", "x@box.test", ""},
 		{"in brackets", "transport_maps = inline:{ {x.test = smtp:[gate.big.net]} }\n", "y@x.test", "site gate.big.net; alone; provider big-net; site: concurrency=10, messages_per_connection=5; provider: concurrency=20; advice: in=provider big net&unit=gate.big.net"},
@@ -106,8 +106,8 @@ func TestShaping(t *testing.T) {
 			"; mta1 site: concurrency=3, messages_per_connection=5; mta1 provider: concurrency=20; mta1 advice: in=provider big net&unit=special.big.net" +
 			"; mta2 site: concurrency=10, messages_per_connection=5; mta2 provider: concurrency=20; mta2 advice: in=provider big net&unit=special.big.net"},
 		{"the table's limits of a source", pools + "destination_limit_maps = inline:{ {a.example from mta1 = concurrency=2} {* from mta2 = concurrency=4, recipients=8/s} }\n", "x@a.example",
-			"site " + both + "; alone; mta1 own: concurrency=2, messages=5/s; mta1 advice: unit=" + both +
-				"; mta2 site: concurrency=4, messages=5/s, recipients=8/s; mta2 advice: unit=" + both},
+			"site " + both + "; alone; mta1 own: concurrency=2, messages=5/s; mta1 advice: most=concurrency=2&unit=" + both +
+				"; mta2 site: concurrency=4, messages=5/s, recipients=8/s; mta2 advice: most=concurrency=4&unit=" + both},
 	} {
 		r, warned, _ := newSiteRewriter(t, c.conf+shapingFile(t, shapingText))
 		s := newServer(context.Background(), r, nil, keepLong)

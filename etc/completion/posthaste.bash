@@ -669,7 +669,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -f -s"
         elif ((COMP_CWORD == first)); then
-            _posthaste_words "acts check explain lift"
+            _posthaste_words "acts allow check explain lift"
         fi
         ;;
     posthaste-classify)

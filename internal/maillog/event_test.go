@@ -125,6 +125,7 @@ func otherEvents() []Event {
 		Set{Target: "site=mx.example.com", Subject: "site mx.example.com", Name: "max_message_rate", Value: "1/min", By: "automation", Reason: "shaping.toml:12: 421 slow down", Until: time.Date(2026, 11, 24, 8, 0, 0, 0, time.UTC)},
 		Unset{Target: "site=mx.example.com", Subject: "site mx.example.com", Name: "max_message_rate"},
 		Unset{Target: "site=mx.example.com", Subject: "site mx.example.com", By: "root"},
+		Allowed{Target: "site=mx.example.com", Subject: "site mx.example.com", By: "root"},
 		Suspended{Target: "*", Subject: "delivery to *", By: "root"},
 		Suppressed{ID: "4jWn4F1YhnzSshsm4", To: "joe@example.net", List: "news", Reason: "bounce", Detail: "550 5.1.1 unknown user"},
 		Suppressed{To: "joe@example.net", List: "news", Reason: "complaint"},

@@ -468,6 +468,24 @@ func (e Unset) AppendFields(b []byte) []byte {
 	return appendString(appendString(b, "parameter", e.Name), "by", e.By)
 }
 
+// Allowed says that rules of automation may act again at a target, where an operator had taken back what they had done.
+type Allowed struct {
+	Target, Subject string // as in Set
+	By              string
+}
+
+// Append implements Event.
+func (e Allowed) Append(b []byte) []byte {
+	b = append(append(b, e.Subject...), ": rules may act again, by "...)
+	return append(b, e.By...)
+}
+
+// AppendFields implements Fielder.
+func (e Allowed) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "allowed"), "target", e.Target)
+	return appendString(b, "by", e.By)
+}
+
 // Suppressed says that a recipient was put on the suppression list.
 type Suppressed struct {
 	ID     string // of the message that has led to it; empty: none

@@ -229,7 +229,7 @@ func subcommands() []subcommand {
 			{'n', "number", none, "so many blocks"}, {'j', "", none, "as JSON"}, {'l', "", none, "with the lines of the log"}, {'f', "", none, "as it is logged"}},
 			long: traceOptions},
 		{name: "collate", rest: file},
-		{name: "shaping", words: []string{"acts", "check", "explain", "lift"}, options: []option{{'c', "config_dir", directory, "configuration"}, {'f', "file", file, "rules"}, {'s', "source", none, "where from"}}},
+		{name: "shaping", words: []string{"acts", "allow", "check", "explain", "lift"}, options: []option{{'c', "config_dir", directory, "configuration"}, {'f', "file", file, "rules"}, {'s', "source", none, "where from"}}},
 		{name: "classify", options: []option{{'j', "", none, "as JSON"}, {'f', "file", file, "rules"}}},
 		{name: "tls", words: []string{"all-default-client", "all-default-server", "deploy-server-cert", "enable-client", "enable-server",
 			"new-server-cert", "new-server-key", "output-server-csr", "output-server-tlsa"},

@@ -223,6 +223,32 @@ func (s *Store) Put(e Entry, now time.Time) error {
 	})
 }
 
+// PutIf is Put, if may says so of the entries that there are at that moment: nobody changes them in between. It says whether
+// the entry was put. Errors to tell apart: those of Put.
+func (s *Store) PutIf(e Entry, now time.Time, may func([]Entry) bool) (put bool, err error) {
+	if err := e.check(); err != nil {
+		return false, err
+	}
+	err = s.change(now, func(list []Entry) ([]Entry, error) {
+		if !may(list) {
+			return nil, errUnchanged
+		}
+		put = true
+		list = slices.DeleteFunc(list, func(o Entry) bool { return o.same(&e) })
+		if len(list) >= MaxEntries {
+			return nil, ErrFull
+		}
+		return append(list, e), nil
+	})
+	if errors.Is(err, errUnchanged) {
+		return false, nil
+	}
+	return put && err == nil, err
+}
+
+// errUnchanged is for change: nothing is written.
+var errUnchanged = errors.New("nothing is to be changed")
+
 // Remove takes an entry back, and says whether there was one. It is on stable
 // storage when the error is nil. An error to tell apart: ErrNotOwner.
 func (s *Store) Remove(kind Kind, target string, now time.Time) (found bool, err error) {

@@ -60,6 +60,11 @@ type Rate struct {
 	Per time.Duration // at least a second; Day: by the calendar
 }
 
+// Tightens says whether r allows less in the long run than another rate, or that is no limit.
+func (r Rate) Tightens(o Rate) bool {
+	return o.IsZero() || float64(r.N)/float64(r.Per) < float64(o.N)/float64(o.Per)
+}
+
 // IsZero says whether r is no limit.
 func (r Rate) IsZero() bool { return r.N == 0 }
 

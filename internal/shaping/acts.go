@@ -73,6 +73,19 @@ func (t *tool) lift() error {
 	return nil
 }
 
+// allow has rules act again at a target where something was taken back.
+func (t *tool) allow() error {
+	reply, err := t.call(&proto.Override{Op: proto.OverrideRemove, Entry: proto.OverrideEntry{Of: string(override.Waiver), Target: t.rest[0], By: who()}})
+	if err != nil {
+		return err
+	}
+	if !reply.Found {
+		return cli.Errorf(cli.ExitNoInput, "nothing has been taken back at %s", t.rest[0])
+	}
+	fmt.Fprintf(t.Stdout, "rules may act again at %s\n", t.rest[0])
+	return nil
+}
+
 // who is the user who takes something back, for the log.
 func who() string {
 	if u, err := user.Current(); err == nil {

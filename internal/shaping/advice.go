@@ -57,22 +57,61 @@ func (s *Settings) overlay(table string, star bool, concurrency, connections, me
 	return l.String()
 }
 
-// SetLimit gives limits, as a table has them, the value that a rule sets for a key of a destination or a provider. ok
-// is false for a key that is no limit. provider says whose limit it is.
-func SetLimit(limits, key string, v *Value) (text string, provider, ok bool) {
+// parse reads limits that this program has written; none: there are none.
+func parse(limits string) rate.Limits {
 	l, err := rate.ParseLimits(limits)
-	if err != nil {
-		l = rate.Limits{}
+	if limits == "" || err != nil {
+		return rate.Limits{}
+	}
+	return l
+}
+
+// Kept are those limits of a table that hold: what Limits has made of it is merged. It is empty if none does.
+func Kept(table, merged string) string {
+	t, m := parse(table), parse(merged)
+	if t.Concurrency != m.Concurrency {
+		t.Concurrency = 0
+	}
+	if t.Connections != m.Connections {
+		t.Connections = rate.Rate{}
+	}
+	if t.Messages != m.Messages {
+		t.Messages = rate.Rate{}
+	}
+	if t.Reuse != m.Reuse {
+		t.Reuse = 0
+	}
+	// No key of a file is about recipients.
+	if t.Recipients = (rate.Rate{}); t == (rate.Limits{}) {
+		return ""
+	}
+	return t.String()
+}
+
+// SetLimit gives limits, as a table has them, the value that a rule sets for a key of a destination or a provider. What a
+// table has said (most, as Kept has it) a rule may make less, and not more. ok is false for a key that is no limit. provider
+// says whose limit it is.
+func SetLimit(limits, most, key string, v *Value) (text string, provider, ok bool) {
+	l, m := parse(limits), parse(most)
+	count := func(to *int, most int) {
+		if *to = int(v.N); most > 0 {
+			*to = min(*to, most)
+		}
+	}
+	spread := func(to *rate.Rate, most rate.Rate) {
+		if *to = v.Rate; !v.Rate.Tightens(most) {
+			*to = most
+		}
 	}
 	switch key {
 	case "connection_limit", "provider_connection_limit":
-		l.Concurrency = int(v.N)
+		count(&l.Concurrency, m.Concurrency)
 	case "max_connection_rate":
-		l.Connections = v.Rate
+		spread(&l.Connections, m.Connections)
 	case "max_message_rate", "provider_max_message_rate":
-		l.Messages = v.Rate
+		spread(&l.Messages, m.Messages)
 	case "max_deliveries_per_connection":
-		l.Reuse = int(v.N)
+		count(&l.Reuse, m.Reuse)
 	default:
 		return limits, false, false
 	}
@@ -81,7 +120,7 @@ func SetLimit(limits, key string, v *Value) (text string, provider, ok bool) {
 
 // IsLimit says whether a key is one of limits, and IsProvider whether of a provider's.
 func IsLimit(key string) (limit, provider bool) {
-	_, provider, limit = SetLimit("", key, new(Value))
+	_, provider, limit = SetLimit("", "", key, new(Value))
 	return limit, provider
 }
 
@@ -90,7 +129,10 @@ func IsLimit(key string) (limit, provider bool) {
 type Advice struct {
 	Unit     string   // a site or a domain
 	Sections []string // those that have rules of automation
-	Client   Client
+	// What destination_limit_maps has said of the destination, and of its provider, as limits: rules of automation do not
+	// raise it.
+	Most, ProviderMost string
+	Client             Client
 }
 
 // A Client is what an agent is to do otherwise than main.cf says. The zero value of each is as main.cf says.
@@ -112,9 +154,15 @@ var clientKeys = [...]string{"connect_timeout", "banner_timeout", "ehlo_timeout"
 	"data_dot_timeout", "rset_timeout", "starttls_timeout", "idle_timeout", "max_recipients_per_batch", "enable_tls", "enable_dane",
 	"enable_pipelining", "smtp_port", "ehlo_domain", "prohibited_hosts", "skip_hosts", "ip_lookup_strategy"}
 
-// Advice is what goes with the destination, as ParseAdvice reads it.
-func (s *Settings) Advice(unit string) string {
+// Advice is what goes with the destination, as ParseAdvice reads it. most and providerMost are those of Advice.
+func (s *Settings) Advice(unit, most, providerMost string) string {
 	q := url.Values{"unit": {unit}}
+	if most != "" {
+		q.Set("most", most)
+	}
+	if providerMost != "" {
+		q.Set("pmost", providerMost)
+	}
 	if len(s.Sections) > 0 {
 		q["in"] = s.Sections
 	}
@@ -142,7 +190,7 @@ func ParseAdvice(text string) (a Advice) {
 	if err != nil {
 		return a
 	}
-	a.Unit, a.Sections = q.Get("unit"), q["in"]
+	a.Unit, a.Sections, a.Most, a.ProviderMost = q.Get("unit"), q["in"], q.Get("most"), q.Get("pmost")
 	for _, k := range clientKeys {
 		if !q.Has(k) {
 			continue

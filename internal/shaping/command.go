@@ -14,7 +14,7 @@ import (
 	"posthaste/internal/resolver"
 )
 
-const usage = "usage: posthaste shaping check [-c config_dir] [file ...] | posthaste shaping explain [-c config_dir] [-f file] [-s source] domain | posthaste shaping acts [-c config_dir] | posthaste shaping lift [-c config_dir] target"
+const usage = "usage: posthaste shaping check [-c config_dir] [file ...] | posthaste shaping explain [-c config_dir] [-f file] [-s source] domain | posthaste shaping acts [-c config_dir] | posthaste shaping lift [-c config_dir] target | posthaste shaping allow [-c config_dir] target"
 
 // A tool is one run of "posthaste shaping".
 type tool struct {
@@ -53,6 +53,7 @@ func command(t *tool, args []string) int {
 		"explain": {Letters: "c:f:s:", Min: 1, Max: 1, Do: t.explain},
 		"acts":    {Letters: "c:", Do: t.acts},
 		"lift":    {Letters: "c:", Min: 1, Max: 1, Do: t.lift},
+		"allow":   {Letters: "c:", Min: 1, Max: 1, Do: t.allow},
 	}, usage, args, t.begin)
 }
 

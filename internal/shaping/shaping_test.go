@@ -352,7 +352,7 @@ func TestLimits(t *testing.T) {
 func TestAdvice(t *testing.T) {
 	t.Parallel()
 	rules, _ := load(t, "['default']\nconnect_timeout='7s'\nbanner_timeout=1\nehlo_timeout=2\nenable_tls='Required'\nenable_pipelining=false\nenable_dane=true\nskip_hosts=['10.0.0.0/8']\nsmtp_port=26\nehlo_domain='h.test'\n[['default'.automation]]\nregex='x'\naction='Suspend'\nduration=60\n")
-	a := ParseAdvice(rules.Resolve(&Query{Domain: "x.test"}).Advice("a.test,b.test"))
+	a := ParseAdvice(rules.Resolve(&Query{Domain: "x.test"}).Advice("a.test,b.test", "concurrency=3", ""))
 	c := a.Client
 	if a.Unit != "a.test,b.test" || !slices.Equal(a.Sections, []string{"default"}) || c.Connect != 7*time.Second || c.Hello != 2*time.Second || c.TLS != "Required" || !c.NoPipelining || !c.DANE ||
 		len(c.Skip) != 1 || c.Port != 26 || c.Helo != "h.test" {
@@ -385,7 +385,7 @@ func FuzzLoad(f *testing.F) {
 					t.Fatalf("%q: %v", limits, err)
 				}
 			}
-			if a := ParseAdvice(s.Advice("u")); a.Unit != "u" || !slices.Equal(a.Sections, s.Sections) {
+			if a := ParseAdvice(s.Advice("u", "", "")); a.Unit != "u" || !slices.Equal(a.Sections, s.Sections) {
 				t.Fatalf("%+v of %+v", a, s)
 			}
 		}
@@ -455,4 +455,20 @@ func (hostsOfTest) MX(_ context.Context, domain string) (ans resolver.Answer[res
 		ans.Records = []resolver.MX{{Pref: 10, Host: "B.mx.big.example."}, {Pref: 20, Host: "a.mx.big.example"}}
 	}
 	return ans, nil
+}
+
+// Of what a table has said that counts which no file has taken the place of.
+func TestKept(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ table, merged, want string }{
+		{"", "concurrency=3", ""},
+		{"none", "none", ""},
+		{"concurrency=3, messages=5/s", "concurrency=3, connections=1/s, messages=5/s", "concurrency=3, messages=5/s"},
+		{"concurrency=3, connections=1/s", "concurrency=10, connections=1/s", "connections=1/s"},
+		{"recipients=100/d, messages_per_connection=4", "recipients=100/d, messages_per_connection=4", "messages_per_connection=4"},
+	} {
+		if got := Kept(c.table, c.merged); got != c.want {
+			t.Errorf("%s, %s: %q, want %q", c.table, c.merged, got, c.want)
+		}
+	}
 }
