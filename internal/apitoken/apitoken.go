@@ -58,10 +58,11 @@ const (
 	Inject  = "inject"  // hand in mail
 	Look    = "look"    // see what the console shows
 	Operate = "operate" // and change what the console can change
+	Read    = "read"    // see what the console shows, and read what messages say
 )
 
 // roles are all of them.
-var roles = []string{Inject, Look, Operate}
+var roles = []string{Inject, Look, Operate, Read}
 
 var (
 	// ErrUnknown says that a token is not, or no longer, one of ours.
@@ -82,9 +83,9 @@ type Token struct {
 	Expires time.Time `json:"expires,omitzero"` // zero: never
 }
 
-// May says whether the token has a role. Operate includes Look.
+// May says whether the token has a role. Operate and Read include Look.
 func (t *Token) May(role string) bool {
-	return slices.Contains(t.Roles, role) || role == Look && slices.Contains(t.Roles, Operate)
+	return slices.Contains(t.Roles, role) || role == Look && (slices.Contains(t.Roles, Operate) || slices.Contains(t.Roles, Read))
 }
 
 // Permits says whether mail may be sent under an address, which is in internal form; "" is the null

@@ -84,6 +84,8 @@ var logParams = []Param{
 	{Name: "console_hosts", Type: List, Tier: 2, Origin: Own, Doc: "Names besides $myhostname by which browsers call the console"},
 	{Name: "console_listen", Type: String, Default: "127.0.0.1:8025", Tier: 2, Origin: Own, Doc: "Address and port of the console, or unix: and the path of a socket"},
 	{Name: "console_operators", Type: List, Tier: 2, Origin: Own, Doc: "Users of the console who may change something; the others may look"},
+	{Name: "console_role_maps", Type: List, Tier: 2, Origin: Own, Doc: "Tables of what users of the console may do: look, operate, read"},
+	{Name: "console_sasl_users", Type: Bool, Default: "no", Tier: 2, Origin: Own, Doc: "The users of smtpd_sasl_type may log in to the console, if console_role_maps has a role for them"},
 	{Name: "console_tls", Type: Bool, Default: "no", Tier: 2, Origin: Own, Doc: "The console speaks TLS, with the certificates of the SMTP server"},
 	{Name: "console_user_maps", Type: List, Tier: 2, Origin: Own, Doc: "Tables of users who may log in to the console, with what posthaste passwd prints"},
 	{Name: "event_dead_letter_limit", Type: Bytes, Default: "64m", Min: 65536, Tier: 2, Origin: Own, Doc: "Disk space that the events which one sink has refused for good may take"},

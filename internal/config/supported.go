@@ -87,6 +87,8 @@ var supportedNames = []string{
 	"console_hosts",
 	"console_listen",
 	"console_operators",
+	"console_role_maps",
+	"console_sasl_users",
 	"console_tls",
 	"console_user_maps",
 	"content_filter",

@@ -17,15 +17,17 @@
 // What posthaste check -v says is found out when the service starts, and so at each reload.
 //
 // Both are served at console_listen, for the users in console_user_maps, whose entries "posthaste
-// passwd" makes. The users in console_operators may suspend and resume mail, limit and divert destinations, and hold, release,
-// retry, requeue, return and delete messages. All others may only look.
+// passwd" makes, and with console_sasl_users for those of the SMTP server (smtpd_sasl_type) to whom console_role_maps gives a
+// role. There are three roles. Look shows everything but what messages say. Operate is also to suspend and resume mail, to limit
+// and divert destinations, and to hold, release, retry, requeue, return and delete messages. Read is also to read what messages
+// say. The users in console_user_maps may look, and those of them in console_operators operate; console_role_maps gives more.
 //
 // The pages work without scripts; one script updates the numbers. There are pages for the present
 // state of the queue and of the system (disks, spool, log, certificates, what posthaste check -v
 // says), the queue by age and domain (now or at an earlier time), a destination, a
 // message with its story in the log, a search of the queue and the log, and the suspensions. The
 // API is below /api/v1. /api/v1/openapi.json describes it (OpenAPI), and is made from the
-// declarations that the service itself uses. A program has a token of the role look or operate, which
+// declarations that the service itself uses. A program has a token of the role look, operate or read, which
 // "posthaste token" makes, or gets one for a while from POST /api/v1/session, and sends it in the field
 // "Authorization: Bearer TOKEN".
 //
@@ -35,9 +37,11 @@
 // # Security
 //
 // The service runs as mail_owner, without privileges, and has the rights of the tools: it asks
-// the queue manager for counts and lists, sends it commands, and reads the log. Pages have
-// addresses and the replies of other hosts, but no content of messages. Everything from the queue
-// and the log is hostile: it is escaped, and invisible characters are made visible.
+// the queue manager for counts and lists, sends it commands, reads the log, and opens messages in the queue for who may read
+// them. Pages have addresses and the replies of other hosts. The content of a message, and its header, are shown only to users
+// with the role read, who say why: that is in the log before the message is opened. Everything from the queue, the log and
+// messages is hostile: it is escaped, and invisible characters are made visible; a message is sent as a file, and not as a page.
+// What role each request needs is declared with it, and is looked at before anything else of the request.
 //
 // It listens on a loopback address by default; any other address needs console_tls = yes. The
 // Host of a request must be an IP address, localhost, $myhostname, or one of console_hosts, so
@@ -52,10 +56,10 @@
 //
 // # Parameters
 //
-// api_token_directory, console_hosts, console_listen, console_operators, console_tls, console_user_maps,
-// data_directory, maillog_file, message_size_limit, myhostname, queue_directory, queue_history_directory,
-// queue_history_limit, queue_history_time, queue_minfree, queue_service_name, smtpd_tls_cert_file,
-// smtpd_tls_chain_files, smtpd_tls_key_file, spool_content_directory, spool_inline_limit, tls_acme,
+// api_token_directory, cleanup_service_name, console_hosts, console_listen, console_operators, console_role_maps,
+// console_sasl_users, console_tls, console_user_maps, data_directory, maillog_file, message_size_limit, myhostname, queue_directory, queue_history_directory,
+// queue_history_limit, queue_history_time, queue_minfree, queue_service_name, smtpd_sasl_path, smtpd_sasl_service, smtpd_sasl_type
+// (and what belongs to these, see smtpd), smtpd_tls_cert_file, smtpd_tls_chain_files, smtpd_tls_key_file, spool_content_directory, spool_inline_limit, tls_acme,
 // track_index_directory, track_index_limit.
 //
 // # Diagnostics
@@ -89,7 +93,9 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/logread"
 	"posthaste/internal/maillog"
+	"posthaste/internal/resolver"
 	"posthaste/internal/sasl"
+	"posthaste/internal/sasl/saslconf"
 	"posthaste/internal/servercert"
 	"posthaste/internal/service"
 	"posthaste/internal/statedir"
@@ -123,12 +129,12 @@ func run(ctx context.Context, env *service.Env) error {
 		return err
 	}
 	defer programs.Close()
+	what := openContents(env)
+	defer what.close()
 	who, secure, l, err := prepare(env)
 	look := &machine{cfg: cfg, advice: advise(cfg, time.Now())}
 	if err == nil {
 		look.keys = certificates(env)
-	}
-	if err == nil {
 		err = env.Confine()
 	}
 	if err == nil && l == nil {
@@ -150,7 +156,7 @@ func run(ctx context.Context, env *service.Env) error {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	m := &mta{manager: manager, history: cfg.String("queue_history_directory"), logs: func() (track.Options, error) { return logs(cfg) }}
-	c := newConsole(env, m, look, who, programs, serving.Done())
+	c := newConsole(env, m, look, who, programs, what, serving.Done())
 	k := &keeper{sampler: &sampler{manager: manager, store: store, warn: env.Log.Warning}, mta: m, live: c.live, day: c.day}
 	wake := make(chan struct{}, 1)
 	var wg sync.WaitGroup
@@ -172,9 +178,9 @@ func run(ctx context.Context, env *service.Env) error {
 }
 
 // newConsole makes what answers requests.
-func newConsole(env *service.Env, m *mta, look *machine, who *people, programs *apitoken.Store, stopping <-chan struct{}) *console {
+func newConsole(env *service.Env, m *mta, look *machine, who *people, programs *apitoken.Store, what *contents, stopping <-chan struct{}) *console {
 	cfg := env.Config
-	return &console{mta: m, machine: look, people: who, sessions: newSessions(time.Now), programs: programs, tries: newTries(time.Now), live: newLive(), day: new(day),
+	return &console{mta: m, machine: look, people: who, sessions: newSessions(time.Now), programs: programs, contents: what, tries: newTries(time.Now), live: newLive(), day: new(day),
 		log: func(e maillog.Event) { env.Log.Log(e) }, now: time.Now, host: cfg.String("myhostname"),
 		hosts: append(cfg.List("console_hosts"), cfg.String("myhostname")), version: cfg.String("mail_version"), stopping: stopping}
 }
@@ -195,13 +201,21 @@ func prepare(env *service.Env) (*people, *tls.Config, net.Listener, error) {
 	if who.operators, err = table.NewList("console_operators", cfg.List("console_operators"), table.ListOptions{Kind: table.Strings, Table: env.Tables()}); err != nil {
 		return nil, nil, nil, err
 	}
+	who.roles = table.OpenMaps("console_role_maps", cfg.List("console_role_maps"), env.Tables())
 	if maps := cfg.List("console_user_maps"); len(maps) > 0 {
 		key, err := sasl.DecoyKey(cfg.String("data_directory"))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			env.Log.Warning("console_user_maps: %v", err)
 		}
-		who.backend = sasl.NewUsers(table.OpenMaps("console_user_maps", maps, env.Tables()), "", nil, key)
-	} else {
+		who.own = sasl.NewUsers(table.OpenMaps("console_user_maps", maps, env.Tables()), "", nil, key)
+	}
+	if cfg.Bool("console_sasl_users") {
+		if who.others, err = saslUsers(env); err != nil {
+			return nil, nil, nil, err
+		}
+		who.service = cfg.String("smtpd_sasl_service")
+	}
+	if who.own == nil && who.others == nil {
 		env.Log.Warning("console: %v", errNoUsers)
 	}
 	address := cfg.String("console_listen")
@@ -217,6 +231,19 @@ func prepare(env *service.Env) (*people, *tls.Config, net.Listener, error) {
 		return nil, nil, nil, fmt.Errorf("console_listen = %s: other machines can reach it, and passwords would be sent in clear text: set console_tls = yes", address)
 	}
 	return who, secure, l, nil
+}
+
+// saslUsers opens the users of smtpd_sasl_type.
+func saslUsers(env *service.Env) (sasl.Backend, error) {
+	options, err := env.Resolver()
+	if err != nil {
+		return nil, err
+	}
+	backend, err := saslconf.Open(env.Config, resolver.New(options), env.Config.String("smtpd_sasl_service"), env.Tables())
+	if err != nil {
+		return nil, fmt.Errorf("console_sasl_users: %w", err)
+	}
+	return backend, nil
 }
 
 // certificates are those of the SMTP server, read while there are the rights of root; nil: it has

@@ -69,3 +69,20 @@ func clientOf(r *http.Request) string {
 	}
 	return "local" // a socket of this machine has no address
 }
+
+// loginFrom is where a login comes from, in the words of the backends.
+func loginFrom(r *http.Request) client {
+	c := client{address: clientOf(r)}
+	c.sasl.TLS = r.TLS
+	if host, port, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		c.sasl.RemoteAddr, c.sasl.RemotePort = host, port
+	} else {
+		c.sasl.Shared = true // everybody who comes by a proxy has the same
+	}
+	if here, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+		if host, port, err := net.SplitHostPort(here.String()); err == nil {
+			c.sasl.LocalAddr, c.sasl.LocalPort = host, port
+		}
+	}
+	return c
+}

@@ -40,7 +40,7 @@ func describe(o *operation, of *webserver.Schemas) map[string]any {
 		return map[string]any{"description": what, "content": map[string]any{"application/problem+json": map[string]any{"schema": map[string]any{"$ref": "#/components/schemas/Problem"}}}}
 	}
 	d := map[string]any{"operationId": o.name, "summary": o.summary, "responses": map[string]any{
-		"200":     map[string]any{"description": "It is done", "content": map[string]any{"application/json": map[string]any{"schema": of.Make(reflect.TypeOf(o.result))}}},
+		"200":     map[string]any{"description": "It is done", "content": answer(o, of)},
 		"default": problem("It is not done")}}
 	if o.role > nobody {
 		d["security"] = []any{map[string]any{"token": []any{}}}
@@ -72,6 +72,14 @@ func describe(o *operation, of *webserver.Schemas) map[string]any {
 		d["requestBody"] = map[string]any{"required": true, "content": map[string]any{"application/json": map[string]any{"schema": body}}}
 	}
 	return d
+}
+
+// answer is what an operation answers, by its media type.
+func answer(o *operation, of *webserver.Schemas) map[string]any {
+	if _, ok := o.result.(Content); ok {
+		return map[string]any{"message/rfc822": map[string]any{}, "text/plain": map[string]any{"schema": webserver.Text("The header")}}
+	}
+	return map[string]any{"application/json": map[string]any{"schema": of.Make(reflect.TypeOf(o.result))}}
 }
 
 // schemaName is the name of a type's schema. What the log has of a message is another thing than a

@@ -15,8 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
-	"posthaste/internal/apitoken"
 	"posthaste/internal/history"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
@@ -57,6 +57,7 @@ type query struct {
 	ctx     context.Context
 	session session
 	client  string
+	from    client // of a login
 	values  url.Values
 }
 
@@ -73,7 +74,7 @@ type Done struct {
 // Token is a login.
 type Token struct {
 	Token   string    `json:"token" doc:"To be sent in the field Authorization: Bearer TOKEN"`
-	Role    string    `json:"role" doc:"look or operate"`
+	Role    string    `json:"role" doc:"look or operate; then read, if the user may read what messages say"`
 	Expires time.Time `json:"expires" doc:"At the latest; sooner when it is not used for an hour"`
 }
 
@@ -96,6 +97,8 @@ func operations() []operation {
 			append(conditionParams(), param{"verb", "What: hold, release, retry, requeue, return or delete", true},
 				param{"count", "How many messages are meant: if others fulfil the conditions by now nothing is done", true}), Done{}, (*console).opAll},
 		{"message", "GET", "/messages/{id}", look, "One message, and why it is in the queue", []param{idParam}, Explained{}, (*console).opMessage},
+		{"content", "POST", "/messages/{id}/content", read, "Read what a message says; who read it, and why, is logged", []param{idParam,
+			{"reason", "Why, in a line", true}, {"part", "all, or header; without it all", false}}, Content{}, (*console).opContent},
 		{"destination", "GET", "/destinations/{name}", look, "How things are with a destination, as posthaste explain",
 			[]param{{"name", "A domain, .domain, [host]:port or transport:nexthop", true}}, Destination{}, (*console).opDestination},
 		{"flush", "POST", "/destinations/{name}/flush", operate, "Try the mail for a destination now", []param{{"name", "As above", true}}, Done{}, (*console).opFlush},
@@ -436,11 +439,11 @@ func (c *console) opSearch(q *query) (any, error) {
 }
 
 func (c *console) opLogin(q *query) (any, error) {
-	token, s, err := c.login(q.ctx, q.client, q.get("user"), q.get("password"))
+	token, s, err := c.login(q.ctx, q.from, q.get("user"), q.get("password"))
 	if err != nil {
 		return nil, err
 	}
-	return &Token{token, s.role.String(), s.begun.Add(wholeTime)}, nil
+	return &Token{token, s.rights(), s.begun.Add(wholeTime)}, nil
 }
 
 func (c *console) opLogout(q *query) (any, error) {
@@ -450,7 +453,7 @@ func (c *console) opLogout(q *query) (any, error) {
 
 // audited logs an act of a user's before it is done, and its failure.
 func (c *console) audited(q *query, act, what, reason string, do func() error) error {
-	e := maillog.ConsoleAct{User: q.session.user, Client: q.client, Act: act, What: what, Reason: reason}
+	e := maillog.ConsoleAct{User: logged(q.session.user), Client: q.client, Act: act, What: what, Reason: reason}
 	c.log(e)
 	err := do()
 	if err != nil {
@@ -470,7 +473,7 @@ func (e *waitError) Error() string {
 // logged is a name that somebody claims, as one word: what follows it in the log is ours.
 func logged(name string) string {
 	return strings.Map(func(r rune) rune {
-		if r <= ' ' || r == '=' || r == ':' || r == 0x7f {
+		if r <= ' ' || r == '=' || r == ':' || !unicode.IsGraphic(r) {
 			return '?'
 		}
 		return r
@@ -478,25 +481,42 @@ func logged(name string) string {
 }
 
 // login makes a session for who knows a password.
-func (c *console) login(ctx context.Context, client, user, password string) (token string, s session, err error) {
-	keys := []string{"address " + client, "user " + user}
+func (c *console) login(ctx context.Context, from client, user, password string) (token string, s session, err error) {
+	return c.admit(ctx, from, user, func() (person, error) { return c.people.login(ctx, from, user, password) })
+}
+
+// admit makes a session for whom verify knows, unless too many logins have failed from the client's address, or with that name.
+// The login is logged, and so is its failure, with more than the error says.
+func (c *console) admit(ctx context.Context, from client, user string, verify func() (person, error)) (token string, s session, err error) {
+	keys := []string{"address " + from.address, "user " + user}
 	if wait := c.tries.wait(keys...); wait > 0 {
 		return "", s, &waitError{wait}
 	}
-	name, r, err := c.people.login(ctx, user, password)
-	e := maillog.ConsoleAct{User: logged(user), Client: client, Act: "login"}
+	who, err := verify()
+	e := maillog.ConsoleAct{User: logged(user), Client: from.address, Act: "login"}
 	if err != nil {
 		e.Reason, e.Failed = err.Error(), true
 		c.log(e)
-		return "", s, err
+		return "", s, toldOf(err)
 	}
+	e.User = logged(who.user)
 	c.tries.forgive(keys...)
 	c.log(e)
-	token, s = c.sessions.begin(name, r)
+	token, s = c.sessions.begin(who)
 	return token, s, nil
 }
 
-func (r role) String() string { return [...]string{"nobody", "look", "operate"}[r] }
+// toldOf is what somebody who is not let in is told.
+func toldOf(err error) error {
+	var denied *deniedError
+	switch {
+	case errors.As(err, &denied):
+		return errLogin
+	case errors.Is(err, errLogin), errors.Is(err, errNoUsers):
+		return err
+	}
+	return errUnverified
+}
 
 // statusOf is the HTTP status of an error.
 func statusOf(err error) int {
@@ -506,7 +526,7 @@ func statusOf(err error) int {
 	switch {
 	case errors.As(err, &fault):
 		return http.StatusBadRequest
-	case errors.As(err, &wait):
+	case errors.As(err, &wait), errors.Is(err, errReaders):
 		return http.StatusTooManyRequests
 	case errors.As(err, &long):
 		return http.StatusRequestEntityTooLarge
@@ -514,26 +534,18 @@ func statusOf(err error) int {
 		return http.StatusNotFound
 	case errors.Is(err, errLogin), errors.Is(err, errSession):
 		return http.StatusUnauthorized
-	case errors.Is(err, errRole):
+	case errors.Is(err, errRole), errors.Is(err, errReading):
 		return http.StatusForbidden
-	case errors.Is(err, errDown), errors.Is(err, errNoUsers), errors.Is(err, errLog):
+	case errors.Is(err, errDown), errors.Is(err, errNoUsers), errors.Is(err, errUnverified), errors.Is(err, errElsewhere), errors.Is(err, errLog):
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusInternalServerError
 }
 
-var (
-	errSession = errors.New("log in first")
-	errRole    = errors.New("you may look, but not change anything: see console_operators")
-)
-
 // call carries an operation out, for whom it is permitted.
 func (c *console) call(o *operation, q *query) (any, error) {
-	if o.role > nobody && q.session.role == nobody {
-		return nil, errSession
-	}
-	if q.session.role < o.role {
-		return nil, errRole
+	if err := q.session.refused(o.role); err != nil {
+		return nil, err
 	}
 	for name := range q.values {
 		if !slices.ContainsFunc(o.params, func(p param) bool { return p.name == name }) {
@@ -552,7 +564,7 @@ func (c *console) call(o *operation, q *query) (any, error) {
 // cookies for other sites, and no tokens.
 func (c *console) serveAPI(o *operation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		q := &query{ctx: r.Context(), client: clientOf(r), values: url.Values{}}
+		q := &query{ctx: r.Context(), client: clientOf(r), from: loginFrom(r), values: url.Values{}}
 		if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
 			q.session = c.bearer(token)
 		} else if r.Method == http.MethodGet {
@@ -561,6 +573,10 @@ func (c *console) serveAPI(o *operation) http.HandlerFunc {
 		result, err := any(nil), c.apiValues(o, q, r)
 		if err == nil {
 			result, err = c.call(o, q)
+		}
+		if m, ok := result.(*Content); ok && err == nil {
+			m.send(w)
+			return
 		}
 		if err == nil {
 			webserver.Reply(w, http.StatusOK, result)
@@ -581,15 +597,16 @@ func (c *console) bearer(token string) session {
 		return s
 	}
 	t, err := c.programs.Find(token)
-	switch {
-	case err != nil:
+	if err != nil {
 		return session{}
-	case t.May(apitoken.Operate):
-		return session{user: "token/" + t.Name, role: operate}
-	case t.May(apitoken.Look):
-		return session{user: "token/" + t.Name, role: look}
 	}
-	return session{}
+	who := person{user: tokenPrefix + t.Name}
+	for _, r := range []role{look, operate, read} {
+		if t.May(r.String()) {
+			_ = who.grant(r.String()) // it is a role
+		}
+	}
+	return session{person: who}
 }
 
 // apiValues reads the parameters.

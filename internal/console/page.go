@@ -38,7 +38,10 @@ type page struct {
 }
 
 // Operates says whether the user may change something.
-func (p *page) Operates() bool { return p.Session != nil && p.Session.role >= operate }
+func (p *page) Operates() bool { return p.Session != nil && p.Session.may(operate) }
+
+// Reads says whether the user may read what messages say.
+func (p *page) Reads() bool { return p.Session != nil && p.Session.may(read) }
 
 // CSRF is what each form must have in it.
 func (p *page) CSRF() string { return p.Session.csrf }
@@ -446,7 +449,7 @@ func (c *console) render(w http.ResponseWriter, status int, name string, p *page
 // parseTemplates makes a template of each page.
 func parseTemplates() map[string]*template.Template {
 	all := make(map[string]*template.Template)
-	for _, name := range []string{"now", "queue", "messages", "message", "destination", "search", "suspended", "login", "failure"} {
+	for _, name := range []string{"now", "queue", "messages", "message", "destination", "search", "suspended", "header", "login", "failure"} {
 		all[name] = template.Must(template.New(name).Funcs(functions()).ParseFS(web, "web/page.html", "web/"+name+".html"))
 	}
 	return all

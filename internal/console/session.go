@@ -1,18 +1,12 @@
 package console
 
 import (
-	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
-	"errors"
-	"slices"
 	"sync"
 	"time"
-
-	"posthaste/internal/sasl"
-	"posthaste/internal/table"
 )
 
 const (
@@ -31,23 +25,11 @@ const (
 	longWait  = 15 * time.Minute
 	// maxTries bounds for how many addresses and users failures are remembered.
 	maxTries = 10000
-	// maxPassword bounds what is taken for one, in octets.
-	maxPassword = 1024
-)
-
-// A role is what somebody may do. Each includes the ones before it.
-type role uint8
-
-const (
-	nobody  role = iota // has not logged in
-	look                // pages, and everything that changes nothing
-	operate             // suspend, hold, delete ...
 )
 
 // A session is one login.
 type session struct {
-	user    string
-	role    role
+	person
 	csrf    string // what a form of the session must have in it
 	begun   time.Time
 	used    time.Time
@@ -77,21 +59,21 @@ func random() string {
 }
 
 // begin makes a session, and the token that names it. Only its hash is kept.
-func (s *sessions) begin(user string, r role) (token string, made session) {
+func (s *sessions) begin(who person) (token string, made session) {
 	now := s.now()
 	token = random()
-	n := &session{user: user, role: r, csrf: random(), begun: now, used: now, key: sha256.Sum256([]byte(token))}
+	n := &session{person: who, csrf: random(), begun: now, used: now, key: sha256.Sum256([]byte(token))}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire(now)
 	own := 0
 	for _, o := range s.all {
-		if o.user == user {
+		if o.user == who.user {
 			own++
 		}
 	}
 	if own >= userSessions {
-		s.dropOldest(func(o *session) bool { return o.user == user })
+		s.dropOldest(func(o *session) bool { return o.user == who.user })
 	} else if len(s.all) >= maxSessions {
 		s.dropOldest(func(*session) bool { return true })
 	}
@@ -265,47 +247,4 @@ func (t *tries) forgive(keys ...string) {
 	for _, k := range keys {
 		delete(t.all, k)
 	}
-}
-
-// people say who may log in, and what they may do. Methods may be called concurrently.
-type people struct {
-	backend   sasl.Backend // nil: there are no tables of users
-	operators *table.List
-}
-
-var (
-	errLogin   = errors.New("the name or the password is wrong")
-	errNoUsers = errors.New("nobody can log in: console_user_maps names no table of users")
-)
-
-// login verifies a password, and returns the user's name in its only form. errLogin says that it
-// is wrong, or that there is no such user.
-func (p *people) login(ctx context.Context, user, password string) (name string, r role, err error) {
-	if p.backend == nil {
-		return "", nobody, errNoUsers
-	}
-	if user == "" || password == "" || len(user) > 255 || len(password) > maxPassword || slices.Contains([]byte(user+password), 0) {
-		return "", nobody, errLogin
-	}
-	x, err := p.backend.Start(ctx, "PLAIN", sasl.Client{Service: "console"})
-	if err != nil {
-		return "", nobody, err
-	}
-	defer x.Close()
-	_, done, err := x.Next(ctx, []byte("\x00"+user+"\x00"+password))
-	var failure *sasl.Failure
-	if errors.As(err, &failure) || err == nil && !done {
-		return "", nobody, errLogin
-	}
-	if err != nil {
-		return "", nobody, err
-	}
-	operator, err := p.operators.Match(ctx, x.Username())
-	if err != nil {
-		return "", nobody, err
-	}
-	if operator {
-		return x.Username(), operate, nil
-	}
-	return x.Username(), look, nil
 }

@@ -24,6 +24,7 @@ type console struct {
 	people    *people
 	sessions  *sessions
 	programs  *apitoken.Store // tokens of programs; nil in tests
+	contents  *contents
 	tries     *tries
 	live      *live
 	day       *day
@@ -37,43 +38,83 @@ type console struct {
 	stopping  <-chan struct{} // closed when live pages are to end
 }
 
-// handler makes the whole of it.
-func (c *console) handler() http.Handler {
-	c.templates = parseTemplates()
-	mux := http.NewServeMux()
+// A route is one thing that a request can be for. Whoever adds one says who may ask for it.
+type route struct {
+	pattern string // as http.ServeMux has it
+	need    role   // nobody: no login is needed
+	handle  http.HandlerFunc
+	// api says that a token is asked for, and that the operation itself says who may: the same function serves a page.
+	api bool
+}
+
+// routes are all that there is to ask for.
+func (c *console) routes() (list []route) {
 	ops := operations()
 	spec := openAPI(ops, c.version)
 	for i := range ops {
 		o := &ops[i]
-		mux.HandleFunc(o.method+" "+apiPath+o.path, c.serveAPI(o))
+		list = append(list, route{o.method + " " + apiPath + o.path, o.role, c.serveAPI(o), true})
 		if o.method == http.MethodPost && o.role > look {
-			mux.HandleFunc("POST /do/"+o.name, c.serveForm(o))
+			list = append(list, route{"POST /do/" + o.name, o.role, c.serveForm(o), false})
 		}
 	}
-	mux.HandleFunc("GET "+apiPath+"/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(spec)
-	})
 	for _, v := range views() {
 		if v.make != nil {
-			mux.HandleFunc("GET "+v.path, c.servePage(v))
+			list = append(list, route{"GET " + v.path, look, c.servePage(v), false})
 		}
 	}
-	mux.HandleFunc("GET /destination", func(w http.ResponseWriter, r *http.Request) {
-		http.Redirect(w, r, "/destination/"+url.PathEscape(strings.TrimSpace(r.URL.Query().Get("name"))), http.StatusSeeOther)
-	})
-	mux.HandleFunc("GET /favicon.ico", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }) // browsers ask for it
-	mux.HandleFunc("GET /live/{page}", c.servePart)
-	mux.HandleFunc("GET /login", func(w http.ResponseWriter, r *http.Request) { c.loginPage(w, http.StatusOK, "") })
-	mux.HandleFunc("POST /login", c.serveLogin)
-	mux.HandleFunc("POST /logout", c.serveLogout)
-	c.serveAssets(mux)
+	return append(list,
+		route{"GET /destination", look, goDestination, false}, // the form in the head of each page
+		route{"GET /live/{page}", look, c.servePart, false},
+		route{"POST /logout", look, c.serveLogout, false},
+		route{"GET /login", nobody, func(w http.ResponseWriter, r *http.Request) { c.loginPage(w, http.StatusOK, "") }, false},
+		route{"POST /login", nobody, c.serveLogin, false},
+		route{"GET " + apiPath + "/openapi.json", nobody, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write(spec)
+		}, true},
+		route{"GET /favicon.ico", nobody, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }, false}, // browsers ask for it
+		c.assetRoute())
+}
+
+func goDestination(w http.ResponseWriter, r *http.Request) {
+	http.Redirect(w, r, "/destination/"+url.PathEscape(strings.TrimSpace(r.URL.Query().Get("name"))), http.StatusSeeOther)
+}
+
+// handler makes the whole of it. What needs a role is looked at here, before a request is looked at any further, and once more
+// by what carries an operation out.
+func (c *console) handler() http.Handler {
+	c.templates = parseTemplates()
+	mux := http.NewServeMux()
+	for _, r := range c.routes() {
+		mux.HandleFunc(r.pattern, c.permit(r))
+	}
 	return guard(c.hosts, mux)
 }
 
-// serveAssets serves the files that pages need under a path that their content makes, so that no
+// permit keeps out who may not have what a route is for.
+func (c *console) permit(of route) http.HandlerFunc {
+	if of.api || of.need == nobody {
+		return of.handle
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		s := c.sessionOf(r)
+		switch err := s.refused(of.need); {
+		case err == nil:
+			of.handle(w, r)
+		case errors.Is(err, errSession) && strings.HasPrefix(of.pattern, "GET /live/"):
+			http.Error(w, err.Error(), http.StatusUnauthorized) // it is a script that asks
+		case errors.Is(err, errSession):
+			http.Redirect(w, r, "/login", http.StatusSeeOther)
+		default:
+			c.render(w, statusOf(err), "failure", &page{Title: "Not permitted", Host: c.host, Assets: c.assets, Path: "/", Session: &s, Failure: err.Error()})
+		}
+	}
+}
+
+// assetRoute serves the files that pages need under a path that their content makes, so that no
 // browser has old ones.
-func (c *console) serveAssets(mux *http.ServeMux) {
+func (c *console) assetRoute() route {
 	files := map[string]string{"style.css": "text/css; charset=utf-8", "live.js": "text/javascript; charset=utf-8"}
 	sum := sha256.New()
 	for _, name := range []string{"style.css", "live.js"} {
@@ -84,7 +125,7 @@ func (c *console) serveAssets(mux *http.ServeMux) {
 		sum.Write(b)
 	}
 	c.assets = "/assets/" + hex.EncodeToString(sum.Sum(nil))[:16]
-	mux.HandleFunc("GET "+c.assets+"/{name}", func(w http.ResponseWriter, r *http.Request) {
+	return route{"GET " + c.assets + "/{name}", nobody, func(w http.ResponseWriter, r *http.Request) {
 		kind := files[r.PathValue("name")]
 		b, err := web.ReadFile(path.Join("web", r.PathValue("name")))
 		if kind == "" || err != nil {
@@ -94,7 +135,7 @@ func (c *console) serveAssets(mux *http.ServeMux) {
 		w.Header().Set("Content-Type", kind)
 		w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(b))
-	})
+	}, false}
 }
 
 // cookieName names the session's cookie. Under TLS a browser takes it from this host only.
@@ -123,10 +164,6 @@ func (c *console) setCookie(w http.ResponseWriter, r *http.Request, token string
 func (c *console) servePage(v view) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s := c.sessionOf(r)
-		if s.role < look {
-			http.Redirect(w, r, "/login", http.StatusSeeOther)
-			return
-		}
 		p := &page{Host: c.host, Assets: c.assets, Path: r.URL.RequestURI(), Session: &s, Note: c.sessions.takeNote(&s)}
 		q := &query{ctx: r.Context(), session: s, client: clientOf(r), values: r.URL.Query()}
 		title, body, err := v.make(c, q, r)
@@ -143,10 +180,6 @@ func (c *console) servePage(v view) http.HandlerFunc {
 // servePart sends the part of a page that changes, each time that it does.
 func (c *console) servePart(w http.ResponseWriter, r *http.Request) {
 	s := c.sessionOf(r)
-	if s.role < look {
-		http.Error(w, errSession.Error(), http.StatusUnauthorized)
-		return
-	}
 	switch r.PathValue("page") {
 	case "now":
 		c.serveLive(w, r, &s, func(b *bytes.Buffer) error {
@@ -173,10 +206,6 @@ func (c *console) servePart(w http.ResponseWriter, r *http.Request) {
 func (c *console) serveForm(o *operation) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s := c.sessionOf(r)
-		if s.role < look {
-			http.Redirect(w, r, "/login", http.StatusSeeOther)
-			return
-		}
 		if err := r.ParseForm(); err != nil {
 			http.Error(w, "the form cannot be read", http.StatusBadRequest)
 			return
@@ -198,6 +227,10 @@ func (c *console) serveForm(o *operation) http.HandlerFunc {
 			c.render(w, statusOf(err), "failure", &page{Title: o.summary, Host: c.host, Assets: c.assets, Path: back, Session: &s, Failure: err.Error()})
 			return
 		}
+		if m, ok := result.(*Content); ok {
+			c.serveContent(w, &page{Host: c.host, Assets: c.assets, Path: back, Session: &s}, m)
+			return
+		}
 		c.sessions.leave(&s, result.(*Done).Done)
 		http.Redirect(w, r, back, http.StatusSeeOther)
 	}
@@ -212,7 +245,7 @@ func (c *console) serveLogin(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the form cannot be read", http.StatusBadRequest)
 		return
 	}
-	token, _, err := c.login(r.Context(), clientOf(r), r.PostForm.Get("user"), r.PostForm.Get("password"))
+	token, _, err := c.login(r.Context(), loginFrom(r), r.PostForm.Get("user"), r.PostForm.Get("password"))
 	if err != nil {
 		var wait *waitError
 		if errors.As(err, &wait) {
@@ -227,10 +260,6 @@ func (c *console) serveLogin(w http.ResponseWriter, r *http.Request) {
 
 func (c *console) serveLogout(w http.ResponseWriter, r *http.Request) {
 	s := c.sessionOf(r)
-	if s.role < look {
-		http.Redirect(w, r, "/login", http.StatusSeeOther)
-		return
-	}
 	if err := r.ParseForm(); err != nil || !s.owns(r.PostForm.Get("csrf")) {
 		http.Error(w, "the form is not of this session", http.StatusForbidden)
 		return

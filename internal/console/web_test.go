@@ -89,7 +89,7 @@ func newWorld(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	users := ""
-	for _, name := range []string{"ann", "joe"} {
+	for _, name := range []string{"ann", "joe", "eve"} {
 		var out bytes.Buffer
 		if sasl.Passwd([]string{name}, strings.NewReader("secret of "+name+"\n"), &out, io.Discard) != 0 {
 			t.Fatal("no secret")
@@ -102,6 +102,7 @@ func newWorld(t testing.TB) *world {
 		t.Fatal(err)
 	}
 	maps := table.OpenMaps("console_user_maps", []string{"inline:{ " + strings.TrimSuffix(users, ", ") + " }"}, table.Options{Warn: func(text string) { t.Error(text) }})
+	roles := table.OpenMaps("console_role_maps", []string{"inline:{ {eve = read} }"}, table.Options{Warn: func(text string) { t.Error(text) }})
 	clock := func() time.Time { w.mu.Lock(); defer w.mu.Unlock(); return w.now }
 	stopping := make(chan struct{})
 	cfg, err := config.LoadString("compatibility_level = 3.6\nqueue_directory = " + site.Queue + "\ndata_directory = " + dir + "\nmaillog_file = " + log + "\nmaillog_file_prefixes = /\n")
@@ -110,7 +111,7 @@ func newWorld(t testing.TB) *world {
 	}
 	look := &machine{cfg: cfg, advice: Advice{At: w.now, Mistakes: []string{"main.cf:1: " + evil}, Unwise: []string{evil}, Differences: []string{evil}}}
 	w.console = &console{machine: look, mta: &mta{manager: manager, history: filepath.Join(dir, "history"), logs: func() (track.Options, error) { return track.Options{Logs: []string{log}}, nil }},
-		people: &people{backend: sasl.NewUsers(maps, "", nil, nil), operators: operators}, sessions: newSessions(clock), tries: newTries(clock), live: newLive(), day: new(day),
+		contents: &contents{busy: make(chan struct{}, maxReaders)}, people: &people{own: sasl.NewUsers(maps, "", nil, nil), operators: operators, roles: roles}, sessions: newSessions(clock), tries: newTries(clock), live: newLive(), day: new(day),
 		log: w.event, now: clock, host: "mta.test", hosts: []string{"mta.test"}, version: "0.1", stopping: stopping}
 	w.server = httptest.NewServer(w.console.handler())
 	t.Cleanup(w.server.Close)
@@ -622,7 +623,7 @@ func TestSessions(t *testing.T) {
 	s := newSessions(func() time.Time { now = now.Add(time.Millisecond); return now })
 	var tokens []string
 	for range userSessions + 1 {
-		token, _ := s.begin("ann", look)
+		token, _ := s.begin(person{user: "ann", role: look})
 		tokens = append(tokens, token)
 		s.find(tokens[0])
 	}
@@ -632,7 +633,7 @@ func TestSessions(t *testing.T) {
 		t.Errorf("%v %v %d", first, second, len(s.all))
 	}
 	for i := range maxSessions + 5 {
-		s.begin(fmt.Sprint(i), look)
+		s.begin(person{user: fmt.Sprint(i), role: look})
 	}
 	if len(s.all) > maxSessions {
 		t.Errorf("%d sessions", len(s.all))

@@ -144,6 +144,7 @@ func otherEvents() []Event {
 		ConsoleAct{User: "ann", Client: "192.0.2.7", Act: "login", Reason: "the name or the password is wrong", Failed: true},
 		ConsoleAct{User: "ann", Client: "local", Act: "suspend", What: "example.com", Reason: "ticket 4711"},
 		ConsoleAct{User: "ann", Client: "192.0.2.7", Act: "hold", What: "08FED9D46E4"},
+		ConsoleAct{User: "eve", Client: "192.0.2.7", Act: "read", What: "08FED9D46E4", Reason: "ticket 4711"},
 		QueueActions{"Deleted", 2},
 		QueueActions{"Requeued", 1},
 		QueueActions{"Force-expired", 1},

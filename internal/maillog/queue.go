@@ -336,7 +336,7 @@ func (e Undiverted) AppendFields(b []byte) []byte {
 type ConsoleAct struct {
 	User   string
 	Client string // an address, or "local"
-	Act    string // login, suspend, resume, limit, unlimit, divert, undivert, flush, hold, release, retry, requeue, return, delete
+	Act    string // login, suspend, resume, limit, unlimit, divert, undivert, flush, hold, release, retry, requeue, return, delete, read, read-header
 	What   string // queue ID, destination or target of a suspension; empty for a login
 	Reason string // in words: of the user, or why it failed; may be empty
 	Failed bool
