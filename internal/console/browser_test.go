@@ -225,6 +225,7 @@ func TestBrowser(t *testing.T) {
 	t.Parallel()
 	browser := startBrowser(t)
 	t.Run("story", func(t *testing.T) { playStory(t, open(t, browser, newWorld(t))) })
+	t.Run("provider", func(t *testing.T) { playProvider(t, browser) })
 	t.Run("keyboard", func(t *testing.T) { playKeyboard(t, open(t, browser, newWorld(t))) })
 	t.Run("hostile", func(t *testing.T) { playHostile(t, open(t, browser, newWorld(t))) })
 	t.Run("narrow", func(t *testing.T) { playNarrow(t, open(t, browser, newWorld(t))) })
@@ -346,6 +347,22 @@ func playStory(t *testing.T, b *tab) {
 	b.do(chromedp.Click(chromedp.CSS("form[action='/logout'] button")))
 	b.see("Log in")
 	b.sound("logging out")
+}
+
+// A provider on another site lets somebody in, who comes to the first page; then logs out, here and there.
+func playProvider(t *testing.T, browser context.Context) {
+	w, f := vouchedFor(t, func(o *providerOptions) { o.base = strings.Replace(o.base, "127.0.0.1", "localhost", 1) })
+	w.throttle()
+	b := open(t, browser, w)
+	b.do(chromedp.Navigate(w.console.people.provider.base+"/"), chromedp.WaitReady(chromedp.CSS("main")))
+	b.see("Log in with " + strings.TrimPrefix(f.server.URL, "http://"))
+	b.do(chromedp.Click(chromedp.CSS("main p a")))
+	b.see("What hurts")
+	b.see("oidc/u1")
+	b.sound("a provider")
+	b.do(chromedp.Click(chromedp.CSS("form[action='/logout'] button")))
+	b.see("You have logged out here.")
+	b.sound("logging out of it")
 }
 
 // What the mouse can do, the keyboard alone can.

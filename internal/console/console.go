@@ -18,7 +18,7 @@
 //
 // Both are served at console_listen, for the users in console_user_maps, whose entries "posthaste
 // passwd" makes, and with console_sasl_users for those of the SMTP server (smtpd_sasl_type) to whom console_role_maps gives a
-// role. There are three roles. Look shows everything but what messages say. Operate is also to suspend and resume mail, to limit
+// role, and for those of an OpenID provider (console_oidc_issuer). There are three roles. Look shows everything but what messages say. Operate is also to suspend and resume mail, to limit
 // and divert destinations, and to hold, release, retry, requeue, return and delete messages. Read is also to read what messages
 // say. The users in console_user_maps may look, and those of them in console_operators operate; console_role_maps gives more.
 //
@@ -50,14 +50,22 @@
 // the service's one script file (Content-Security-Policy). A session ends after twelve hours,
 // after one hour without use, and when the service restarts. After wrong passwords, attempts are
 // delayed, by address and by user: from the fifth on by a second, then twice as long each time,
-// up to a quarter of an hour. Each login and each action is logged before it is carried out, with
+// up to a quarter of an hour. That holds for all kinds of logins together. A login by an OpenID provider is by authorization
+// code with PKCE, and bound to the browser that began it; the token must be signed with a public key, and be the provider's, for
+// this console and this login. Its users, and groups, have names of their own in console_role_maps. Each login and each action is logged before it is carried out, with
 // the user and the client's address. The numbers, the sizes and the durations of headers, bodies,
 // connections, sessions and live pages are bounded.
 //
+// # Standards
+//
+//	OpenID Connect Core 1.0, Discovery 1.0, RP-Initiated Logout 1.0; RFC 7636 (PKCE), RFC 9207 (whose answer it is)
+//	RFC 9457 (problem details), OpenAPI 3.1
+//
 // # Parameters
 //
-// api_token_directory, cleanup_service_name, console_hosts, console_listen, console_operators, console_role_maps,
-// console_sasl_users, console_tls, console_user_maps, data_directory, maillog_file, message_size_limit, myhostname, queue_directory, queue_history_directory,
+// api_token_directory, cleanup_service_name, console_hosts, console_listen, console_oidc_CAfile, console_oidc_client_id,
+// console_oidc_client_secret_file, console_oidc_group_claim, console_oidc_issuer, console_oidc_name_claim, console_oidc_scopes,
+// console_operators, console_role_maps, console_sasl_users, console_tls, console_url, console_user_maps, data_directory, maillog_file, message_size_limit, myhostname, queue_directory, queue_history_directory,
 // queue_history_limit, queue_history_time, queue_minfree, queue_service_name, smtpd_sasl_path, smtpd_sasl_service, smtpd_sasl_type
 // (and what belongs to these, see smtpd), smtpd_tls_cert_file, smtpd_tls_chain_files, smtpd_tls_key_file, spool_content_directory, spool_inline_limit, tls_acme,
 // track_index_directory, track_index_limit.
@@ -181,8 +189,8 @@ func run(ctx context.Context, env *service.Env) error {
 func newConsole(env *service.Env, m *mta, look *machine, who *people, programs *apitoken.Store, what *contents, stopping <-chan struct{}) *console {
 	cfg := env.Config
 	return &console{mta: m, machine: look, people: who, sessions: newSessions(time.Now), programs: programs, contents: what, tries: newTries(time.Now), live: newLive(), day: new(day),
-		log: func(e maillog.Event) { env.Log.Log(e) }, now: time.Now, host: cfg.String("myhostname"),
-		hosts: append(cfg.List("console_hosts"), cfg.String("myhostname")), version: cfg.String("mail_version"), stopping: stopping}
+		log: func(e maillog.Event) { env.Log.Log(e) }, warn: env.Log.Warning, now: time.Now, host: cfg.String("myhostname"),
+		hosts: append(cfg.List("console_hosts"), cfg.String("myhostname"), who.provider.host()), version: cfg.String("mail_version"), stopping: stopping}
 }
 
 // refuse answers whoever takes the service for one of another kind.
@@ -215,7 +223,10 @@ func prepare(env *service.Env) (*people, *tls.Config, net.Listener, error) {
 		}
 		who.service = cfg.String("smtpd_sasl_service")
 	}
-	if who.own == nil && who.others == nil {
+	if who.provider, err = openProvider(env); err != nil {
+		return nil, nil, nil, err
+	}
+	if who.own == nil && who.others == nil && who.provider == nil {
 		env.Log.Warning("console: %v", errNoUsers)
 	}
 	address := cfg.String("console_listen")

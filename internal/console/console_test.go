@@ -62,6 +62,11 @@ func TestPrepare(t *testing.T) {
 		{"console_listen = 127.0.0.1:0\nconsole_tls = yes\nsmtpd_tls_chain_files = /nonexistent\n", "no such file"},
 		{"console_listen = 127.0.0.1:99999\n", "console_listen = "},
 		{"console_listen = unix:x\n", ""},
+		{"console_listen = 127.0.0.1:0\nconsole_oidc_issuer = https://id.test\nconsole_oidc_client_id = c\nconsole_url = https://c.test\n", ""},
+		{"console_listen = 127.0.0.1:0\nconsole_oidc_issuer = https://id.test\nconsole_oidc_client_id = c\n", "console_url: "},
+		{"console_listen = 127.0.0.1:0\nconsole_oidc_issuer = http://id.test\nconsole_oidc_client_id = c\nconsole_url = https://c.test\n", "console_oidc_issuer: "},
+		{"console_listen = 127.0.0.1:0\nconsole_oidc_issuer = https://id.test\nconsole_oidc_client_secret_file = /nonexistent\n", "console_oidc_client_secret_file: "},
+		{"console_listen = 127.0.0.1:0\nconsole_oidc_issuer = https://id.test\nconsole_oidc_CAfile = /nonexistent\n", "console_oidc_CAfile: "},
 	} {
 		_, secure, l, err := prepare(environment(t, c.main))
 		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {

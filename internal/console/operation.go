@@ -488,12 +488,15 @@ func (c *console) login(ctx context.Context, from client, user, password string)
 // admit makes a session for whom verify knows, unless too many logins have failed from the client's address, or with that name.
 // The login is logged, and so is its failure, with more than the error says.
 func (c *console) admit(ctx context.Context, from client, user string, verify func() (person, error)) (token string, s session, err error) {
-	keys := []string{"address " + from.address, "user " + user}
+	keys := []string{"address " + from.address}
+	if user != "" { // else nobody knows yet
+		keys = append(keys, "user "+user)
+	}
 	if wait := c.tries.wait(keys...); wait > 0 {
 		return "", s, &waitError{wait}
 	}
 	who, err := verify()
-	e := maillog.ConsoleAct{User: logged(user), Client: from.address, Act: "login"}
+	e := maillog.ConsoleAct{User: logged(cmp.Or(user, "oidc")), Client: from.address, Act: "login"}
 	if err != nil {
 		e.Reason, e.Failed = err.Error(), true
 		c.log(e)
@@ -532,7 +535,7 @@ func statusOf(err error) int {
 		return http.StatusRequestEntityTooLarge
 	case errors.Is(err, errNoMessage), errors.Is(err, errNoSuspension), errors.Is(err, errNoLimit), errors.Is(err, errNoDiversion), errors.Is(err, history.ErrNone):
 		return http.StatusNotFound
-	case errors.Is(err, errLogin), errors.Is(err, errSession):
+	case errors.Is(err, errLogin), errors.Is(err, errProvider), errors.Is(err, errSession):
 		return http.StatusUnauthorized
 	case errors.Is(err, errRole), errors.Is(err, errReading):
 		return http.StatusForbidden

@@ -449,7 +449,7 @@ func (c *console) render(w http.ResponseWriter, status int, name string, p *page
 // parseTemplates makes a template of each page.
 func parseTemplates() map[string]*template.Template {
 	all := make(map[string]*template.Template)
-	for _, name := range []string{"now", "queue", "messages", "message", "destination", "search", "suspended", "header", "login", "failure"} {
+	for _, name := range []string{"now", "queue", "messages", "message", "destination", "search", "suspended", "header", "welcome", "login", "failure"} {
 		all[name] = template.Must(template.New(name).Funcs(functions()).ParseFS(web, "web/page.html", "web/"+name+".html"))
 	}
 	return all

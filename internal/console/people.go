@@ -28,13 +28,15 @@ type people struct {
 	// others are the users of smtpd_sasl_type; nil: they cannot log in. service is what their backend is told.
 	others  sasl.Backend
 	service string
+	// provider lets in others, whom it vouches for; nil: there is none.
+	provider *oidcProvider
 	// roles are what console_role_maps says: of everybody, in addition.
 	roles *table.Maps
 }
 
 var (
 	errLogin   = errors.New("the name or the password is wrong")
-	errNoUsers = errors.New("nobody can log in with a password: set console_user_maps or console_sasl_users")
+	errNoUsers = errors.New("nobody can log in with a password: set console_user_maps or console_sasl_users, or let people in by console_oidc_issuer")
 	// errUnverified says that it is not known whether a password is right. The log says why.
 	errUnverified = errors.New("it cannot be verified at the moment who you are: the log says why")
 )

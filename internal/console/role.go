@@ -25,6 +25,8 @@ type person struct {
 	role role   // nobody, look or operate
 	// reads says that the person may read the content of messages, too. It implies look.
 	reads bool
+	// provider says that an OpenID provider has vouched for the person.
+	provider bool
 }
 
 // may says whether a person may do what needs a role.

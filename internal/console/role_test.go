@@ -34,6 +34,7 @@ type access struct {
 var accesses = map[string]access{
 	"GET /login": {nobody, ""}, "POST /login": {nobody, ""}, "POST /api/v1/session": {nobody, ""}, "GET /favicon.ico": {nobody, ""},
 	"GET ASSETS/{name}": {nobody, ""}, "GET /api/v1/openapi.json": {nobody, ""},
+	"GET /login/oidc": {nobody, ""}, "GET /login/oidc/return": {nobody, ""},
 	"POST /logout": {look, ""}, "POST /api/v1/session/end": {look, ""},
 
 	"GET /{$}": {look, "posthaste top"}, "GET /api/v1/now": {look, "posthaste top"}, "GET /live/{page}": {look, "posthaste top"}, "GET /api/v1/system": {look, "posthaste check"},
@@ -67,7 +68,7 @@ var accesses = map[string]access{
 // What a page or the API does, a command of the manual does.
 func TestEveryRoute(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w, _ := vouchedFor(t, nil)
 	w.count()
 	store, err := apitoken.Open(t.TempDir(), w.console.now)
 	if err != nil {
@@ -143,7 +144,7 @@ func (w *world) ask(store *apitoken.Store, r route, who person) {
 		}
 		status, text, h := b.do(method, path, form)
 		refused := status == http.StatusUnauthorized || status == http.StatusForbidden || status == http.StatusSeeOther && h.Get("Location") == "/login" && (path != "/logout" || who.role == nobody)
-		if path == "/login" || path == apiPath+"/session" {
+		if path == "/login" || path == apiPath+"/session" || path == returnPath {
 			refused = status == http.StatusForbidden // that the password is wrong is no refusal
 		}
 		if permitted := who.may(r.need); permitted == refused {

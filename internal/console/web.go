@@ -29,6 +29,7 @@ type console struct {
 	live      *live
 	day       *day
 	log       func(maillog.Event)
+	warn      func(format string, args ...any)
 	now       func() time.Time
 	host      string   // $myhostname, on each page
 	hosts     []string // names by which it may be called
@@ -63,11 +64,13 @@ func (c *console) routes() (list []route) {
 			list = append(list, route{"GET " + v.path, look, c.servePage(v), false})
 		}
 	}
-	return append(list,
+	return append(append(list, c.providerRoutes()...),
 		route{"GET /destination", look, goDestination, false}, // the form in the head of each page
 		route{"GET /live/{page}", look, c.servePart, false},
 		route{"POST /logout", look, c.serveLogout, false},
-		route{"GET /login", nobody, func(w http.ResponseWriter, r *http.Request) { c.loginPage(w, http.StatusOK, "") }, false},
+		route{"GET /login", nobody, func(w http.ResponseWriter, r *http.Request) {
+			c.loginForm(w, http.StatusOK, "", r.URL.Query().Has("left"))
+		}, false},
 		route{"POST /login", nobody, c.serveLogin, false},
 		route{"GET " + apiPath + "/openapi.json", nobody, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
@@ -236,8 +239,36 @@ func (c *console) serveForm(o *operation) http.HandlerFunc {
 	}
 }
 
+// A loginBody is the page on which one logs in.
+type loginBody struct {
+	Password bool
+	Provider string // empty: there is none
+	Logout   string // where who has logged out here logs out of the provider
+}
+
 func (c *console) loginPage(w http.ResponseWriter, status int, failure string) {
-	c.render(w, status, "login", &page{Title: "Log in", Host: c.host, Assets: c.assets, Path: "/", Failure: failure})
+	c.loginForm(w, status, failure, false)
+}
+
+// loginForm sends the page on which one logs in. left says that somebody has logged out.
+func (c *console) loginForm(w http.ResponseWriter, status int, failure string, left bool) {
+	b := loginBody{Password: c.people.own != nil || c.people.others != nil || c.people.provider == nil}
+	if c.people.provider != nil {
+		b.Provider = c.people.provider.name()
+		if left {
+			b.Logout = c.people.provider.logoutLink()
+		}
+	}
+	c.render(w, status, "login", &page{Title: "Log in", Host: c.host, Assets: c.assets, Path: "/", Failure: failure, Body: b})
+}
+
+// failedLogin says why somebody is not let in, and when to try again.
+func (c *console) failedLogin(w http.ResponseWriter, err error) {
+	var wait *waitError
+	if errors.As(err, &wait) {
+		w.Header().Set("Retry-After", fmt.Sprint(int(wait.wait/time.Second)+1))
+	}
+	c.loginPage(w, statusOf(err), err.Error())
 }
 
 func (c *console) serveLogin(w http.ResponseWriter, r *http.Request) {
@@ -247,11 +278,7 @@ func (c *console) serveLogin(w http.ResponseWriter, r *http.Request) {
 	}
 	token, _, err := c.login(r.Context(), loginFrom(r), r.PostForm.Get("user"), r.PostForm.Get("password"))
 	if err != nil {
-		var wait *waitError
-		if errors.As(err, &wait) {
-			w.Header().Set("Retry-After", fmt.Sprint(int(wait.wait/time.Second)+1))
-		}
-		c.loginPage(w, statusOf(err), err.Error())
+		c.failedLogin(w, err)
 		return
 	}
 	c.setCookie(w, r, token, int(wholeTime/time.Second))
@@ -266,5 +293,9 @@ func (c *console) serveLogout(w http.ResponseWriter, r *http.Request) {
 	}
 	c.sessions.end(&s)
 	c.setCookie(w, r, "", -1)
+	if s.provider {
+		http.Redirect(w, r, "/login?left", http.StatusSeeOther)
+		return
+	}
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
 }

@@ -112,7 +112,7 @@ func newWorld(t testing.TB) *world {
 	look := &machine{cfg: cfg, advice: Advice{At: w.now, Mistakes: []string{"main.cf:1: " + evil}, Unwise: []string{evil}, Differences: []string{evil}}}
 	w.console = &console{machine: look, mta: &mta{manager: manager, history: filepath.Join(dir, "history"), logs: func() (track.Options, error) { return track.Options{Logs: []string{log}}, nil }},
 		contents: &contents{busy: make(chan struct{}, maxReaders)}, people: &people{own: sasl.NewUsers(maps, "", nil, nil), operators: operators, roles: roles}, sessions: newSessions(clock), tries: newTries(clock), live: newLive(), day: new(day),
-		log: w.event, now: clock, host: "mta.test", hosts: []string{"mta.test"}, version: "0.1", stopping: stopping}
+		log: w.event, warn: func(string, ...any) {}, now: clock, host: "mta.test", hosts: []string{"mta.test"}, version: "0.1", stopping: stopping}
 	w.server = httptest.NewServer(w.console.handler())
 	t.Cleanup(w.server.Close)
 	t.Cleanup(func() { close(stopping) })
