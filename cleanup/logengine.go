@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"posthaste/internal/metrics"
+	"posthaste/internal/queue"
 	"posthaste/internal/queuelog"
 	"posthaste/internal/spool"
 )
@@ -33,6 +34,10 @@ func openLog(o spool.Options, scrub *scrubbing) (engine, error) {
 
 func (e logEngine) NewBatch() batch { return queuelog.Engine{Spool: e.Spool}.NewBatch() }
 
+func (e logEngine) Stash(m addition) (queue.Entry, error) {
+	return queuelog.Engine{Spool: e.Spool}.Stash(m)
+}
+
 func (e logEngine) NewFile() (contentFile, error) { return queuelog.Engine{Spool: e.Spool}.NewFile() }
 
 func (e logEngine) Commit(b batch) error { return queuelog.Engine{Spool: e.Spool}.Commit(b) }
@@ -44,7 +49,7 @@ func (e logEngine) Post(b batch, done func(error)) { queuelog.Engine{Spool: e.Sp
 func (e logEngine) Recovery() recovery {
 	r := e.Spool.Recovery()
 	rep := recovery{InDoubt: r.InDoubt, MoreInDoubt: r.MoreInDoubt, Exact: r.Exact, Unanswered: r.Unanswered, MoreUnanswered: r.MoreUnanswered,
-		Report: r.Report, Unclean: !r.Clean && r.Segments > 0}
+		Withdrawn: r.Withdrawn, MoreWithdrawn: r.MoreWithdrawn, Report: r.Report, Unclean: !r.Clean && r.Segments > 0}
 	// A first start, and one after an orderly stop, have nothing to tell.
 	switch {
 	case r.Followed:

@@ -4,6 +4,7 @@
 package queuelog
 
 import (
+	"posthaste/internal/queue"
 	"posthaste/internal/spool"
 	"posthaste/internal/storage"
 )
@@ -23,6 +24,12 @@ func (b *batch) Add(m storage.Addition) int {
 
 // NewBatch implements storage.Engine.
 func (e Engine) NewBatch() storage.Batch { return new(batch) }
+
+// Stash implements storage.Stasher.
+func (e Engine) Stash(m storage.Addition) (queue.Entry, error) {
+	return e.Spool.Stash(spool.Message{ID: m.ID, Envelope: m.Envelope, Recipients: m.Recipients, NRcpt: m.NRcpt, Queue: m.Queue,
+		NextAttempt: m.NextAttempt, Content: m.Content})
+}
 
 // NewFile implements storage.Engine. It must not return a nil *spool.File in a non-nil ContentFile.
 func (e Engine) NewFile() (storage.ContentFile, error) {

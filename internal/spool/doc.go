@@ -256,6 +256,17 @@
 // is written only then, so that the existence of batch n+1 proves batch n. A batch
 // is half a segment at most.
 //
+// # The volatile area
+//
+// Beside the log, volatile/ has messages that are delivered before their clients are told 250
+// ([Spool.Stash]): four files of 8 MiB at most, numbered from 0, which a Ref names by numbers from 2^31 on. Each begins with
+// a segment's header, and has MSG records one behind the other. They are written, and never
+// synced; recovery does not read them, and nothing in the log depends on them. Who leaves the area (Drop)
+// becomes a DONE of the same length where it lies. A file is used again, with another number and salt, when
+// nobody in it is left, so that a late reader finds that its message is not there any more.
+// A start names those that had not left, and that the log does not have (RecoveryReport.Withdrawn), and removes the files. After
+// a loss of power there may be less to name.
+//
 // # Memory
 //
 // What is alive is known by an index in the writer's memory, and by nothing else: it is made from the

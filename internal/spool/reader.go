@@ -256,6 +256,9 @@ func (r *Reader) fetchFrom(rf *readFile, buf []byte, ref Ref, number uint64) (he
 	_, err := rf.f.ReadAt(buf, int64(ref.Offset))
 	if err == nil {
 		h, ok := parseHeader(buf, rf.key)
+		if ok && inStash(ref.File) && h.typ == recDONE && h.number == number {
+			return header{}, fmt.Errorf("%w: it has left the volatile area", ErrStale)
+		}
 		if ok && h.number == number && h.recLen() == int64(ref.Length) && (h.segno == ref.Segno || r.planted(plantNoSegno)) ||
 			ok && r.planted(plantAnyRecord) {
 			return h, nil

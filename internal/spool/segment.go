@@ -198,6 +198,9 @@ type segment struct {
 }
 
 func segName(dir string, file uint32) string {
+	if inStash(file) {
+		return path.Join(dir, stashDir, fmt.Sprintf("%08d.seg", file-stashBase))
+	}
 	return path.Join(dir, segDir, fmt.Sprintf("%08d.seg", file))
 }
 

@@ -67,6 +67,7 @@ type Spool struct {
 	onDurable func([]Entry)
 	postDelay time.Duration
 	report    RecoveryReport
+	stash     *stash
 
 	mu      sync.Mutex
 	queue   []*request // waiting, in order of arrival
@@ -107,6 +108,8 @@ func Open(o Options) (*Spool, error) {
 		wake: make(chan struct{}, 1), chores: make(chan struct{}, 1),
 		broken: make(chan struct{}), written: make(chan struct{}), done: make(chan struct{})}
 	e.wake = func() { signal(s.wake) }
+	s.stash = newStash(e)
+	s.report.Withdrawn, s.report.MoreWithdrawn = s.stash.empty()
 	s.pool.New = func() *request { return &request{ch: make(chan error, 1)} }
 	s.leaseLo, s.leaseHi = e.numbers()
 	var wg sync.WaitGroup
@@ -465,7 +468,7 @@ func (s *Spool) Close() error {
 	if err = s.Err(); err == nil {
 		err = s.e.markClose()
 	}
-	return errors.Join(err, s.e.closeFiles())
+	return errors.Join(err, s.stash.close(), s.e.closeFiles())
 }
 
 // markClose removes what only this process could use again, and writes CLOSE, which

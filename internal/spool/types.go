@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/queue"
 )
 
 // Subdir is where the mail system keeps its spool, below the queue directory.
@@ -76,6 +77,11 @@ type RecoveryReport struct {
 	// send them again. MoreUnanswered counts those over the bound of 1000.
 	Unanswered     []mail.QueueID
 	MoreUnanswered int
+
+	// Withdrawn are messages of the volatile area that the last process had neither kept nor done with.
+	// MoreWithdrawn counts those over the bound of 1000.
+	Withdrawn     []queue.Withdrawn
+	MoreWithdrawn int
 
 	// Findings are the messages that damage has done something to, by their queue IDs,
 	// lost ones among them. MoreFindings counts those over the bound of 1000. All are

@@ -92,6 +92,18 @@ type Drainer interface {
 	Doubtful(id mail.QueueID, rcpts []int)
 }
 
+// A Stasher is an Engine with a volatile area: room for messages that are delivered before anybody is told that they are
+// queued, and that nobody is told of if they are lost. A Reader finds a message there by the Ref of its entry; the other
+// methods of the Engine do not.
+type Stasher interface {
+	// Stash writes m, whose content is in memory, without making it durable. Its place is kept until Drop.
+	// ErrFull: there is no room, and the oldest messages there are in the way. After other errors but ErrTooLarge and
+	// ErrInvalid the area is not used any more.
+	Stash(m Addition) (queue.Entry, error)
+	// Drop gives up a place, once: the message is durable in the Engine, or done with. A reader is told ErrStale.
+	Drop(ref queue.Ref)
+}
+
 // A Sharer is an Engine of several nodes, which divide limits among them.
 type Sharer interface {
 	// Exchange makes a node's exchange, as package nodeshare says; Node and Turn of q are the engine's to say. An error says
@@ -159,6 +171,10 @@ type Recovery struct {
 	// Unanswered are new messages in the queue whose clients may have been told that they were refused.
 	Unanswered     []mail.QueueID
 	MoreUnanswered int
+	// Withdrawn are messages of a Stasher's volatile area that the last process had neither made durable nor done
+	// with. MoreWithdrawn counts those beyond a limit.
+	Withdrawn     []queue.Withdrawn
+	MoreWithdrawn int
 	// Report is a message to the postmaster about new damage; empty if there is none.
 	Report string
 	// Unclean says that the queue was not closed: whoever had it was killed, or power failed.

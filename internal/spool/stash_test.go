@@ -1,0 +1,258 @@
+package spool
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/queue"
+	"posthaste/internal/vfs"
+)
+
+// stashed puts a message with that content into the volatile area.
+func stashed(t testing.TB, s *Spool, content []byte) Entry {
+	t.Helper()
+	id := newID(t, s)
+	e, err := s.Stash(Message{ID: id, Envelope: testEnvelope(id, len(content)), Recipients: testRecipients(2), NRcpt: 2, Content: content})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// contentOf reads a message at its Ref.
+func contentOf(r *Reader, e Entry) ([]byte, error) {
+	c, err := r.Content(e.Ref, e.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return io.ReadAll(c)
+}
+
+// reopened opens the spool once more. Whether it was closed, or its process killed, is the same to the volatile area.
+func reopened(t testing.TB, s *Spool) *Spool {
+	t.Helper()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	next, err := Open(Options{FS: s.e.fs, Dir: "spool", SegmentSize: 128 << 10, Warn: t.Logf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return next
+}
+
+func TestStash(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := openTest(t, dir, Options{SegmentSize: 1 << 20})
+	r := NewReader(nil, dir)
+	defer r.Close()
+	body := bytes.Repeat([]byte("0123456789abcdef\r\n"), 500)
+	e := stashed(t, s, body)
+	if _, ok := s.Locate(e.ID); ok {
+		t.Error("the log knows a message of the volatile area")
+	}
+	st, got := readAll(t, r, e)
+	if !bytes.Equal(got, body) || st.NRcpt() != 2 || e.NPending != 2 || e.Size != int64(len(body)) {
+		t.Errorf("read %d octets, %d recipients: %+v", len(got), st.NRcpt(), e)
+	}
+	if got, err := contentOf(r, e); err != nil || !bytes.Equal(got, body) {
+		t.Errorf("%d octets, %v", len(got), err)
+	}
+	if n := s.Stats().Batches; n > 1 { // a promise of the start, perhaps
+		t.Errorf("%d batches were written to the log", n)
+	}
+	s.Drop(e.Ref)
+	if _, err := r.Read(e.Ref, e.ID); !errors.Is(err, ErrStale) {
+		t.Errorf("what was dropped is read: %v", err)
+	}
+	if _, err := contentOf(r, e); !errors.Is(err, ErrStale) {
+		t.Errorf("what was dropped is read: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.Drop(e.Ref) // too late for anything
+	if _, err := s.Stash(Message{ID: e.ID, Envelope: testEnvelope(e.ID, 1), Recipients: testRecipients(1), NRcpt: 1}); !errors.Is(err, ErrClosed) {
+		t.Errorf("a closed spool takes messages: %v", err)
+	}
+}
+
+// A start names what was in hand, once, and nothing else.
+func TestStashWithdrawn(t *testing.T) {
+	t.Parallel()
+	fs := vfs.NewMem(4096)
+	s, err := Open(Options{FS: fs, Dir: "spool", SegmentSize: 128 << 10, Warn: t.Logf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost, over, kept := stashed(t, s, []byte("lost\r\n")), stashed(t, s, []byte("over\r\n")), stashed(t, s, []byte("kept\r\n"))
+	s.Drop(over.Ref)
+	var b Batch
+	b.Add(Message{ID: kept.ID, Envelope: testEnvelope(kept.ID, 6), Recipients: testRecipients(2), NRcpt: 2, Content: []byte("kept\r\n")})
+	if err := s.Commit(&b); err != nil {
+		t.Fatal(err)
+	}
+	late := stashed(t, s, []byte("late\r\n"))
+	next := reopened(t, s)
+	rep := next.Recovery()
+	want := []queue.Withdrawn{}
+	for _, e := range []Entry{lost, late} {
+		want = append(want, queue.Withdrawn{ID: e.ID, Sender: "sender@example.com", Recipients: []string{"user0@example.org", "user1@example.org"}})
+	}
+	if !slices.EqualFunc(rep.Withdrawn, want, func(a, b queue.Withdrawn) bool { return fmt.Sprint(a) == fmt.Sprint(b) }) || rep.MoreWithdrawn != 0 {
+		t.Errorf("%+v and %d more, want %+v", rep.Withdrawn, rep.MoreWithdrawn, want)
+	}
+	if _, ok := next.Locate(kept.ID); !ok {
+		t.Error("what was kept is not in the log")
+	}
+	r := NewReader(next.e.fs, "spool")
+	defer r.Close()
+	fresh := stashed(t, next, []byte("fresh\r\n"))
+	if _, err := contentOf(r, lost); !errors.Is(err, ErrStale) {
+		t.Errorf("what was withdrawn is read: %v", err)
+	}
+	if got, err := contentOf(r, fresh); err != nil || string(got) != "fresh\r\n" {
+		t.Errorf("%q, %v", got, err)
+	}
+	next.Drop(fresh.Ref)
+	if again := reopened(t, next); len(again.Recovery().Withdrawn) > 0 {
+		t.Errorf("named again: %+v", again.Recovery().Withdrawn)
+	}
+}
+
+// A write that fails ends the use of the area, and of nothing else.
+func TestStashFails(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := openTest(t, dir, Options{})
+	defer s.Close()
+	e := stashed(t, s, []byte("first\r\n"))
+	s.stash.files[s.stash.at].f.Close()
+	id := newID(t, s)
+	m := Message{ID: id, Envelope: testEnvelope(id, 4), Recipients: testRecipients(1), NRcpt: 1, Content: []byte("one\r\n")}
+	for range 2 {
+		if _, err := s.Stash(m); !errors.Is(err, ErrUnstored) {
+			t.Fatalf("the error is %v", err)
+		}
+	}
+	var b Batch
+	b.Add(m)
+	if err := s.Commit(&b); err != nil {
+		t.Error(err)
+	}
+	r := NewReader(nil, dir)
+	defer r.Close()
+	if _, err := contentOf(r, e); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whatever comes and goes, who is in the area is read as it was stashed, who has left it is ErrStale, its files
+// are no longer than they may be, and after a kill exactly those are named who had not left.
+func TestStashHistories(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		fs := vfs.NewMem(4096)
+		s, err := Open(Options{FS: fs, Dir: "spool", SegmentSize: 128 << 10, Warn: t.Logf})
+		if err != nil {
+			rt.Fatal(err)
+		}
+		s.stash.size = 32 << 10
+		r := NewReader(fs, "spool")
+		defer r.Close()
+		content := map[mail.QueueID][]byte{}
+		var in, out []Entry
+		rt.Repeat(map[string]func(*rapid.T){
+			"stash": func(rt *rapid.T) {
+				body := bytes.Repeat([]byte{byte(rapid.IntRange(0, 255).Draw(rt, "octet"))}, rapid.IntRange(0, 12<<10).Draw(rt, "length"))
+				id := newID(t, s)
+				e, err := s.Stash(Message{ID: id, Envelope: testEnvelope(id, len(body)), Recipients: testRecipients(2), NRcpt: 2, Content: body})
+				if errors.Is(err, ErrFull) && len(in) > 0 {
+					return
+				}
+				if err != nil {
+					rt.Fatal(err)
+				}
+				in, content[id] = append(in, e), body
+			},
+			"drop": func(rt *rapid.T) {
+				if len(in) == 0 {
+					rt.Skip()
+				}
+				i := rapid.IntRange(0, len(in)-1).Draw(rt, "which")
+				s.Drop(in[i].Ref)
+				out, in = append(out, in[i]), slices.Delete(in, i, i+1)
+			},
+			"": func(rt *rapid.T) {
+				for _, e := range in {
+					if got, err := contentOf(r, e); err != nil || !bytes.Equal(got, content[e.ID]) {
+						rt.Fatalf("%s: %d octets, %v", e.ID, len(got), err)
+					}
+				}
+				for _, e := range out {
+					if _, err := contentOf(r, e); !errors.Is(err, ErrStale) {
+						rt.Fatalf("%s has left, and: %v", e.ID, err)
+					}
+				}
+				for _, f := range s.stash.files {
+					if f.f == nil {
+						continue
+					}
+					if n, err := f.f.Size(); err != nil || n > s.stash.size {
+						rt.Fatalf("a file of %d bytes, %v", n, err)
+					}
+				}
+			},
+		})
+		var want, got []mail.QueueID
+		for _, e := range in {
+			want = append(want, e.ID)
+		}
+		next := reopened(t, s)
+		defer next.Close()
+		for _, w := range next.Recovery().Withdrawn {
+			got = append(got, w.ID)
+		}
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			rt.Fatalf("named as withdrawn: %v, want %v", got, want)
+		}
+	})
+}
+
+// Nobody need understand what is in the area after the power was cut: a start goes on, whatever it finds there.
+func TestStashGarbage(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(rt *rapid.T) {
+		fs := vfs.NewMem(4096)
+		s, err := Open(Options{FS: fs, Dir: "spool", SegmentSize: 128 << 10, Warn: t.Logf})
+		if err != nil {
+			rt.Fatal(err)
+		}
+		first, second := stashed(t, s, bytes.Repeat([]byte("x"), 5000)), stashed(t, s, []byte("y"))
+		hurt := rapid.SliceOfN(rapid.Byte(), 1, 64).Draw(rt, "octets")
+		at := rapid.Int64Range(0, int64(first.Ref.Offset+first.Ref.Length)-int64(len(hurt))).Draw(rt, "place")
+		if _, err := s.stash.files[0].f.WriteAt(hurt, at); err != nil {
+			rt.Fatal(err)
+		}
+		next := reopened(t, s)
+		defer next.Close()
+		if list := next.Recovery().Withdrawn; at >= headRoom && !slices.ContainsFunc(list, func(w queue.Withdrawn) bool { return w.ID == second.ID }) {
+			rt.Fatalf("what is behind the damage is not found: %+v", list)
+		}
+		id := newID(t, next)
+		if _, err := next.Stash(Message{ID: id, Envelope: testEnvelope(id, 1), Recipients: testRecipients(1), NRcpt: 1, Content: []byte("z")}); err != nil {
+			rt.Fatal(err)
+		}
+	})
+}
