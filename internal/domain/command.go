@@ -283,6 +283,7 @@ func (c *command) outside(cfg *config.Config) (*World, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	o.DNSSEC = true // or nothing would be vouched for, and no TLSA record heeded
 	dns := resolver.New(o)
 	at := func(addr netip.Addr) (Asker, func()) {
 		o := o

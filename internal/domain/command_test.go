@@ -9,6 +9,7 @@ import (
 
 	"posthaste/internal/cli"
 	"posthaste/internal/config"
+	"posthaste/internal/resolver/fakezone"
 )
 
 // run runs a command on the stage.
@@ -51,6 +52,33 @@ func TestStatus(t *testing.T) {
 	s.zone = replaced(t, goodZone, "!secure", "!fail _smtp._tls.a.test SERVFAIL\n!secure")
 	if out, _, status = s.run(t, "check", "-q", "-o", "probe.test"); status != 3 || !strings.HasPrefix(out, "unknown  tls-rpt") {
 		t.Errorf("a server that fails: status %d\n%s", status, out)
+	}
+}
+
+// The world of the command asks what DNSSEC vouches for. Without that no TLSA record is heeded.
+func TestOutsideIsValidated(t *testing.T) {
+	t.Parallel()
+	zone, err := fakezone.Must("a.test. MX 10 mail.a.test.\nb.test. MX 10 mail.b.test.\n!secure a.test\n").Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer zone.Close()
+	s := newStage(t)
+	s.write(t, "main.cf", "resolver_address = "+zone.Addr+"\nresolver_trust_ad = yes\n")
+	s.write(t, "master.cf", "")
+	cfg, err := config.Load(s.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	world, done, err := new(command).outside(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer done()
+	for name, want := range map[string]bool{"a.test": true, "b.test": false} {
+		if a, err := world.DNS.MX(t.Context(), name); err != nil || a.Secure != want {
+			t.Errorf("%s: %v, secure %v", name, err, a.Secure)
+		}
 	}
 }
 

@@ -4,11 +4,11 @@
 # comparing with the original; libnet-ssleay-perl is what swaks has TLS by. "peers.sh check"
 # only says which are missing.
 set -eu
-want="btrfs-progs chromium curl dovecot-imapd dovecot-lmtpd dpkg-dev e2fsprogs gsasl iproute2 ldap-utils ldnsutils libdb5.3 libevent-2.1-7 libgnutls-dane0 libidn12 libnet-ssleay-perl libnsl2 libsisimai-perl maildrop mandoc mariadb-server memcached msmtp mutt nsd opendkim openssl pflogsumm postfix postfix-ldap postfix-lmdb postfix-mysql postfix-pcre postfix-pgsql postfix-sqlite postgresql-15 procmail prometheus python3 python3-aiosmtpd python3-dkim rspamd s-nail sasl2-bin slapd sqlite3 sslscan swaks systemd unbound vacation xfsprogs"
+want="btrfs-progs chromium curl dovecot-imapd dovecot-lmtpd dpkg-dev e2fsprogs gsasl iproute2 ldap-utils ldnsutils libdb5.3 libevent-2.1-7 libgnutls-dane0 libidn12 libnet-ssleay-perl libnsl2 libopendmarc2 libsisimai-perl libspf2-2 maildrop mandoc mariadb-server memcached msmtp mutt nsd opendkim opendmarc openssl pflogsumm postfix postfix-ldap postfix-lmdb postfix-mysql postfix-pcre postfix-pgsql postfix-policyd-spf-python postfix-sqlite postgresql-15 procmail prometheus publicsuffix python3 python3-aiosmtpd python3-dkim rspamd s-nail sasl2-bin slapd sqlite3 sslscan swaks systemd unbound vacation xfsprogs"
 # Mail servers that cannot be installed beside postfix are only unpacked, and
 # run from there in a root of their own; the libraries above are theirs. So are
 # those readers of logs that would become services of this machine.
-unpack="exim4-daemon-light fail2ban logwatch opensmtpd postsrsd prometheus-postfix-exporter"
+unpack="exim4-daemon-heavy exim4-daemon-light fail2ban logwatch opensmtpd postsrsd prometheus-postfix-exporter"
 into=/var/cache/posthaste-peers
 # axe-core examines pages for barriers to people with disabilities. It is one script, which a
 # browser runs in the page, and comes from npm's registry; nothing of it is linked in.

@@ -1,0 +1,117 @@
+package smallnet
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/testwait"
+)
+
+// TestSmallInternet is the story of docs/domain.md, on an internet of its own.
+func TestSmallInternet(t *testing.T) {
+	t.Parallel()
+	n := newInternet(t)
+	d := newTree(n, "example.org", "pfix.net", "exim.net", "rspam.net", "ca.net")
+	a := newAuthority(n, d)
+	s := &story{t: t, d: d, a: a, ours: newOurs(n, d, a), began: time.Now()}
+	s.postfix = newPostfix(n, d)
+	a.trust(s.postfix)
+	s.step("hosts")
+	for _, step := range []struct {
+		what string
+		do   func()
+	}{{"ready", s.ready}, {"exchange", s.exchange}} {
+		step.do()
+		s.step(step.what)
+	}
+}
+
+// A story is what happens to the machine of ours.
+type story struct {
+	t       *testing.T
+	d       *tree
+	a       *authority
+	ours    *host
+	postfix *host
+	began   time.Time
+	probes  int
+}
+
+// step says how long the last part of the story took.
+func (s *story) step(what string) {
+	s.t.Logf("%s: %v", what, time.Since(s.began).Round(time.Millisecond))
+	s.began = time.Now()
+}
+
+// ready makes a domain ready for the world, from nothing to a clean check.
+func (s *story) ready() {
+	t, h := s.t, s.ours
+	h.must(`printf 'postmaster: root\nroot: ann\n' > /etc/aliases
+posthaste setup -n mail.example.org -d example.org site
+postconf -e 'maillog_file = /var/log/mail.log' 'smtpd_tls_security_level = may' \
+  'tls_acme = yes' 'tls_acme_agree = yes' 'tls_acme_directory = ` + s.a.url + `' \
+  'tls_acme_domains = mail.example.org, mta-sts.example.org, autoconfig.example.org, autodiscover.example.org' \
+  'smtp_tls_security_level = dane' 'smtp_dns_support_level = dnssec' 'resolver_trust_ad = yes' 'smtp_tls_loglevel = 1' \
+  'policyhost_sts_mode = enforce' 'policyhost_servers = imaps://mail.example.org, submissions://mail.example.org' \
+  'dmarc_reject = yes'
+sed -i 's/^#80 /80 /; s/^#443 \(.*policyhost\)/443 \1/' /etc/posthaste/master.cf`)
+	out := h.must("posthaste domain add -p reject example.org")
+	s.d.publish("example.org", fragment(out)...)
+	s.d.publish(reverse, "10 PTR mail.example.org.")
+	h.must("posthaste start")
+	h.must("posthaste domain rotate example.org")
+	testwait.Until(t, "the authority's certificate serves", func() bool {
+		out, _ := h.run("posthaste cert list")
+		return strings.Contains(out, "Pebble")
+	})
+	record := regexp.MustCompile(`_25\._tcp\.mail\.example\.org\. IN TLSA .*`).FindString(h.must("posthaste cert list"))
+	s.d.publish("example.org", record)
+	testwait.For(t, func() string {
+		out, _ := h.run("posthaste domain check -o pfix.net example.org")
+		if regexp.MustCompile("(?m)^(warning|error|unknown)").MatchString(out) {
+			return out
+		}
+		return ""
+	})
+}
+
+// send has a user of a host send mail.
+func send(h *host, from, to, subject string) {
+	h.t.Helper()
+	user, _, _ := strings.Cut(from, "@")
+	if out, status := h.runAs(user, "printf 'From: "+from+"\\nTo: "+to+"\\nSubject: "+subject+"\\n\\nbody\\n' | /usr/sbin/sendmail -f "+from+" "+to); status != 0 {
+		h.t.Fatalf("%s: sendmail: %d, %s", h.name, status, out)
+	}
+}
+
+// found is an expression for an Authentication-Results field.
+func found(t *testing.T, message string, results ...string) {
+	t.Helper()
+	for _, r := range results {
+		if !regexp.MustCompile(`(?m)^Authentication-Results:(?:.*\n[ \t])*.*\b` + r).MatchString(message) {
+			t.Errorf("no result says %s of\n%s", r, message)
+		}
+	}
+}
+
+// exchange sends mail both ways. What each side finds of the other's is at its best: SPF, DKIM and
+// DMARC pass, and TLS is verified by DANE.
+func (s *story) exchange() {
+	t := s.t
+	// The table of keys is looked at again within a second of its change; until then mail is not signed.
+	testwait.Until(t, "mail is signed", func() bool {
+		s.probes++
+		subject := fmt.Sprintf("probe %d", s.probes)
+		send(s.ours, "ann@example.org", "joe@pfix.net", subject)
+		return strings.Contains(s.postfix.mail("joe", "Subject: "+subject+"\n"), "\nDKIM-Signature: ")
+	})
+	send(s.ours, "ann@example.org", "joe@pfix.net", "hello")
+	found(t, s.postfix.mail("joe", "Subject: hello"), "dkim=pass", "spf=pass", "dmarc=pass")
+	s.ours.logged("Verified TLS connection established to mx.pfix.net[11.22.33.20]:25")
+	send(s.postfix, "joe@pfix.net", "ann@example.org", "answer")
+	found(t, s.ours.mail("ann", "Subject: answer"), "dkim=pass", "spf=pass", "dmarc=pass")
+	s.postfix.logged("Verified TLS connection established to mail.example.org[11.22.33.10]:25")
+}
