@@ -18,12 +18,12 @@ func TestSmallInternet(t *testing.T) {
 	a := newAuthority(n, d)
 	s := &story{t: t, d: d, a: a, ours: newOurs(n, d, a), began: time.Now()}
 	s.postfix = newPostfix(n, d)
-	a.trust(s.postfix)
+	s.exim = newExim(n, d)
 	s.step("hosts")
 	for _, step := range []struct {
 		what string
 		do   func()
-	}{{"ready", s.ready}, {"exchange", s.exchange}} {
+	}{{"ready", s.ready}, {"exchange", s.exchange}, {"forward", s.forward}} {
 		step.do()
 		s.step(step.what)
 	}
@@ -36,6 +36,7 @@ type story struct {
 	a       *authority
 	ours    *host
 	postfix *host
+	exim    *host
 	began   time.Time
 	probes  int
 }
@@ -108,10 +109,59 @@ func (s *story) exchange() {
 		send(s.ours, "ann@example.org", "joe@pfix.net", subject)
 		return strings.Contains(s.postfix.mail("joe", "Subject: "+subject+"\n"), "\nDKIM-Signature: ")
 	})
-	send(s.ours, "ann@example.org", "joe@pfix.net", "hello")
-	found(t, s.postfix.mail("joe", "Subject: hello"), "dkim=pass", "spf=pass", "dmarc=pass")
-	s.ours.logged("Verified TLS connection established to mx.pfix.net[11.22.33.20]:25")
-	send(s.postfix, "joe@pfix.net", "ann@example.org", "answer")
-	found(t, s.ours.mail("ann", "Subject: answer"), "dkim=pass", "spf=pass", "dmarc=pass")
-	s.postfix.logged("Verified TLS connection established to mail.example.org[11.22.33.10]:25")
+	for _, peer := range []struct {
+		host   *host
+		domain string
+		finds  []string
+	}{
+		{s.postfix, "pfix.net", []string{"dkim=pass", "spf=pass", "dmarc=pass"}},
+		{s.exim, "exim.net", []string{"dkim=pass", "spf=pass"}},
+	} {
+		send(s.ours, "ann@example.org", "joe@"+peer.domain, "hello "+peer.domain)
+		found(t, peer.host.mail("joe", "Subject: hello "+peer.domain), peer.finds...)
+		s.ours.logged("Verified TLS connection established to " + peer.host.name + "[" + peer.host.address + "]:25")
+		send(peer.host, "joe@"+peer.domain, "ann@example.org", "answer "+peer.domain)
+		found(t, s.ours.mail("ann", "Subject: answer "+peer.domain), "dkim=pass", "spf=pass", "dmarc=pass")
+		if peer.host == s.exim {
+			testwait.Until(t, "Exim has verified TLS by DANE", func() bool {
+				return regexp.MustCompile(`=> ann@example\.org .* CV=dane `).MatchString(s.exim.read("var/log/exim4/mainlog"))
+			})
+		} else {
+			peer.host.logged("Verified TLS connection established to mail.example.org[11.22.33.10]:25")
+		}
+	}
+}
+
+// forward: mail for an alias goes on to a site that refuses what SPF does not permit, with the
+// author's signature as it was. A bounce finds its way back to the author, and whom the site does not
+// know comes back, too. An address that was made up is refused.
+func (s *story) forward() {
+	t := s.t
+	s.ours.must(`umask 077
+head -c 24 /dev/urandom | base64 >/etc/posthaste/srs.secret
+umask 022
+postconf -e 'srs_domain = example.org'
+printf 'far: joe@exim.net\nlost: nobody@exim.net\n' >>/etc/aliases
+newaliases
+posthaste reload`)
+	send(s.postfix, "joe@pfix.net", "far@example.org", "go on")
+	message := s.exim.mail("joe", "Subject: go on")
+	found(t, message, "dkim=pass header.d=pfix.net", "spf=pass smtp.mailfrom=example.org")
+	m := regexp.MustCompile(`(?im)^Return-path: <(SRS0=\S+=pfix\.net=joe@example\.org)>`).FindStringSubmatch(message)
+	if m == nil {
+		t.Fatalf("the sender is not one of ours:\n%s", message)
+	}
+	bounce := func(to string) string {
+		out, status := s.exim.run("swaks --server mail.example.org --helo mx.exim.net --from '<>' --to '" + to + "' --header 'Subject: came back' --body x")
+		return fmt.Sprint(status, "\n", out)
+	}
+	if out := bounce(m[1]); !strings.HasPrefix(out, "0\n") {
+		t.Errorf("a bounce is refused: %s", out)
+	}
+	s.postfix.mail("joe", "Subject: came back")
+	if out := bounce(strings.Replace(m[1], "=joe@", "=root@", 1)); !strings.Contains(out, "<** 550 5.1.1") {
+		t.Errorf("a bounce to an address that was made up: %s", out)
+	}
+	send(s.postfix, "joe@pfix.net", "lost@example.org", "lose me")
+	s.postfix.mail("joe", "5.1.1 no such user")
 }
