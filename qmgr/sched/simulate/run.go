@@ -16,7 +16,10 @@ const MaxEvents = 50_000_000
 
 // Run reads a workload and plays it to its end. The same workload gives the
 // same report.
-func Run(in io.Reader) (*Report, error) {
+func Run(in io.Reader) (*Report, error) { return RunWatched(in, nil) }
+
+// RunWatched is Run for somebody who looks on; nil: nobody.
+func RunWatched(in io.Reader, watch *Watch) (*Report, error) {
 	w, err := read(in)
 	if err != nil {
 		return nil, err
@@ -38,6 +41,10 @@ func Run(in io.Reader) (*Report, error) {
 		mail:     map[sched.MsgID]*message{},
 		report:   newReport(w.title),
 		cfg:      cfg,
+		watch:    watch,
+	}
+	if watch != nil {
+		r.after(watch.At, r.look)
 	}
 	for i := range w.sends {
 		r.schedule(&w.sends[i], 0)
@@ -64,6 +71,9 @@ type run struct {
 	nextID  sched.MsgID
 	coming  int // messages still to be sent
 	report  *Report
+	watch   *Watch // nil: nobody looks on
+	under   map[mail.Nexthop]int
+	begun   map[sched.EntryID]started
 }
 
 // message is a message of the workload.
@@ -241,6 +251,9 @@ func (r *run) carryOut(e *sched.Effect) {
 		m.class.wait(r.clock - m.arrived)
 		r.report.Finished++
 		delete(r.mail, e.ID)
+		if r.watch != nil {
+			r.watch.Left(r.clock, e.ID)
+		}
 	}
 }
 
@@ -273,6 +286,7 @@ func (r *run) kindOf(name mail.Transport) agentKind {
 func (r *run) deliver(e sched.Effect) {
 	r.busy[e.Entry] = e
 	r.report.Deliveries++
+	r.begins(&e)
 	if e.Transport == sched.RetryTransport {
 		r.after(time.Millisecond, func() { r.done(e.Entry, e.Rcpts, sched.Result{Deferred: e.Rcpts}) })
 		return
@@ -301,6 +315,7 @@ func (r *run) done(id sched.EntryID, rcpts []int, res sched.Result) {
 		}
 	}
 	delete(r.busy, id)
+	r.ends(&e, rcpts, &res)
 	deferred := map[int]bool{}
 	for _, i := range res.Deferred {
 		deferred[i] = true

@@ -1,0 +1,587 @@
+// Package whatif forecasts what becomes of the mail in the queue, with other settings. It runs the
+// real scheduler (qmgr/sched) over a copy of the queue in virtual time, with destinations that
+// behave as the queue manager has measured them (internal/pace).
+//
+// # What is in a forecast
+//
+// The mail that was in the queue when the copy was made, by destination. What comes later is not,
+// nor is mail on hold, nor mail that is suspended. A message to several destinations counts as one
+// for each. What was under way begins anew.
+//
+// A delivery takes as long, and is turned away as often, as others were that were one of as many.
+// Of more at once than have ever been seen, it is supposed that their time grows as it has done
+// so far, and that no more are turned away. A destination that has turned away all deliveries for
+// some time is down, and stays so.
+//
+// # Bounds
+//
+// A run has at most [MaxMessages] messages and maxSteps steps. Where more are queued, one stands
+// for several of a large destination: there are fewer deliveries, which take longer.
+//
+// The same copy, settings and seed have the same forecast. Runs of several seeds say how much of a
+// forecast is chance.
+package whatif
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/pace"
+	"posthaste/qmgr/sched"
+)
+
+const (
+	// MaxMessages is how many messages a run has at most.
+	MaxMessages = 100_000
+	// maxRcpts bounds the recipients of all messages of a run.
+	maxRcpts = 2_000_000
+	// maxSteps bounds what may happen in a run.
+	maxSteps = 10_000_000
+	// Horizon is how far a forecast looks.
+	Horizon = 48 * time.Hour
+)
+
+// Mail is a copy of the queue.
+type Mail struct {
+	Now   time.Time
+	Dests []Dest
+	Rows  []Row
+}
+
+// A Dest is a destination that mail in the queue is for.
+type Dest struct {
+	sched.DestSnapshot
+	Behaviour *pace.Behaviour // nil: nothing is known of it
+	// Most is what an operator has set as its limit; 0: nothing. Raises is as in sched.SetLimits.
+	Most   int
+	Raises bool
+}
+
+// A Row is messages that are alike.
+type Row struct {
+	Dest     int // index in Dests
+	Tenant   string
+	Count    int // of messages
+	Rcpts    int // of each, at least 1
+	Created  time.Time
+	Deferred bool
+	Due      time.Time // deferred
+	Waits    bool      // deferred because the destination failed: it is tried when that answers
+}
+
+// An Outcome is what a forecast says of some mail. Times count from the moment of the copy, and
+// less than 0 is: not within Horizon.
+type Outcome struct {
+	Messages         int
+	Half, Most, Last time.Duration // until half of it, 99 in 100, and all of it has left the queue
+	Mean             time.Duration // how long a message that leaves takes, on average
+	Expired, Left    int           // messages that were returned as too old, that are still there at the end
+	Busy             int           // deliveries at once, at most
+}
+
+// A Forecast is what one run came to.
+type Forecast struct {
+	All     Outcome
+	Alive   Outcome            // of the mail for destinations that are not down
+	Dests   []Outcome          // as in Mail
+	Down    []bool             // destinations that do not answer: the forecast is that it stays so
+	Seen    []int              // deliveries at once that were ever seen there
+	Tenants map[string]Outcome // nil: there are none
+	Stands  float64            // for how many messages one stands, on average
+}
+
+// Errors of Run.
+var (
+	ErrEmpty = errors.New("there is no mail in the queue to forecast")
+	ErrLarge = errors.New("the queue is too large for a forecast")
+	ErrLong  = fmt.Errorf("the forecast has not come to an end within %d steps", maxSteps)
+)
+
+// message is a message of a run.
+type message struct {
+	row     int32
+	left    int32
+	again   bool
+	expired bool
+	done    []bool // by recipient; nil: it has one
+}
+
+// ending is a delivery that will end.
+type ending struct {
+	at    time.Duration
+	entry sched.EntryID
+}
+
+type agenda []ending
+
+func (a agenda) Len() int { return len(a) }
+func (a agenda) Less(i, j int) bool {
+	return a[i].at < a[j].at || a[i].at == a[j].at && a[i].entry < a[j].entry
+}
+func (a agenda) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
+func (a *agenda) Push(x any)   { *a = append(*a, x.(ending)) }
+func (a *agenda) Pop() any {
+	old := *a
+	x := old[len(old)-1]
+	*a = old[:len(old)-1]
+	return x
+}
+
+// dest is a destination of a run.
+type dest struct {
+	model
+	busy, peak int
+	messages   int     // of the queue
+	stands     float64 // for how many of these one of the run stands
+}
+
+// delivery is one under way.
+type delivery struct {
+	dest  int // less than 0: the retry transport
+	id    sched.MsgID
+	rcpts []int
+	away  bool
+	keeps bool // its agent asks for more
+}
+
+type run struct {
+	mail    *Mail
+	cfg     sched.Config
+	s       *sched.Scheduler
+	rng     *rand.Rand
+	clock   time.Duration
+	agenda  agenda
+	out     []sched.Effect
+	pending []sched.Event
+	stepped bool
+	dests   []dest
+	index   map[destKey]int
+	msgs    []message
+	busy    map[sched.EntryID]delivery
+	modes   map[mail.Transport]sched.Mode
+	alive   int // messages that are not for a destination that is down
+	left    []gone
+}
+
+type destKey struct {
+	transport mail.Transport
+	queue     string
+}
+
+// gone is a message that has left.
+type gone struct {
+	at      time.Duration
+	row     int32
+	expired bool
+}
+
+// Run makes a forecast. cfg is not changed. It ends early with the context's error.
+func Run(ctx context.Context, m *Mail, cfg sched.Config, seed uint64) (*Forecast, error) {
+	r := &run{mail: m, rng: rand.New(rand.NewPCG(seed, 1)), index: make(map[destKey]int), busy: make(map[sched.EntryID]delivery), modes: make(map[mail.Transport]sched.Mode)}
+	cfg.Seed, cfg.DeferredLimit, cfg.DelayWarning, cfg.ClogWarn, cfg.FeedbackDebug = seed, 0, 0, 0, false
+	if err := r.prepare(cfg); err != nil {
+		return nil, err
+	}
+	r.fill()
+	if err := r.play(ctx); err != nil {
+		return nil, err
+	}
+	return r.forecast(), nil
+}
+
+// prepare makes the models, and finds for how many messages one stands.
+func (r *run) prepare(cfg sched.Config) error {
+	r.models()
+	total := 0
+	for _, row := range r.mail.Rows {
+		r.dests[row.Dest].messages += row.Count
+		total += row.Count
+	}
+	switch {
+	case total == 0:
+		return ErrEmpty
+	case len(r.mail.Dests) > MaxMessages/2:
+		return fmt.Errorf("%w: its mail is for %d destinations, and %d are allowed", ErrLarge, len(r.mail.Dests), MaxMessages/2)
+	}
+	r.thin(total, r.paced(&cfg))
+	sims := 0.0
+	for i := range r.dests {
+		sims += float64(r.dests[i].messages) / r.dests[i].stands
+	}
+	r.scale(&cfg, float64(total)/sims)
+	limits := make(map[mail.Nexthop]int)
+	for i := range r.mail.Dests {
+		if d := &r.mail.Dests[i]; d.Most > 0 {
+			limits[d.Nexthop] = i
+		}
+	}
+	r.cfg, r.s = cfg, sched.New(cfg)
+	if err := r.restore(); err != nil {
+		return err
+	}
+	if len(limits) > 0 {
+		r.step(sched.Event{Kind: sched.EventLimits, Limits: func(t mail.Transport, n mail.Nexthop) (int, bool) {
+			if i, ok := limits[n]; ok && r.mail.Dests[i].Transport == t {
+				return r.mail.Dests[i].Most, r.mail.Dests[i].Raises
+			}
+			return 0, false
+		}})
+	}
+	return nil
+}
+
+// others are what was measured of all destinations of a transport: of those that answer and of those
+// that are down, and how many they are.
+type others struct {
+	alive, down   pace.Behaviour
+	nalive, ndown int
+}
+
+// models makes the model of each destination. One that has not been tried yet is as the others of
+// its transport are; as many of such are down as of those, which ones is chance.
+func (r *run) models() {
+	all := make(map[mail.Transport]*others)
+	known := func(d *Dest) bool { return d.Behaviour != nil && weight(d.Behaviour) > 0 }
+	for i := range r.mail.Dests {
+		d := &r.mail.Dests[i]
+		o := all[d.Transport]
+		if o == nil {
+			o = new(others)
+			all[d.Transport] = o
+		}
+		switch {
+		case !known(d):
+		case isDown(d.Behaviour):
+			sum(&o.down, d.Behaviour)
+			o.down.Streak = max(o.down.Streak, d.Behaviour.Streak)
+			o.ndown++
+		default:
+			sum(&o.alive, d.Behaviour)
+			o.nalive++
+		}
+	}
+	for i := range r.mail.Dests {
+		d := &r.mail.Dests[i]
+		o := all[d.Transport]
+		as := &o.alive
+		if !known(d) && o.ndown > 0 && r.rng.IntN(o.ndown+o.nalive) < o.ndown {
+			as = &o.down
+		}
+		m := newModel(d.Behaviour, as)
+		if !known(d) {
+			m.most, m.down = 0, as == &o.down
+		}
+		r.dests = append(r.dests, dest{model: m, stands: 1})
+		r.index[destKey{d.Transport, d.Queue}] = i
+	}
+}
+
+// settings are a transport's.
+func settings(cfg *sched.Config, t mail.Transport) sched.TransportConfig {
+	if cfg.Transport == nil {
+		return cfg.DefaultTransports
+	}
+	return cfg.Transport(t, cfg.DefaultTransports)
+}
+
+// paced says whether there are delays between deliveries. They hold for all destinations alike, so
+// that one message must stand for as many everywhere.
+func (r *run) paced(cfg *sched.Config) bool {
+	return slices.ContainsFunc(r.mail.Dests, func(d Dest) bool {
+		t := settings(cfg, d.Transport)
+		return t.DestinationRateDelay > 0 || t.TransportRateDelay > 0
+	})
+}
+
+// thin finds for how many messages one stands, so that there are no more than MaxMessages: of all
+// destinations as many, or of those with most to do.
+func (r *run) thin(total int, even bool) {
+	if total <= MaxMessages {
+		return
+	}
+	low, high := 1, MaxMessages
+	for low < high { // the most that a destination may have
+		n, most := 0, (low+high+1)/2
+		for i := range r.dests {
+			n += min(r.dests[i].messages, most)
+		}
+		if n <= MaxMessages {
+			low = most
+		} else {
+			high = most - 1
+		}
+	}
+	for i := range r.dests {
+		d := &r.dests[i]
+		if d.stands = max(float64(d.messages)/float64(low), 1); even {
+			d.stands = float64(total) / MaxMessages
+		}
+	}
+}
+
+// scale makes limits of messages as many times smaller as there are fewer messages, and delays
+// longer.
+func (r *run) scale(cfg *sched.Config, by float64) {
+	cfg.ActiveLimit = max(int(float64(cfg.ActiveLimit)/by), 1)
+	cfg.RecipientLimit = max(int(float64(cfg.RecipientLimit)/by), 1)
+	of := cfg.Transport
+	cfg.Transport = func(name mail.Transport, t sched.TransportConfig) sched.TransportConfig {
+		if of != nil {
+			t = of(name, t)
+		}
+		t.DestinationRateDelay = time.Duration(float64(t.DestinationRateDelay) * by)
+		t.TransportRateDelay = time.Duration(float64(t.TransportRateDelay) * by)
+		r.modes[name] = t.Mode
+		return t
+	}
+}
+
+// restore has the scheduler know of destinations what the queue manager does.
+func (r *run) restore() error {
+	var snap sched.Snapshot
+	for i := range r.mail.Dests {
+		d := r.mail.Dests[i].DestSnapshot
+		if d.Window > 0 || d.State != sched.DestReady {
+			snap.Dests = append(snap.Dests, d)
+		}
+		snap.Sites = append(snap.Sites, sched.SiteSnapshot{Transport: d.Transport, Queue: d.Queue, Alive: d.State != sched.DestDead})
+	}
+	rest := make([]float64, len(r.mail.Dests))
+	rcpts := 0
+	for i := range r.mail.Rows {
+		row := &r.mail.Rows[i]
+		d := &r.dests[row.Dest]
+		// What is left of one row is for the next.
+		rest[row.Dest] += float64(row.Count) / d.stands
+		for ; rest[row.Dest] >= 0.5; rest[row.Dest]-- {
+			m := message{row: int32(i), left: int32(max(row.Rcpts, 1)), again: row.Deferred}
+			if rcpts += int(m.left); rcpts > maxRcpts {
+				return fmt.Errorf("%w: it has more than %d recipients", ErrLarge, maxRcpts)
+			}
+			if m.left > 1 {
+				m.done = make([]bool, m.left)
+			}
+			r.msgs = append(r.msgs, m)
+			if row.Waits {
+				snap.Sites[row.Dest].Waiting = append(snap.Sites[row.Dest].Waiting, sched.MsgID(len(r.msgs)))
+			}
+			if !d.down {
+				r.alive++
+			}
+		}
+	}
+	r.s.Restore(r.mail.Now, snap)
+	return nil
+}
+
+// fill queues the mail.
+func (r *run) fill() {
+	for i := range r.msgs {
+		m := &r.msgs[i]
+		row := &r.mail.Rows[m.row]
+		a := sched.Arrival{Queue: sched.QueueIncoming, Created: row.Created, Rcpts: int(m.left), Tenant: row.Tenant}
+		if row.Deferred {
+			a.Queue, a.Next, a.Attempts = sched.QueueDeferred, row.Due, 1
+		}
+		r.step(sched.Event{Kind: sched.EventQueued, ID: sched.MsgID(i + 1), Arrival: a})
+	}
+}
+
+func (r *run) now() time.Time { return r.mail.Now.Add(r.clock) }
+
+// play lets everything happen, until nothing is left that will leave.
+func (r *run) play(ctx context.Context) error {
+	for n := 0; r.alive > 0; n++ {
+		if n%1024 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if n > maxSteps {
+			return ErrLong
+		}
+		at := Horizon + 1
+		if len(r.agenda) > 0 {
+			at = r.agenda[0].at
+		}
+		wake := r.s.Wake()
+		tick := !wake.IsZero() && wake.Sub(r.mail.Now) <= at
+		if tick {
+			at = wake.Sub(r.mail.Now)
+		}
+		if at > Horizon {
+			return nil
+		}
+		r.clock = max(r.clock, at)
+		if tick {
+			r.step(sched.Event{Kind: sched.EventTick})
+			continue
+		}
+		r.end(heap.Pop(&r.agenda).(ending).entry)
+	}
+	return nil
+}
+
+// step gives the scheduler an event and carries out what comes of it.
+func (r *run) step(ev sched.Event) {
+	r.pending = append(r.pending, ev)
+	if r.stepped {
+		return // the outermost call goes on
+	}
+	r.stepped = true
+	for len(r.pending) > 0 {
+		ev := r.pending[0]
+		r.pending = append(r.pending[:0], r.pending[1:]...)
+		r.out = r.s.Step(r.now(), ev, r.out[:0])
+		for i := range r.out {
+			r.carryOut(&r.out[i])
+		}
+	}
+	r.stepped = false
+}
+
+func (r *run) carryOut(e *sched.Effect) {
+	switch e.Kind {
+	case sched.EffectLoad:
+		r.step(r.load(e))
+	case sched.EffectDeliver:
+		r.deliver(e)
+	case sched.EffectNotify:
+		if e.Notice == sched.NoticeExpired {
+			r.msgs[e.ID-1].expired = true
+		}
+		r.step(sched.Event{Kind: sched.EventNotified, ID: e.ID, OK: true})
+	case sched.EffectDefer:
+		r.msgs[e.ID-1].again = true
+	case sched.EffectFinish:
+		m := &r.msgs[e.ID-1]
+		r.left = append(r.left, gone{r.clock, m.row, m.expired})
+		if !r.dests[r.mail.Rows[m.row].Dest].down {
+			r.alive--
+		}
+		m.done = nil
+	}
+}
+
+// load answers EffectLoad.
+func (r *run) load(e *sched.Effect) sched.Event {
+	m := &r.msgs[e.ID-1]
+	d := &r.mail.Dests[r.mail.Rows[m.row].Dest]
+	ev := sched.Event{Kind: sched.EventLoaded, ID: e.ID}
+	all := max(len(m.done), 1)
+	pending := func(i int) bool { return m.left > 0 && (m.done == nil || !m.done[i]) }
+	i := e.From
+	for ; i < all && len(ev.Rcpts) < e.Max; i++ {
+		if pending(i) {
+			ev.Rcpts = append(ev.Rcpts, sched.Rcpt{Index: i, Transport: d.Transport, Nexthop: d.Nexthop, Queue: d.Queue})
+		}
+	}
+	ev.Next = i
+	for ; i < all; i++ {
+		if pending(i) {
+			ev.Unread++
+		}
+	}
+	return ev
+}
+
+// deliver begins a delivery.
+func (r *run) deliver(e *sched.Effect) {
+	x := delivery{dest: -1, id: e.ID, rcpts: e.Rcpts}
+	took := time.Millisecond
+	if e.Transport != sched.RetryTransport && e.Transport != sched.ErrorTransport {
+		x.dest = r.mail.Rows[r.msgs[e.ID-1].row].Dest
+		d := &r.dests[x.dest]
+		d.busy++
+		d.peak = max(d.peak, d.busy)
+		took, x.away = d.deliver(r.rng, d.busy, len(e.Rcpts), d.stands)
+		x.keeps = r.modes[e.Transport] == sched.Thread && e.Cache&sched.CacheStore != 0
+	}
+	r.busy[e.Entry] = x
+	heap.Push(&r.agenda, ending{r.clock + took, e.Entry})
+}
+
+// end ends a delivery.
+func (r *run) end(id sched.EntryID) {
+	x := r.busy[id]
+	delete(r.busy, id)
+	var res sched.Result
+	if x.dest < 0 {
+		res.Deferred = x.rcpts
+		r.step(sched.Event{Kind: sched.EventDone, Entry: id, Result: res})
+		return
+	}
+	d, m := &r.dests[x.dest], &r.msgs[x.id-1]
+	d.busy--
+	if x.away {
+		res = sched.Result{Deferred: x.rcpts, SiteFailed: true, Status: dsn.S(4, 4, 1), Reason: "turned away"}
+	} else {
+		res.Hungry = x.keeps
+		for _, i := range x.rcpts {
+			later, failed := d.rcpt(r.rng, m.again)
+			if later {
+				res.Deferred = append(res.Deferred, i)
+				continue
+			}
+			res.Failed = res.Failed || failed
+			if m.left--; m.done != nil {
+				m.done[i] = true
+			}
+		}
+	}
+	r.step(sched.Event{Kind: sched.EventDone, Entry: id, Result: res})
+}
+
+// forecast adds up what has happened.
+func (r *run) forecast() *Forecast {
+	f := &Forecast{Dests: make([]Outcome, len(r.dests)), Down: make([]bool, len(r.dests)), Seen: make([]int, len(r.dests)), Stands: 1}
+	tenants := make(map[string]*tally)
+	all, alive, dests := new(tally), new(tally), make([]tally, len(r.dests))
+	each := func(row *Row, add func(*tally)) {
+		add(all)
+		add(&dests[row.Dest])
+		if !r.dests[row.Dest].down {
+			add(alive)
+		}
+		t := tenants[row.Tenant]
+		if t == nil {
+			t = new(tally)
+			tenants[row.Tenant] = t
+		}
+		add(t)
+	}
+	total := 0
+	for i := range r.mail.Rows {
+		row := &r.mail.Rows[i]
+		total += row.Count
+		each(row, func(t *tally) { t.messages += row.Count })
+	}
+	for i := range r.msgs {
+		row := &r.mail.Rows[r.msgs[i].row]
+		each(row, func(t *tally) { t.made, t.count = t.made+r.dests[row.Dest].stands, t.count+1 })
+	}
+	for _, g := range r.left {
+		row := &r.mail.Rows[g.row]
+		each(row, func(t *tally) { t.add(g, r.dests[row.Dest].stands) })
+	}
+	f.All, f.Alive = all.outcome(), alive.outcome()
+	for i := range dests {
+		d := &r.dests[i]
+		f.Dests[i], f.Down[i], f.Seen[i] = dests[i].outcome(), d.down, d.most
+		f.Dests[i].Busy = d.peak
+		f.All.Busy += d.peak
+	}
+	if tenants[""] == nil || len(tenants) > 1 {
+		f.Tenants = make(map[string]Outcome, len(tenants))
+		for name, t := range tenants {
+			f.Tenants[name] = t.outcome()
+		}
+	}
+	f.Stands = float64(total) / float64(len(r.msgs))
+	return f
+}
