@@ -143,11 +143,11 @@ func (d *delivery) sendForward(f *forward) (mail.QueueID, error) {
 		return "", err
 	}
 	from := d.request.Envelope
-	// What the message is by its nature, SMTPUTF8 or REQUIRETLS, stays with it. What was asked of the
-	// envelope that it came in does not.
+	// What the message is by its nature, SMTPUTF8 or REQUIRETLS, stays with it, and so does whose it is and what it is sent
+	// from. What was asked of the envelope that it came in does not.
 	env := mail.Envelope{ID: id, Arrival: now, Sender: f.sender, EnvID: f.envID, Ret: f.ret, Client: from.Client, SASL: from.SASL,
 		Reverse: from.Reverse, Trace: from.Trace, RewriteContext: from.RewriteContext, LogIdent: from.LogIdent,
-		Body: from.Body & mail.BodySMTPUTF8, RequireTLS: from.RequireTLS, Tenant: from.Tenant, Campaign: from.Campaign, TLSOptional: from.TLSOptional, Forwarded: true, Recipients: f.rcpts}
+		Body: from.Body & mail.BodySMTPUTF8, RequireTLS: from.RequireTLS, Tenant: from.Tenant, Campaign: from.Campaign, Pool: from.Pool, TLSOptional: from.TLSOptional, Forwarded: true, Recipients: f.rcpts}
 	// Its client was judged when the message came in, and is still the same in env; it may be signed.
 	m := d.Submit.Open(&env, submit.Options{Flags: proto.SubmitMap | proto.SubmitBounce | proto.SubmitNoReceive | proto.SubmitRequeued | d.autoUTF8})
 	head := fmt.Sprintf("Received: by %s (%s)\r\n\tid %s; %s\r\n", d.hostname, d.mailName, id, rfc5322.Date(now))

@@ -582,7 +582,7 @@ func TestForwardedEnvelope(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "far x@far.test\nlist x@far.test\nowner-list ann\n", "")
 	s.forward("joe", "x@far.test\n")
-	env := mail.Envelope{EnvID: "e", Ret: dsn.RetHeaders}
+	env := mail.Envelope{EnvID: "e", Ret: dsn.RetHeaders, Tenant: "acme", Campaign: "spring", Pool: "bulk"}
 	for _, tt := range []struct {
 		to, want    string
 		notify      dsn.Notify
@@ -601,6 +601,10 @@ func TestForwardedEnvelope(t *testing.T) {
 			t.Fatalf("%s: queued %d", tt.to, len(s.queued))
 		}
 		e := s.queued[0].Envelope
+		// Whose mail it is, and what it is sent from, stays with it.
+		if e.Tenant != env.Tenant || e.Campaign != env.Campaign || e.Pool != env.Pool {
+			t.Errorf("%s: of %s/%s from %s", tt.to, e.Tenant, e.Campaign, e.Pool)
+		}
 		r := e.Recipients[0]
 		got[0] += fmt.Sprintf("; %s %s %s %d %s %d %s", r.Address, r.Original, r.ORCPT, r.Notify, e.EnvID, e.Ret, e.Sender)
 		s.expect(got, tt.want)

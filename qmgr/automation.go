@@ -138,6 +138,7 @@ func (s *Server) watchReplies(d *delivery, reply *proto.DeliverReply) {
 	if len(advice.Sections) == 0 {
 		return
 	}
+	// Limits and settings go by names of hosts and domains, and so does what a rule sets for a domain.
 	// The name that a setting is laid by: next hops in brackets, and with ports, have one, too.
 	domain, _ := d.nexthop.Host()
 	// Each recipient counts, whether or not one reply was for all: so it is with KumoMTA.
@@ -326,6 +327,8 @@ func (s *Server) enforce(list []ordered) {
 // takeActs does what could not be done before the store was ours. It runs in the loop.
 func (s *Server) takeActs() {
 	s.auto.owner = true
+	// They are asked about once more: the former queue manager may have done the same, and operators may have said
+	// something to it.
 	list := s.auto.later
 	s.auto.later = nil
 	s.enforce(list)
@@ -436,6 +439,7 @@ func (s *Server) renewAll(set *settingSet, list []renewal) {
 	turn := make(chan struct{}, renewedAtOnce)
 	for _, r := range list {
 		turn <- struct{}{}
+		// A round that has been overtaken would only ask the same things.
 		if s.ctx.Err() != nil || s.auto.settings.Load() != set {
 			break
 		}
@@ -495,6 +499,7 @@ func (set *settingSet) lay(source, hop, siteName string, own, site, provider, ad
 		return
 	}
 	// The advice says where the limits are: the resolver has decided it.
+	// It also has what the tables say, which a setting may make less.
 	said := shaping.ParseAdvice(*advice)
 	unit := said.Unit
 	// Of the same key the domain's comes last, and counts.

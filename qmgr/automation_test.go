@@ -415,3 +415,27 @@ func TestAllow(t *testing.T) {
 		t.Errorf("log:\n%s", log)
 	}
 }
+
+// TestSiteMoves has the MX hosts of a domain change while mail for it waits for the suspension of its site.
+func TestSiteMoves(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "smtp_destination_recipient_limit = 1\n"+shapingConf(t, automationRules))
+	st.keep()
+	st.shapes("mx.big.test", "one.test", "two.test")
+	ids := st.fill(deferredMail(queue.Hold, time.Minute, "s@from.test", "", "a@one.test"), deferredMail(queue.Hold, time.Minute, "s@from.test", "", "b@two.test"))
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	st.override(proto.OverridePut, "site=mx.big.test", "", time.Time{})
+	for _, id := range ids {
+		st.command(proto.Command{Verb: proto.VerbRelease, ID: id})
+		st.waitOp(id, "its deferral", inQueue(queue.Deferred))
+		st.waitExplain(id, "site mx.big.test is suspended by ann")
+	}
+	st.shapes("mx.other.test", "one.test")
+	st.srv.post(func() { st.srv.terms.again = st.srv.now }, sched.Event{})
+	if o := smtp.next(); o.Envelope.Recipients[0].Address != "a@one.test" {
+		t.Errorf("%+v", o.Envelope.Recipients)
+	}
+	st.waitExplain(ids[1], "site mx.big.test is suspended by ann")
+}

@@ -68,10 +68,10 @@ func (t *terms) pool(ans *proto.ResolveReply, base *sched.Terms, whole, limited 
 		}
 		// Mail that waits for a limit of this source is asked about by this answer.
 		if limited {
-			if mb.Terms.Place != "" {
-				t.at(ans.Nexthop, mb.Terms.Place)
-			}
 			t.from[mb.Terms] = asked{ans.Recipient, ans.Transport, ans.Nexthop, ans.Pool}
+			if mb.Terms.Place != "" {
+				t.at(ans.Nexthop, place{mb.Terms.Place, t.from[mb.Terms]})
+			}
 		}
 	}
 	return known.pool

@@ -30,6 +30,7 @@ func TestRequeueToday(t *testing.T) {
 		st := newStage(t, x.main)
 		was := mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Filter: "smtp:[old.test]", Redirect: "r@old.test", VERP: "+=",
 			EnvID: "e", Ret: dsn.RetHeaders, RewriteContext: "remote", Client: mail.Client{Name: "c.test", Addr: "192.0.2.1"}, RequireTLS: true,
+			Tenant: "acme", Campaign: "spring", Pool: "bulk",
 			Recipients: []mail.Recipient{{Address: "a@to.test", Original: "o@to.test"}, {Address: "bcc@to.test", Notify: dsn.NotifyNever}}}
 		id := st.fill(faketest.Mail{Content: "x\r\n", Queue: queue.Hold, Envelope: was})[0]
 		st.run()
@@ -49,7 +50,7 @@ func TestRequeueToday(t *testing.T) {
 			t.Errorf("%q: flags %b, want %b", x.main, q.Flags, want)
 		}
 		if env.Sender != was.Sender || env.VERP != was.VERP || env.EnvID != was.EnvID || env.Ret != was.Ret || env.RewriteContext != was.RewriteContext ||
-			env.Client != was.Client || !env.RequireTLS {
+			env.Client != was.Client || !env.RequireTLS || env.Tenant != was.Tenant || env.Campaign != was.Campaign || env.Pool != was.Pool {
 			t.Errorf("the envelope was %+v, and is %+v", was, env)
 		}
 		if len(env.Recipients) != 2 || env.Recipients[0].Address != "o@to.test" || !slices.Equal(q.NoBCC, []string{"a@to.test", "bcc@to.test"}) {

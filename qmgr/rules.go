@@ -117,6 +117,7 @@ type rules struct {
 	pauses []sched.Pause
 	// The last number given; numbers are never used again.
 	last  sched.PauseID
+	moved string    // a site that mail has left: mail that is parked for it is looked at anew
 	endAt time.Time // when the first suspension, limit or diversion ends by itself; zero: none does
 }
 
@@ -194,7 +195,7 @@ func (s *Server) setRules(entries []override.Entry) {
 	pauses := make([]sched.Pause, len(list))
 	for i, r := range list {
 		// A new rule, or one with another end.
-		if r.id = old[r.name()]; r.id == 0 {
+		if r.id = old[r.name()]; r.id == 0 || s.rules.moved != "" && r.target.Site() == s.rules.moved {
 			s.rules.last++
 			r.id = s.rules.last
 		}
@@ -203,6 +204,32 @@ func (s *Server) setRules(entries []override.Entry) {
 	s.rules.set, s.rules.pauses = newRuleset(list), pauses
 	s.then(sched.Event{Kind: sched.EventPauses, Pauses: pauses})
 	s.pauseActive()
+}
+
+// sites are those that are suspended, for all mail or for a source.
+func (rs *rules) sites() map[string]bool {
+	var found map[string]bool
+	for _, r := range rs.set.all() {
+		if site := r.target.Site(); site != "" {
+			if found == nil {
+				found = make(map[string]bool)
+			}
+			found[site] = true
+		}
+	}
+	return found
+}
+
+// renumber has mail that is parked for the suspension of a site compared with the rules anew.
+func (s *Server) renumber(site string) {
+	if s.opt.Overrides == nil {
+		return
+	}
+	// A rule with another number is another one to the scheduler: what waits for the one of before is made due.
+	// What still belongs there is parked again, without an attempt.
+	s.rules.moved = site
+	s.setRules(s.opt.Overrides.Entries(s.now))
+	s.rules.moved = ""
 }
 
 // rulesOf makes rules of the overrides of a kind, and notes when the first of them ends.

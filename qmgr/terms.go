@@ -54,11 +54,17 @@ type terms struct {
 	// The site of each next hop that has one, for "posthaste explain".
 	sites map[string]string
 	// Where the replies of each next hop count, and its limits are, with shaping_files.
-	units map[string]string
+	units map[string]place
 	// What rules of automation have set; nil: nothing.
 	settings *settingSet
 	// When waiting destinations are asked about next. It belongs to the loop.
 	again time.Time
+}
+
+// A place is where the replies of a next hop count, and the answer that said so.
+type place struct {
+	unit  string
+	asked asked
 }
 
 // asked is a question that was answered with terms, and where mail went by that answer.
@@ -113,7 +119,7 @@ func (t *terms) of(ans *proto.ResolveReply, whole bool) *sched.Terms {
 	}
 	t.from[terms] = asked{ans.Recipient, ans.Transport, ans.Nexthop, ""}
 	if terms.Place != "" {
-		t.at(ans.Nexthop, terms.Place)
+		t.at(ans.Nexthop, place{terms.Place, t.from[terms]})
 	}
 	if k.whole {
 		t.sites[strings.ToLower(ans.Nexthop)] = k.site
@@ -181,20 +187,33 @@ func (t *terms) place(r *sched.Rcpt) {
 }
 
 // at notes where the replies of a next hop count. It is called with mu held.
-func (t *terms) at(hop, unit string) {
+func (t *terms) at(hop string, p place) {
 	if t.units == nil || len(t.units) >= maxTerms {
-		t.units = make(map[string]string)
+		t.units = make(map[string]place)
 	}
-	if hop = strings.ToLower(hop); t.units[hop] != unit {
-		t.units[hop] = unit
+	if hop = strings.ToLower(hop); t.units[hop].unit != p.unit {
+		t.units[hop] = p
 	}
+}
+
+// under are next hops whose replies count at one of the sites, a bounded number of them, with their questions.
+func (t *terms) under(sites map[string]bool) map[string]place {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	found := make(map[string]place)
+	for hop, p := range t.units {
+		if sites[p.unit] && len(found) < termsAtOnce {
+			found[hop] = p
+		}
+	}
+	return found
 }
 
 // unitOf is where they do; "": nothing is known.
 func (t *terms) unitOf(hop string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.units[strings.ToLower(hop)]
+	return t.units[strings.ToLower(hop)].unit
 }
 
 // setSettings has other settings laid on what is made from now on.
@@ -243,9 +262,14 @@ func (s *Server) askAgain() {
 	if first {
 		return
 	}
+	// What waits for a site that is suspended may be another's by now.
+	suspended := s.rules.sites()
+	for hop, p := range t.under(suspended) {
+		s.tasks.Go(func() { s.findMoved(hop, p) })
+	}
 	waiting := make(map[*sched.Terms]bool)
 	s.sched.Dests(func(d sched.Dest) bool {
-		if d.Gate != "" {
+		if d.Gate != "" || d.Terms != nil && suspended[d.Terms.Place] {
 			waiting[d.Terms] = true
 		}
 		return len(waiting) < termsAtOnce
@@ -257,6 +281,27 @@ func (s *Server) askAgain() {
 			s.tasks.Go(func() { s.renew(old, q) })
 		}
 	}
+}
+
+// findMoved asks whether the mail of a next hop still counts at its site. If not, what waits for that site is looked at anew:
+// the MX hosts of a domain may change while it is suspended. It runs in a task.
+func (s *Server) findMoved(hop string, p place) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.opt.ResolveTime)
+	defer cancel()
+	ans, err := s.opt.Resolver.ResolveFrom(ctx, "", p.asked.addr, p.asked.pool)
+	if err != nil || ans.Flags&(proto.ResolveFail|proto.ResolveError) != 0 || ans.Transport != p.asked.transport || ans.Nexthop != p.asked.nexthop {
+		return
+	}
+	// Without an answer, or without files, nothing is known of it: it waits on.
+	now := shaping.ParseAdvice(ans.Advice).Unit
+	if now == "" || now == p.unit {
+		return
+	}
+	s.terms.mu.Lock()
+	s.terms.at(hop, place{now, p.asked})
+	s.terms.mu.Unlock()
+	// Several domains may have left; each has the rules of the site numbered anew, once a minute at most.
+	s.post(func() { s.renumber(p.unit) }, sched.Event{})
 }
 
 // termsNow are what an answer says in the place of terms.
