@@ -125,7 +125,7 @@ func TestRun(t *testing.T) {
 // The addresses of mailto: URIs are one each; base64 comes in lines.
 func TestMail(t *testing.T) {
 	t.Parallel()
-	for uri, want := range map[string]string{"mailto:a@b.test": "a@b.test", "mailto:a%2Bb@c.test": "a+b@c.test", "mailto:a@b.test%0d%0aBcc:x@y.test": "", "mailto:a@b.test,c@d.test": "", "mailto:": "", "mailto:%zz": ""} {
+	for uri, want := range map[string]string{"mailto:a@b.test": "a@b.test", "mailto:a%2Bb@c.test": "a+b@c.test", "mailto:a@b.test%0d%0aBcc:x@y.test": "", "mailto:a@b.test,c@d.test": "", "mailto:": "", "mailto:%zz": "", "mailto:root": "", "mailto:root@": ""} {
 		u, err := url.Parse(uri)
 		if err != nil {
 			if want != "" {

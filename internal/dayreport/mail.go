@@ -38,7 +38,8 @@ func AppendBase64(b, data []byte) []byte {
 	return append(append(b, text...), "\r\n"...)
 }
 
-// Mailto is the address of a mailto: URI, as the DNS of a stranger names it.
+// Mailto is the address of a mailto: URI, as the DNS of a stranger names it. One without a domain is
+// none: it would be that of a user of this system.
 func Mailto(u *url.URL) (address string, err error) {
 	to, err := url.PathUnescape(u.Opaque)
 	if err != nil {
@@ -47,6 +48,9 @@ func Mailto(u *url.URL) (address string, err error) {
 	list := rfc5322.AppendAddresses(nil, to, 0)
 	if len(list) != 1 || strings.ContainsAny(to, "\r\n") {
 		return "", fmt.Errorf("%q is no address", Printable(to))
+	}
+	if _, domain, _ := strings.Cut(list[0].Addr, "@"); domain == "" {
+		return "", fmt.Errorf("%q has no domain", Printable(to))
 	}
 	return list[0].Addr, nil
 }

@@ -92,6 +92,8 @@ func TestBroken(t *testing.T) {
 		{"a policy under test", func(_ *testing.T, s *stage) { s.policy = strings.Replace(s.policy, "enforce", "testing", 1) }, "mta-sts", Note, "mode testing", nothing},
 		{"a short policy", func(_ *testing.T, s *stage) { s.policy = strings.Replace(s.policy, "1209600", "3600", 1) }, "mta-sts", Warning, "max_age of 3600", nothing},
 		{"no TLS reports", zone("_smtp._tls.a.test.", "_smtp._tls.b.test."), "tls-rpt", Note, "asks for no TLS reports", `_smtp._tls.a.test. IN TXT "v=TLSRPTv1; rua=mailto:postmaster@a.test"`},
+		{"TLS reports to a place of no kind", zone("rua=mailto:tls@a.test", "rua=gopher://tls.test,mailto:tls@a.test"), "tls-rpt", Warning, `no TLS report can go to gopher://tls.test: unknown scheme "gopher"`, `_smtp._tls.a.test. IN TXT "v=TLSRPTv1;`},
+		{"TLS reports to no address", zone("v=TLSRPTv1; rua=mailto:tls@a.test", "v=TLSRPTv1; rua=mailto:nobody"), "tls-rpt", Error, "names no place", `_smtp._tls.a.test. IN TXT "v=TLSRPTv1;`},
 		{"TLS reports to nobody", zone("v=TLSRPTv1; rua=mailto:tls@a.test", "v=TLSRPTv1"), "tls-rpt", Error, "names no place", `_smtp._tls.a.test. IN TXT "v=TLSRPTv1;`},
 		{"no CAA", zone("mail.a.test. CAA 0 issue \"ca.test\"\n", ""), "caa", Note, "has no CAA record", nothing},
 		{"CAA for nobody", zone(`issue "ca.test"`, `issue ";"`), "caa", Warning, "let nobody issue", nothing},

@@ -115,7 +115,15 @@ func (c *checker) tlsRPT(ctx context.Context, r *report) {
 	case err != nil:
 		r.unanswered(err)
 	default:
-		if list := tlsrpt.Destinations(a.Records); len(list) > 0 {
+		var list []string
+		for _, uri := range tlsrpt.Destinations(a.Records) {
+			if err := tlsrpt.CheckDestination(uri); err != nil {
+				r.say(Warning, fmt.Sprintf("no TLS report can go to %s: %s", printable(uri), printable(err.Error())), "", wanted)
+				continue
+			}
+			list = append(list, uri)
+		}
+		if len(list) > 0 {
 			r.good("TLS reports go to %s", printable(strings.Join(list, ", ")))
 			return
 		}

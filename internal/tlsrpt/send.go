@@ -118,25 +118,40 @@ func (l *Log) send(ctx context.Context, r *report, now time.Time) error {
 }
 
 func (l *Log) sendTo(ctx context.Context, r *report, uri string, now time.Time) error {
-	u, err := url.Parse(uri)
+	to, err := destination(uri)
+	switch {
+	case err != nil:
+		return err
+	case to == "":
+		return l.post(ctx, r, uri)
+	}
+	msg, err := l.message(r, to, now)
 	if err != nil {
 		return err
 	}
+	return l.opt.Mail(ctx, to, msg)
+}
+
+// destination reads a URI of a TLSRPT record: the address of mailto, or the empty string for https.
+func destination(uri string) (to string, err error) {
+	u, err := url.Parse(uri)
+	if err != nil {
+		return "", err
+	}
 	switch strings.ToLower(u.Scheme) {
 	case "mailto":
-		to, err := dayreport.Mailto(u)
-		if err != nil {
-			return err
-		}
-		msg, err := l.message(r, to, now)
-		if err != nil {
-			return err
-		}
-		return l.opt.Mail(ctx, to, msg)
+		return dayreport.Mailto(u)
 	case "https":
-		return l.post(ctx, r, uri)
+		return "", nil
 	}
-	return fmt.Errorf("unknown scheme %q: expected mailto or https", u.Scheme)
+	return "", fmt.Errorf("unknown scheme %q: expected mailto or https", u.Scheme)
+}
+
+// CheckDestination says why no report can go to a URI of a TLSRPT record (RFC 8460 section 3); nil
+// if one can. Nothing is connected to.
+func CheckDestination(uri string) error {
+	_, err := destination(uri)
+	return err
 }
 
 // post sends a report by HTTPS, RFC 8460 section 5.4.
