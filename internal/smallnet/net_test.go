@@ -297,18 +297,27 @@ func (h *host) logged(texts ...string) {
 	}
 }
 
+// find is a message with a text in it in somebody's mailbox, if there is one, and how many messages
+// there are.
+func (h *host) find(user, text string) (message string, of int) {
+	names, _ := filepath.Glob(h.path("home/" + user + "/Maildir/new/*"))
+	for _, name := range names {
+		if b, err := os.ReadFile(name); err == nil && bytes.Contains(b, []byte(text)) {
+			return string(b), len(names)
+		}
+	}
+	return "", len(names)
+}
+
 // mail waits for a message with a text in it in somebody's mailbox, and returns it.
 func (h *host) mail(user, text string) (message string) {
 	h.t.Helper()
 	testwait.For(h.t, func() string {
-		names, _ := filepath.Glob(h.path("home/" + user + "/Maildir/new/*"))
-		for _, name := range names {
-			if b, err := os.ReadFile(name); err == nil && bytes.Contains(b, []byte(text)) {
-				message = string(b)
-				return ""
-			}
+		of := 0
+		if message, of = h.find(user, text); message != "" {
+			return ""
 		}
-		return fmt.Sprintf("%s: none of %d messages of %s has %q", h.name, len(names), user, text)
+		return fmt.Sprintf("%s: none of %d messages of %s has %q", h.name, of, user, text)
 	})
 	return message
 }

@@ -46,7 +46,12 @@ func fragment(out string) (records []string) {
 		out = after
 	}
 	for line := range strings.Lines(out) {
-		if line = strings.TrimSpace(line); line != "" && line[0] != ';' {
+		last := len(records) - 1
+		switch line = strings.TrimSpace(line); {
+		case line == "" || line[0] == ';':
+		case last >= 0 && strings.Count(records[last], "(") > strings.Count(records[last], ")"):
+			records[last] += "\n" + line
+		default:
 			records = append(records, line)
 		}
 	}

@@ -19,11 +19,13 @@ func TestSmallInternet(t *testing.T) {
 	s := &story{t: t, d: d, a: a, ours: newOurs(n, d, a), began: time.Now()}
 	s.postfix = newPostfix(n, d)
 	s.exim = newExim(n, d)
+	s.rspamd = newRspamd(n, d)
 	s.step("hosts")
 	for _, step := range []struct {
 		what string
 		do   func()
-	}{{"ready", s.ready}, {"exchange", s.exchange}, {"forward", s.forward}} {
+	}{{"ready", s.ready}, {"exchange", s.exchange}, {"forward", s.forward}, {"renewal", s.renewal}, {"rotation", s.rotation},
+		{"broken", s.broken}, {"clients", s.clients}, {"stolen", s.stolen}} {
 		step.do()
 		s.step(step.what)
 	}
@@ -37,6 +39,7 @@ type story struct {
 	ours    *host
 	postfix *host
 	exim    *host
+	rspamd  *host
 	began   time.Time
 	probes  int
 }
@@ -70,13 +73,7 @@ sed -i 's/^#80 /80 /; s/^#443 \(.*policyhost\)/443 \1/' /etc/posthaste/master.cf
 	})
 	record := regexp.MustCompile(`_25\._tcp\.mail\.example\.org\. IN TLSA .*`).FindString(h.must("posthaste cert list"))
 	s.d.publish("example.org", record)
-	testwait.For(t, func() string {
-		out, _ := h.run("posthaste domain check -o pfix.net example.org")
-		if regexp.MustCompile("(?m)^(warning|error|unknown)").MatchString(out) {
-			return out
-		}
-		return ""
-	})
+	s.clean()
 }
 
 // send has a user of a host send mail.
@@ -116,6 +113,7 @@ func (s *story) exchange() {
 	}{
 		{s.postfix, "pfix.net", []string{"dkim=pass", "spf=pass", "dmarc=pass"}},
 		{s.exim, "exim.net", []string{"dkim=pass", "spf=pass"}},
+		{s.rspamd, "rspam.net", []string{"dkim=pass", "spf=pass", "dmarc=pass"}},
 	} {
 		send(s.ours, "ann@example.org", "joe@"+peer.domain, "hello "+peer.domain)
 		found(t, peer.host.mail("joe", "Subject: hello "+peer.domain), peer.finds...)
