@@ -24,6 +24,9 @@ const (
 	askTime = 20 * time.Second
 	// searchTime bounds how long a search of the log may take.
 	searchTime = 30 * time.Second
+	// listTime is how long a list looks for messages that fulfil its conditions before it shows what it has found. In a
+	// queue of a million there may be few, anywhere.
+	listTime = time.Second
 	// pageItems is how many messages a list has before it goes on with a next page.
 	pageItems = 100
 	// maxFound is how many things a search of the log finds.
@@ -70,12 +73,12 @@ func (m *mta) call(ctx context.Context, q, reply ipc.Message) error {
 }
 
 // list is the messages that fulfil conditions, from a place in the queue on: about pageItems of
-// them, and the place where the list goes on, 0 at the end.
+// them, or those that were found in listTime, and the place where the list goes on, 0 at the end.
 func (m *mta) list(ctx context.Context, where *selection.Selection, cursor int) (items []proto.Item, next int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
 	q := &proto.Select{Cursor: cursor, Where: where.Encode(), Items: true}
-	for {
+	for begin := time.Now(); ; {
 		var reply proto.SelectReply
 		if err := m.call(ctx, q, &reply); err != nil {
 			return nil, 0, err
@@ -84,7 +87,7 @@ func (m *mta) list(ctx context.Context, where *selection.Selection, cursor int) 
 			return nil, 0, errors.New(reply.Refused)
 		}
 		items = append(items, reply.Items...)
-		if q.Cursor = reply.Next; q.Cursor == 0 || len(items) >= pageItems {
+		if q.Cursor = reply.Next; q.Cursor == 0 || len(items) >= pageItems || time.Since(begin) > listTime {
 			return items, q.Cursor, nil
 		}
 	}

@@ -57,7 +57,7 @@ func message(it *proto.Item) Message {
 // Messages are a page of a list.
 type Messages struct {
 	Messages []Message `json:"messages"`
-	Next     int       `json:"next,omitempty" doc:"The cursor with which the list goes on; absent at the end"`
+	Next     int       `json:"next,omitempty" doc:"The cursor with which the list goes on, also when nothing was found so far; absent at the end"`
 }
 
 // An Explained is a message with what keeps it waiting.

@@ -142,7 +142,11 @@ func (f *fakeProvider) sign(head, claims map[string]any) string {
 	case "none":
 		return text + "."
 	case "HS256": // with what everybody knows
-		mac := hmac.New(crypto.SHA256.New, elliptic.Marshal(f.key.Curve, f.key.X, f.key.Y))
+		point, err := f.key.PublicKey.Bytes()
+		if err != nil {
+			f.t.Error(err)
+		}
+		mac := hmac.New(crypto.SHA256.New, point)
 		mac.Write([]byte(text))
 		return text + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 	}

@@ -101,6 +101,7 @@ func BenchmarkLog(b *testing.B) {
 	search("id", o, -1, one(ID, id))
 	search("recipient", o, -1, one(To, to))
 	search("nothing", o, -1, one(Anything, "nobody@nowhere.test"))
+	search("domain-first", o, 1, one(To, "@to77.test"))
 	search("domain-first-100", o, min(100, messages/5000), one(To, "@to77.test"))
 	search("sender-domain-first-100", o, min(100, messages/3000), one(From, "@from77.test"))
 	search("sender-all", o, -1, one(From, "sender77@from77.test"))

@@ -15,8 +15,9 @@ import (
 
 const (
 	maxInMemory = 16 << 20 // entries of segments that are not stored: 64 MiB, the index of about 1 GB
-	firstSeeds  = 64       // queue IDs after which the first group of messages is looked up
-	maxSeeds    = 1024     // and the later ones
+	firstSeeds  = 4        // queue IDs after which the first group of messages is looked up: somebody waits for it
+	moreSeeds   = 4        // by what a later group is larger than the one before
+	maxSeeds    = 1024     // and the largest ones
 	maxFollowed = 50000    // queue IDs that are looked up for one group
 	cacheSize   = 128      // blocks
 )
@@ -281,7 +282,7 @@ func (x *run) indexed(ctx context.Context) error {
 			if err := x.report(ctx, g, bit); err != nil {
 				return err
 			}
-			g, most = newGroup(g.end), min(2*most, maxSeeds)
+			g, most = newGroup(g.end), min(moreSeeds*most, maxSeeds)
 		}
 		b.lines(s.number, x.parsers[s.number], &x.event, func(at place) {
 			match := x.plan.match(&x.event)

@@ -1,0 +1,136 @@
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/sasl"
+)
+
+var consoleIdle = flag.Duration("console.idle", 0, "for how long TestDeepConsole measures what the console takes while nobody looks")
+
+// The console of a mail system with a deep queue: its pages, while somebody looks, and what it takes of the processors, its own
+// process and the queue manager's together, while nobody does. What each took is printed:
+//
+//	go test ./internal/e2e -run TestDeepConsole -queue.n 1000000 -console.idle 5m -v -timeout 1h
+func TestDeepConsole(t *testing.T) {
+	t.Parallel()
+	if err := buildAside("posthaste-console"); err != nil {
+		t.Fatal(err)
+	}
+	secret, err := sasl.NewSecret("secret of ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := *queueSize
+	next := newSink(t, nil)
+	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	s := newSystem(t, options{main: next.relayhost() + "console_listen = " + address + "\nconsole_user_maps = inline:{ { ann = " + strings.ReplaceAll(secret.String(), "$", "$$") + " } }\nmaillog_file_permissions = 0644\n",
+		master: "console unix - - n 60 1 console\n", unstarted: true})
+	fillDeferred(t, s, n, 0)
+	s.start()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Jar: jar}
+	get := func(path string) (string, time.Duration) {
+		began := time.Now()
+		resp, err := client.Get("http://" + address + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		took := time.Since(began)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %d %v\n%s", path, resp.StatusCode, err, text)
+		}
+		return string(text), took
+	}
+	s.eventually("somebody can log in", func() bool {
+		resp, err := client.PostForm("http://"+address+"/login", url.Values{"user": {"ann"}, "password": {"secret of ann"}})
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
+	out, took := s.timed("qshape", "-n", "3", "deferred") // it has the queue manager read whose mail it is
+	t.Logf("qshape: %s\n%s", took, out)
+	whole := grouped(n) + "</td>"
+	s.eventually("the first page has counted the queue", func() bool {
+		text, _ := get("/")
+		return strings.Contains(text, whole) && strings.Contains(text, ".to.test")
+	})
+	text, _ := get("/queue?queue=deferred")
+	if !strings.Contains(text, whole) {
+		t.Errorf("the table does not count %s:\n%s", whole, text)
+	}
+	for path, want := range map[string]string{"/": whole, "/queue?queue=deferred": whole, "/queue?side=nexthop": "Age by next hop", "/messages?queue=deferred": "Queue ID", "/messages?domain=d4.to.test": "Messages",
+		"/destination/d4.to.test": "d4.to.test", "/search": "Search"} {
+		var all []time.Duration
+		size := 0
+		for range 21 {
+			text, took := get(path)
+			if all = append(all, took); !strings.Contains(text, want) {
+				t.Fatalf("%s has no %s:\n%s", path, want, text)
+			}
+			size = len(text)
+		}
+		slices.Sort(all)
+		t.Logf("%s: %v, at most %v; %d octets", path, all[len(all)/2].Round(10*time.Microsecond), all[len(all)-1].Round(10*time.Microsecond), size)
+	}
+	if *consoleIdle == 0 {
+		return
+	}
+	names := []string{"console", "qmgr"}
+	before := make([]time.Duration, len(names))
+	for i, name := range names {
+		before[i] = processorTime(t, s.processes(name)[0])
+	}
+	time.Sleep(*consoleIdle) // it is what is measured
+	for i, name := range names {
+		pid := s.processes(name)[0]
+		took := processorTime(t, pid) - before[i]
+		t.Logf("%s: %v of a processor in %v, %.2f %%; %v", name, took, *consoleIdle, 100*took.Seconds()/consoleIdle.Seconds(), memory(t, pid))
+	}
+}
+
+// grouped is a number as pages have it.
+func grouped(n int) string {
+	text := strconv.Itoa(n)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// processorTime is what a process has taken of the processors, in hundredths of a second.
+func processorTime(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), ") ")
+	fields, total := strings.Fields(rest), 0
+	for _, field := range fields[11:13] {
+		ticks, err := strconv.Atoi(field)
+		if err != nil {
+			t.Fatal(err)
+		}
+		total += ticks
+	}
+	return time.Duration(total) * 10 * time.Millisecond
+}
