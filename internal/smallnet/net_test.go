@@ -9,7 +9,7 @@
 // touched. The hosts are on one bridge, in a network name space from which no route leads away:
 // that is why they can have public addresses, which the product treats as such.
 //
-// It takes root, Debian's packages (internal/e2e/peers.sh) and some seconds for each host.
+// It takes root, Debian's packages (internal/e2e/peers.sh), and one to two minutes.
 package smallnet
 
 import (

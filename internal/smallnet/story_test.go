@@ -24,7 +24,7 @@ func TestSmallInternet(t *testing.T) {
 	for _, step := range []struct {
 		what string
 		do   func()
-	}{{"ready", s.ready}, {"exchange", s.exchange}, {"forward", s.forward}, {"renewal", s.renewal}, {"rotation", s.rotation},
+	}{{"ready", s.ready}, {"exchange", s.exchange}, {"report", s.report}, {"forward", s.forward}, {"renewal", s.renewal}, {"rotation", s.rotation},
 		{"broken", s.broken}, {"clients", s.clients}, {"stolen", s.stolen}, {"refusal", s.refusal}, {"unreadable", s.unreadable}} {
 		step.do()
 		s.step(step.what)
@@ -60,7 +60,7 @@ postconf -e 'maillog_file = /var/log/mail.log' 'smtpd_tls_security_level = may' 
   'tls_acme_domains = mail.example.org, mta-sts.example.org, autoconfig.example.org, autodiscover.example.org' \
   'smtp_tls_security_level = dane' 'smtp_dns_support_level = dnssec' 'resolver_trust_ad = yes' 'smtp_tls_loglevel = 1' \
   'policyhost_sts_mode = enforce' 'policyhost_servers = imaps://mail.example.org, submissions://mail.example.org' \
-  'dmarc_reject = yes'
+  'dmarc_reject = yes' 'dmarc_report_enable = yes'
 sed -i 's/^#80 /80 /; s/^#443 \(.*policyhost\)/443 \1/' /etc/posthaste/master.cf`)
 	out := h.must("posthaste domain add -p reject example.org")
 	s.d.publish("example.org", fragment(out)...)
