@@ -66,12 +66,10 @@ func TestDeepConsole(t *testing.T) {
 		resp.Body.Close()
 		return resp.StatusCode == http.StatusOK
 	})
-	out, took := s.timed("qshape", "-n", "3", "deferred") // it has the queue manager read whose mail it is
-	t.Logf("qshape: %s\n%s", took, out)
 	whole := grouped(n) + "</td>"
 	s.eventually("the first page has counted the queue", func() bool {
 		text, _ := get("/")
-		return strings.Contains(text, whole) && strings.Contains(text, ".to.test")
+		return strings.Contains(text, whole)
 	})
 	text, _ := get("/queue?queue=deferred")
 	if !strings.Contains(text, whole) {
