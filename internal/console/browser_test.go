@@ -427,8 +427,26 @@ func playHostile(t *testing.T, b *tab) {
 			}
 		}
 	}
+	playHostileHeader(t, b)
 	b.to("/message/" + queueID)
 	b.see(`<script>alert(1)</script><img src=x onerror=alert(2)>\u202e\u001b[2J`)
+}
+
+// playHostileHeader reads the header of a message, which is code, with nothing but escaping between.
+func playHostileHeader(t *testing.T, b *tab) {
+	w, id := withMail(t, "Subject: "+evil+"\r\nX-Code: <script>document.title = 'run'</script>\r\n\r\nbody\r\n")
+	w.count()
+	r := open(t, b.ctx, w)
+	command(r, protocol.SetBypassCSP, protocol.SetBypassCSPParams{Enabled: true})
+	r.login("eve", "secret of eve")
+	r.see("What hurts")
+	r.to("/message/" + id)
+	r.do(chromedp.SendKeys(chromedp.CSS("form[action='/do/content'] input[name=reason]"), "ticket"), chromedp.Click(chromedp.CSS("form[action='/do/content'] button")))
+	r.see("X-Code: <script>document.title = 'run'</script>")
+	if title := value[string](r, "document.title"); !strings.HasPrefix(title, "Header of ") {
+		t.Errorf("the title is %q", title)
+	}
+	r.sound("a header")
 }
 
 // hostilePage is about a destination that is code.
