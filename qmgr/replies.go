@@ -13,6 +13,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/pace"
 	"posthaste/internal/proto"
 	"posthaste/internal/replyshare"
 	"posthaste/qmgr/sched"
@@ -26,6 +27,8 @@ type seen struct {
 	// What the hosts of each next hop answer, by hopName. It is bounded, however many next hops
 	// there are.
 	replies replyshare.Book
+	// How they take mail, by the same names: forecasts are made of it.
+	pace pace.Book
 	// How much has come and gone since the start; the start is in it.
 	totals proto.Totals
 }
@@ -54,8 +57,26 @@ func (s *Server) note(d *delivery, reply *proto.DeliverReply) {
 		return
 	}
 	s.watchReplies(d, reply)
+	s.measurePace(d, reply)
 	answer, example := answerOf(reply.Outcomes)
 	s.seen.replies.Add(s.now, hopName(d.transport, d.nexthop), answer, example)
+}
+
+// measurePace counts how long a delivery took that has ended, while how many went on.
+func (s *Server) measurePace(d *delivery, reply *proto.DeliverReply) {
+	p := pace.Delivery{Took: s.now.Sub(d.since), Busy: s.sched.Under(d.entry), Away: !reply.SiteStatus.IsZero() && !reply.SitePartly, Rcpts: len(reply.Outcomes)}
+	if m := s.messages[d.num]; m != nil && m.active != nil {
+		p.Again = m.active.again
+	}
+	for i := range reply.Outcomes {
+		switch reply.Outcomes[i].Action {
+		case dsn.Deferred:
+			p.Later++
+		case dsn.Failed:
+			p.Failed++
+		}
+	}
+	s.seen.pace.Add(s.now, hopName(d.transport, d.nexthop), p)
 }
 
 // answerOf is the answer that most recipients of a delivery got, and the reply that was it. Of

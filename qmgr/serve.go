@@ -97,6 +97,14 @@ func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
 		}
 		c := newCensus(q)
 		s.ask(r, func() { s.census(r, c) })
+	case proto.KindBacklog:
+		var q proto.Backlog
+		if err := r.Decode(&q); err != nil {
+			r.Fail("%v", err)
+			return
+		}
+		b := &backlog{cursor: uint64(max(q.Cursor, 0)), rows: make(map[backlogKey]int), dests: make(map[hop]bool)}
+		s.ask(r, func() { s.backlog(r, b) })
 	case proto.KindSources:
 		s.ask(r, func() { s.describeSources(r) })
 	case proto.KindExplain:

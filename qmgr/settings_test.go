@@ -46,8 +46,12 @@ func TestTenantWeights(t *testing.T) {
 		}
 	}
 	for _, list := range []string{"shop", "shop=", "shop=0", "shop=1001", "sh/op=1", "=1", "shop=x"} {
-		if w, err := tenantWeights([]string{list}); err == nil {
-			t.Errorf("%q is taken for %v", list, w)
+		cfg, err := config.LoadString("tenant_weights = " + list + "\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Load(cfg, nil, t.Logf); err == nil {
+			t.Errorf("%q is taken", list)
 		}
 	}
 }

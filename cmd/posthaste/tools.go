@@ -50,6 +50,7 @@ import (
 	"posthaste/internal/top"
 	"posthaste/internal/trace"
 	"posthaste/internal/watch"
+	"posthaste/internal/whatif"
 	"posthaste/local/postlock"
 	"posthaste/master"
 	"posthaste/qmgr/sched/simulate"
@@ -104,6 +105,7 @@ func tools() map[string]tool {
 		"account":  own("account", account.Run),
 		"token":    func(io streams, args []string) int { return token.Run("posthaste token", args, io.out, io.err) },
 		"events":   func(io streams, args []string) int { return eventtool.Run("posthaste events", args, io.out, io.err) },
+		"whatif":   func(io streams, args []string) int { return whatif.Command("posthaste whatif", args, io.out, io.err) },
 		"top":      func(io streams, args []string) int { return top.Run("posthaste top", args, io.out, io.err) },
 		"trace":    func(io streams, args []string) int { return trace.Run(args, io.in, io.out, io.err) },
 		"collate":  func(io streams, args []string) int { return collate.Command(args, io.in, io.out, io.err) },

@@ -246,6 +246,7 @@ func subcommands() []subcommand {
 			{'l', "list", none, "list"}, {'r', "reason", none, "reason"}, {'e', "days", none, "how long"}}, values: map[string]kind{"add": none, "remove": none, "check": none, "list": none, "export": none, "import": file}},
 		{name: "srs", words: []string{"encode", "decode"}, options: []option{{'c', "dir", directory, "configuration"}}},
 		{name: "passwd", options: []option{{'c', "", none, "check a table"}}},
+		{name: "whatif", options: []option{{'c', "config_dir", directory, "configuration"}, {'j', "", none, "as JSON"}, {'o', "name=value", none, "with another setting"}, {'s', "seed", none, "chance"}}},
 		{name: "simulate", rest: file}, // -csv and -svg are words, not letters
 		{name: "spool", words: []string{"dump", "check", "doubtful", "stats", "export", "import", "migrate", "salvage"},
 			options: []option{{'a', "dir", directory, "all"}, {'d', "dir", directory, "directory"}, {'j', "", none, "JSON"}, {'m', "", none, "messages"},

@@ -56,3 +56,36 @@ func TestBound(t *testing.T) {
 		t.Errorf("%g deliveries", got)
 	}
 }
+
+// What is told to another process is what was counted.
+func TestEncode(t *testing.T) {
+	var b, got Behaviour
+	now := time.Unix(1_800_000_000, 0)
+	for i := range 50 {
+		b.Add(now, Delivery{Took: time.Second / 3, Busy: i, Rcpts: i, Later: i / 2, Failed: i / 3, Again: i%2 == 0, Away: i%5 == 0})
+	}
+	if err := got.Decode(b.Append(nil)); err != nil {
+		t.Fatal(err)
+	}
+	if b.at = got.at; got != b {
+		t.Errorf("%+v became %+v", b, got)
+	}
+}
+
+// FuzzDecode: whatever comes, there is no panic, and no number that is none.
+func FuzzDecode(f *testing.F) {
+	b := Behaviour{Streak: 1}
+	b.Add(time.Unix(1, 0), Delivery{Took: time.Second, Busy: 30, Rcpts: 2})
+	f.Add(b.Append(nil))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		var b Behaviour
+		_ = b.Decode(in)
+		for i := range b.Levels {
+			for _, n := range b.Levels[i].floats() {
+				if !(*n >= 0) {
+					t.Fatalf("level %d has %v", i, *n)
+				}
+			}
+		}
+	})
+}

@@ -17,6 +17,7 @@ var all = []ipc.Message{
 	&List{}, &ListReply{}, &Command{}, &CommandReply{}, &Explain{}, &ExplainReply{}, &Shape{}, &ShapeReply{}, &Select{}, &SelectReply{},
 	&Override{}, &OverrideReply{},
 	&Sources{}, &SourcesReply{},
+	&Backlog{}, &BacklogReply{},
 	&Events{}, &EventsReply{}, &EventStatus{}, &EventStatusReply{}, &EventOrder{}, &EventOrderReply{},
 	&Probe{}, &ProbeReply{}, &Probed{},
 	&Milter{}, &MilterReply{},

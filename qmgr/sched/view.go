@@ -323,6 +323,75 @@ func (s *Scheduler) Bound(id MsgID) (transport mail.Transport, queue string) {
 	return "", ""
 }
 
+// A Part is recipients of one message that wait for one destination, or are being delivered there.
+type Part struct {
+	Transport mail.Transport // empty: it is not known where they go
+	Queue     string
+	Nexthop   mail.Nexthop // empty: it is not in memory
+	Rcpts     int
+	Waits     bool // they are tried when the destination answers, which failed
+	Paused    bool // they wait for a pause
+}
+
+// Parts visits the parts of a message in memory. Of a deferred message there is one, for the
+// destination that deferred it.
+func (s *Scheduler) Parts(id MsgID, yield func(Part)) {
+	i := s.recs.find(id)
+	if i == 0 {
+		return
+	}
+	rec := s.recs.at(i)
+	p := Part{Rcpts: int(rec.rcpts)}
+	switch {
+	case rec.where == whereDeferred && rec.site != 0:
+		st := &s.sites[rec.site]
+		p.Transport, p.Queue = st.tport.name, st.name
+		p.Waits, p.Paused = st.pause == 0, st.pause != 0 && st.pause < beyondID
+		if q := st.tport.queues[st.name]; q != nil {
+			p.Nexthop = q.nexthop
+		}
+	case rec.where == whereActive:
+		s.activeParts(s.slots[rec.active], p.Rcpts, yield)
+		return
+	}
+	yield(p)
+}
+
+// activeParts visits the parts of an active message with so many recipients. Those under way, and
+// those that are not in memory, are shared out among the destinations that are known.
+func (s *Scheduler) activeParts(m *message, left int, yield func(Part)) {
+	var list []Part
+	for _, j := range m.jobs {
+		for _, p := range j.peers {
+			x := Part{Transport: j.tport.name, Queue: p.queue.name, Nexthop: p.queue.nexthop}
+			for e := p.head; e != nil; e = e.nxt {
+				x.Rcpts += len(e.rcpts)
+			}
+			left -= x.Rcpts
+			list = append(list, x)
+		}
+	}
+	if len(list) == 0 {
+		yield(Part{Rcpts: max(left, 1)})
+	}
+	for i := range list {
+		n := max(left, 0) / (len(list) - i)
+		left -= n
+		if list[i].Rcpts += n; list[i].Rcpts > 0 {
+			yield(list[i])
+		}
+	}
+}
+
+// Under is how many deliveries go on to the destination of a delivery that is under way, with it; 0:
+// there is no such delivery.
+func (s *Scheduler) Under(id EntryID) int {
+	if e := s.busyEntry(id); e != nil {
+		return e.peer.queue.busy
+	}
+	return 0
+}
+
 func (s *Scheduler) info(r *record) Info {
 	return Info{ID: r.id, Queue: r.where.queue(), Created: toTime(r.created), Next: s.realTime(r.next), Size: r.size,
 		Pending: int(r.rcpts), Attempts: int(r.attempts), Flags: r.flags &^ flagsOwn,

@@ -1,0 +1,174 @@
+// The queue as forecasts need it (internal/whatif): what waits, by destination, and how the
+// destinations take it. It is told a part at a time, as for qshape, so that a deep queue does not
+// hold up deliveries.
+//
+// The pages come from cleanup, so that mail that is not in memory is counted, too. Of that, and of
+// deferred mail from before a start, it is not known where it goes: the scheduler learns that when
+// it tries a message. The domains of the recipients are told then, as far as the book has them.
+// Envelopes are not read for it, as the forecast is asked for while the queue is deep.
+//
+// Messages change while pages are read. A message may leave in between, or be told with the state
+// that it has a moment later. A forecast looks hours ahead, and does not depend on that.
+
+package qmgr
+
+import (
+	"math/bits"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/qmgr/sched"
+)
+
+const (
+	// backlogPage is how many messages one answer may be about, the last page's aside.
+	backlogPage = 50_000
+	// backlogRows is how many rows it may have.
+	backlogRows = 20_000
+)
+
+// A backlog is an answer that is being made. It belongs to the loop. One that is given up by who
+// asked, whose connection has closed, ends with the page that is being read: nobody asks for another.
+type backlog struct {
+	cursor uint64
+	seen   int
+	reply  proto.BacklogReply
+	rows   map[backlogKey]int
+	dests  map[hop]bool
+}
+
+// backlogKey is what messages of a row have in common. Without this a million messages would be as
+// many rows. What is lost is of no weight: a message's back-off depends on its age, of which the
+// power of two is near enough, and retries are spread over queue_run_delay in any case.
+type backlogKey struct {
+	to       hop    // empty: it is not known
+	domain   string // of the recipients, if it is not
+	tenant   string
+	rcpts    int   // exact up to 8
+	age      int   // the power of two of seconds
+	due      int64 // in halves of minutes; 0: it is not deferred
+	deferred bool
+	waits    bool
+}
+
+// backlog asks for the next page.
+func (s *Server) backlog(r *ipc.Request, b *backlog) {
+	s.readPage(&proto.Page{Cursor: b.cursor}, func(reply *proto.PageReply) { s.takeBacklog(r, b, reply) })
+}
+
+// takeBacklog counts a page, and answers when there is enough for an answer or nothing is left.
+func (s *Server) takeBacklog(r *ipc.Request, b *backlog, reply *proto.PageReply) {
+	for i := range reply.Entries {
+		e := &reply.Entries[i].Entry
+		m, info, ok := s.view(e)
+		b.seen++
+		if !ok {
+			continue
+		}
+		if info.Queue == sched.QueueHold {
+			b.reply.Hold++
+			continue
+		}
+		// A message to several destinations is in a row of each.
+		known := false
+		s.sched.Parts(info.ID, func(p sched.Part) {
+			if known = p.Transport != ""; known {
+				b.part(s, &p, &info, e.Tenant)
+			}
+		})
+		if !known {
+			b.unknown(s, m, &info, e.Tenant)
+		}
+	}
+	if b.cursor = reply.Next; b.cursor != 0 && b.seen < backlogPage && len(b.reply.Rows) < backlogRows {
+		s.backlog(r, b)
+		return
+	}
+	b.reply.Next = int(b.cursor)
+	r.Reply(&b.reply)
+}
+
+// part counts a part of a message whose destination is known.
+func (b *backlog) part(s *Server, p *sched.Part, info *sched.Info, tenant string) {
+	switch {
+	case p.Transport == sched.RetryTransport || p.Transport == sched.ErrorTransport:
+		return // it leaves the active queue at once
+	case p.Paused:
+		b.reply.Suspended++
+		return
+	}
+	to := hop{p.Transport, mail.Nexthop(p.Queue)}
+	b.count(s, backlogKey{to: to, tenant: tenant, rcpts: p.Rcpts, waits: p.Waits}, info)
+	if !b.dests[to] {
+		b.dests[to] = true
+		b.reply.Dests = append(b.reply.Dests, s.backlogDest(p))
+	}
+}
+
+// unknown counts a message of which it is not known where it goes, by the domains of its recipients
+// if these are.
+func (b *backlog) unknown(s *Server, m *message, info *sched.Info, tenant string) {
+	if p := s.book.find(info.ID); p != nil && p.sender != 0 {
+		s.book.eachDomain(p, info.Pending, func(id nameID, n int) {
+			b.count(s, backlogKey{domain: s.book.names.list[id].text, tenant: tenant, rcpts: n}, info)
+		})
+		return
+	}
+	_, domains := m.domains()
+	for d, n := range domains {
+		b.count(s, backlogKey{domain: d, tenant: tenant, rcpts: n}, info)
+	}
+	if len(domains) == 0 { // nor has anybody read for whom it is
+		b.count(s, backlogKey{tenant: tenant, rcpts: info.Pending}, info)
+	}
+}
+
+// count adds a message to its row.
+func (b *backlog) count(s *Server, k backlogKey, info *sched.Info) {
+	k.rcpts = max(k.rcpts, 1)
+	if k.rcpts > 8 { // one of 8 steps for each doubling is near enough
+		low := bits.Len(uint(k.rcpts)) - 4
+		k.rcpts = k.rcpts >> low << low
+	}
+	k.age = bits.Len64(uint64(max(s.now.Sub(info.Created)/time.Second, 0)))
+	if k.deferred = info.Queue == sched.QueueDeferred; k.deferred {
+		k.due = info.Next.Unix() / 30
+	}
+	i, ok := b.rows[k]
+	if !ok {
+		i = len(b.reply.Rows)
+		b.rows[k] = i
+		row := proto.BacklogRow{Transport: string(k.to.transport), Queue: string(k.to.nexthop), Domain: k.domain, Tenant: k.tenant, Rcpts: k.rcpts, Created: info.Created, Deferred: k.deferred, Waits: k.waits}
+		if k.deferred {
+			row.Due = info.Next
+		}
+		b.reply.Rows = append(b.reply.Rows, row)
+	}
+	b.reply.Rows[i].Count++
+}
+
+// backlogDest is what is known of the destination of a part.
+func (s *Server) backlogDest(p *sched.Part) proto.BacklogDest {
+	d := proto.BacklogDest{Transport: string(p.Transport), Queue: p.Queue, Nexthop: string(p.Nexthop)}
+	// Of a destination that is not in memory the name says where it is.
+	if d.Nexthop == "" {
+		d.Nexthop = nexthopOf(p.Queue)
+	}
+	if x, ok := s.sched.Dest(p.Transport, p.Queue); ok {
+		d.State, d.Until, d.Window, d.Shared = int(x.State), x.Until, x.Window, x.Terms != nil || x.Source != ""
+		// Sums of feedback are small numbers, and may be negative.
+		for i, f := range [...]float64{x.Success, x.Failure, x.Cohorts} {
+			d.Feedback[i] = int64(f * 1e6)
+		}
+	}
+	// What an operator has set holds in the forecast as it does here, with any settings.
+	if r := limitOf(s.rules.limits, p.Transport, mail.Nexthop(d.Nexthop)); r != nil {
+		d.Most, d.Raises = r.order.Most, r.order.Raises
+	}
+	if b := s.seen.pace.Of(hopName(p.Transport, mail.Nexthop(d.Nexthop))); b != nil {
+		d.Behaviour = b.Append(nil)
+	}
+	return d
+}
