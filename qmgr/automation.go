@@ -17,9 +17,12 @@
 // What is bounded: the replies that wait, the counters (package shaping), what rules have done, the destinations that are
 // asked about at a time, and the writing to the disk for an act that is made longer.
 //
-// What is not done: a rule that returns mail (Bounce) would lose mail by a mistake in a file that others wrote,
-// so it is named at the start, and has no effect. Actions for tenants wait for tenants (shaping.Action.NoEffect is the
-// one place that says which actions do nothing).
+// An action for a tenant or a campaign suspends its mail for the site, from whatever source. Mail without a tenant has none,
+// and nothing is done; for mail without a campaign it is the tenant's.
+//
+// What is not done: a rule that returns mail (Bounce, BounceTenant, BounceCampaign) would lose mail by a mistake in a file
+// that others wrote, so it is named at the start, and has no effect (shaping.Action.NoEffect is the one place that says
+// which actions do nothing).
 //
 // An operator is stronger. What an operator has ordered for a target is not changed. What a rule did and an operator
 // has taken back is not done again at that target before it would have ended by itself, whatever the server answers (a
@@ -138,13 +141,17 @@ func (s *Server) watchReplies(d *delivery, reply *proto.DeliverReply) {
 	if len(advice.Sections) == 0 {
 		return
 	}
+	var tenant, campaign string
+	if m := s.messages[d.num]; m != nil && m.active != nil {
+		tenant, campaign = m.active.env.Tenant, m.active.env.Campaign
+	}
 	// Limits and settings go by names of hosts and domains, and so does what a rule sets for a domain.
 	// The name that a setting is laid by: next hops in brackets, and with ports, have one, too.
 	domain, _ := d.nexthop.Host()
 	// Each recipient counts, whether or not one reply was for all: so it is with KumoMTA.
 	for i := range reply.Outcomes {
 		text, internal := replyText(&reply.Outcomes[i])
-		r := &shaping.Report{At: s.now, Unit: advice.Unit, Source: d.source, Domain: domain, Sections: advice.Sections, Text: text, Internal: internal}
+		r := &shaping.Report{At: s.now, Unit: advice.Unit, Source: d.source, Domain: domain, Tenant: tenant, Campaign: campaign, Sections: advice.Sections, Text: text, Internal: internal}
 		// The loop waits for nobody.
 		select {
 		case s.auto.reports <- r:
@@ -180,8 +187,8 @@ func (s *Server) act(acts []shaping.Act) {
 		for k := range acts[i].Rule.Actions {
 			a := &acts[i].Rule.Actions[k]
 			// The other actions of the rule are carried out even so.
-			if a.NoEffect() != "" {
-				continue // the start has said so
+			if a.NoEffect() != "" || a.ForGroup() && acts[i].Report.Tenant == "" {
+				continue // the start has said so, or it is nobody's
 			}
 			e, err := entryOf(&acts[i], a, s.now)
 			if err != nil {
@@ -201,8 +208,13 @@ func entryOf(act *shaping.Act, a *shaping.Action, now time.Time) (override.Entry
 	// Without pools there is no source, and the site is meant.
 	r := act.Report
 	target, err := selection.SiteTarget(r.Source, r.Unit)
-	if a.Kind == shaping.SetDomainConfig {
+	switch a.Kind {
+	case shaping.SetDomainConfig:
 		target, err = selection.NewTarget("domain", r.Domain)
+	case shaping.SuspendTenant:
+		target, err = selection.GroupTarget(r.Tenant, "", r.Unit)
+	case shaping.SuspendCampaign:
+		target, err = selection.GroupTarget(r.Tenant, r.Campaign, r.Unit)
 	}
 	// The reply is a stranger's. What is logged of it is clean and has an end.
 	text := string(maillog.AppendClean(nil, []byte(r.Text[:min(len(r.Text), 300)])))
@@ -217,7 +229,7 @@ func entryOf(act *shaping.Act, a *shaping.Action, now time.Time) (override.Entry
 	}
 	e.Reason = strings.ToValidUTF8(e.Reason, "")
 	// Two settings of one target are told apart by their keys.
-	if e.Target = target.String(); a.Kind != shaping.Suspend {
+	if e.Target = target.String(); a.Kind == shaping.SetConfig || a.Kind == shaping.SetDomainConfig {
 		e.Kind, e.Name, e.Value = override.Setting, a.Name, a.Value.Text
 	}
 	if !e.Until.After(now) {

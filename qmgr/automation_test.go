@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/mail"
 	"posthaste/internal/override"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
@@ -438,4 +439,55 @@ func TestSiteMoves(t *testing.T) {
 		t.Errorf("%+v", o.Envelope.Recipients)
 	}
 	st.waitExplain(ids[1], "site mx.big.test is suspended by ann")
+}
+
+// TestAutomationTenant has a reply to the mail of a campaign suspend that campaign at the site, and nobody else there.
+func TestAutomationTenant(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ action, target string }{
+		{"SuspendCampaign", "campaign=news/spring->mx.big.test"},
+		{"SuspendTenant", "tenant=news->mx.big.test"},
+	} {
+		rules := strings.NewReplacer(`trigger = {Threshold="2/h"}`, "", `["Suspend", {SetConfig={name="max_message_rate", value="7000/min"}}]`, `"`+c.action+`"`).Replace(automationRules)
+		st := newStage(t, "smtp_destination_recipient_limit = 1\n"+shapingConf(t, rules))
+		st.keep()
+		st.shapes("mx.big.test", "one.test", "two.test")
+		st.shapes("mx.other.test", "far.test")
+		of := func(tenant, campaign, to string) mail.QueueID {
+			m := deferredMail(queue.Hold, time.Minute, "s@from.test", "", to)
+			m.Envelope.Tenant, m.Envelope.Campaign = tenant, campaign
+			return st.fill(m)[0]
+		}
+		first, again := of("news", "spring", "a@one.test"), of("news", "spring", "b@two.test")
+		rest := []mail.QueueID{of("shop", "spring", "c@two.test"), of("", "", "d@one.test"), of("news", "spring", "e@far.test")}
+		summer := of("news", "summer", "f@two.test")
+		smtp := st.agent("smtp", proto.Inventory{})
+		st.run()
+		st.waitAttached(1)
+		release := func(id mail.QueueID) { st.command(proto.Command{Verb: proto.VerbRelease, ID: id}) }
+		release(first)
+		o := smtp.next()
+		o.answer("defer")
+		testwait.Until(t, "acts", func() bool { return st.acts() == "suspension "+c.target+"\n" })
+		release(again)
+		st.waitExplain(again, "is suspended by automation")
+		if c.action == "SuspendCampaign" {
+			rest = append(rest, summer)
+		} else {
+			release(summer)
+			st.waitExplain(summer, "tenant news to site mx.big.test is suspended by automation")
+		}
+		for _, id := range rest {
+			release(id)
+			o := smtp.next()
+			if o.Envelope.ID != id {
+				t.Fatalf("%s: ordered %s, not %s", c.action, o.Envelope.ID, id)
+			}
+			o.answer("ok")
+		}
+		st.override(proto.OverrideRemove, c.target, "", time.Time{})
+		if o := smtp.next(); o.Envelope.ID != again && o.Envelope.ID != summer {
+			t.Errorf("%s: ordered %s", c.action, o.Envelope.ID)
+		}
+	}
 }

@@ -104,11 +104,12 @@ func (s *Server) portrayRules(p *portrait) {
 	m := &selection.Mail{Transport: transport, Nexthop: name, Domain: name, Site: s.terms.unitOf(name)}
 	for _, r := range s.rules.set.all() {
 		// A suspended sender says nothing about a destination.
-		if r.over(s.now) || r.target.IsSender() || r.target.IsGroup() || r.target.Source() != "" && (r.target.Site() == "" || r.target.Site() != m.Site) {
+		part := r.target.IsGroup() || r.target.Source() != "" // of the mail, and said here if it is for this site
+		if r.over(s.now) || r.target.IsSender() || part && (r.target.Site() == "" || r.target.Site() != m.Site) {
 			continue
 		}
 		_, value := r.target.Condition()
-		if strings.EqualFold(value, text) || r.target.Match(m) || r.target.Source() != "" || p.dest.Match("", value, "") {
+		if strings.EqualFold(value, text) || r.target.Match(m) || part || p.dest.Match("", value, "") {
 			p.lines = append(p.lines, "  "+r.text())
 		}
 	}

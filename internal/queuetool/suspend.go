@@ -145,8 +145,8 @@ func (c *command) wouldStop(ctx context.Context, conn *ipc.Conn, o *order, now t
 // meant counts the mail that a target means and that may be tried now.
 func meant(ctx context.Context, conn *ipc.Conn, o *order, now time.Time) (messages int, octets int64, err error) {
 	// Which source mail goes from is drawn when it is to be delivered.
-	if o.target.Source() != "" {
-		return 0, 0, cli.Errorf(cli.ExitUsage, "-n: how much mail goes from a source cannot be said before")
+	if o.target.Source() != "" || o.target.Site() != "" {
+		return 0, 0, cli.Errorf(cli.ExitUsage, "-n: how much mail goes from a source, or to a site, cannot be said before")
 	}
 	where := selection.New(now)
 	by, value := o.target.Condition()

@@ -15,6 +15,7 @@ import (
 //	sender=ADDRESS   mail from this envelope sender: an address, @DOMAIN, @.DOMAIN, <> or /REGEXP/
 //	tenant=NAME      mail of this tenant, wherever to
 //	campaign=TENANT/NAME  mail of this campaign of the tenant
+//	tenant=NAME->SITE  the same to one site, and so for a campaign
 //	source=NAME      what goes from this source of egress_source_maps, wherever to
 //	source=NAME->SITE  the same to one site: the names of its MX hosts between commas, or a domain
 //	site=SITE        mail for a site, as shaping_files has them
@@ -61,10 +62,18 @@ func NewTarget(by, value string) (t Target, err error) {
 			err = fmt.Errorf("%q is not the name of a source", value)
 		}
 		return t, err
-	case "tenant":
-		return t, parseTenant(value)
-	case "campaign":
-		return t, parseCampaign(value)
+	case "tenant", "campaign":
+		name, site, part := strings.Cut(value, toSite)
+		if part && !validSite(site) {
+			return t, fmt.Errorf("%q is not the name of a site", site)
+		}
+		if part {
+			t.value = name + toSite + strings.ToLower(site)
+		}
+		if by == "tenant" {
+			return t, parseTenant(name)
+		}
+		return t, parseCampaign(name)
 	case "site":
 		if t.value = strings.ToLower(value); !validSite(t.value) {
 			err = fmt.Errorf("%q is not the name of a site", value)
@@ -104,19 +113,33 @@ func (t Target) Source() string {
 // IsGroup says whether the target is a tenant or a campaign, so that it means mail for whatever destination.
 func (t Target) IsGroup() bool { return t.by == "tenant" || t.by == "campaign" }
 
-// toSite stands between the name of a source and that of the site that it is meant for.
+// group is the tenant or the campaign of a target that is one, without a site.
+func (t Target) group() string {
+	name, _, _ := strings.Cut(t.value, toSite)
+	return name
+}
+
+// toSite stands between the name of a source, a tenant or a campaign and that of the site that it is meant for.
 const toSite = "->"
 
-// Site is the site that the target names, with or without a source; empty: none.
+// Site is the site that the target names, with or without a source, a tenant or a campaign; empty: none.
 func (t Target) Site() string {
 	switch t.by {
 	case "site":
 		return t.value
-	case "source":
+	case "source", "tenant", "campaign":
 		_, site, _ := strings.Cut(t.value, toSite)
 		return site
 	}
 	return ""
+}
+
+// GroupTarget is the target that means the mail of a tenant, or of a campaign of it if one is named, for a site.
+func GroupTarget(tenant, campaign, site string) (Target, error) {
+	if campaign == "" {
+		return NewTarget("tenant", tenant+toSite+site)
+	}
+	return NewTarget("campaign", tenant+"/"+campaign+toSite+site)
 }
 
 // SiteTarget is the target that means a site, and what goes there from a source if one is named.
@@ -197,7 +220,12 @@ func (t Target) Name() string {
 			return "source " + t.Source() + " to site " + site
 		}
 		return "source " + t.value
-	case "site", "tenant", "campaign":
+	case "tenant", "campaign":
+		if site := t.Site(); site != "" {
+			return t.by + " " + t.group() + " to site " + site
+		}
+		return t.by + " " + t.value
+	case "site":
 		return t.by + " " + t.value
 	}
 	return t.value
@@ -222,9 +250,9 @@ func (t Target) Match(m *Mail) bool {
 	case "source":
 		return false
 	case "tenant":
-		return t.value == m.Tenant
+		return t.group() == m.Tenant && (t.Site() == "" || t.Site() == m.Site)
 	case "campaign":
-		return m.Campaign != "" && t.value == m.Tenant+"/"+m.Campaign
+		return m.Campaign != "" && t.group() == m.Tenant+"/"+m.Campaign && (t.Site() == "" || t.Site() == m.Site)
 	case "site":
 		return m.Site == t.value
 	case "sender":
@@ -307,7 +335,7 @@ func (t Target) Key() string {
 	case t.pattern():
 		return ""
 	case t.IsGroup():
-		return t.String()
+		return t.by + "=" + t.group()
 	case t.sender != nil && t.value[0] != '@' && t.value != "<>":
 		return "@" + t.value // so that it is not taken for that of a destination
 	case t.sender != nil:

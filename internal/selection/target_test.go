@@ -77,7 +77,7 @@ func TestTarget(t *testing.T) {
 			}
 		}
 	}
-	for _, text := range []string{"", "a b", "tenant=", "tenant=a/b", "campaign=acme", "campaign=acme/", "campaign=/x", "campaign=a/b/c", "domain=", "domain=[192.0.2.1]", "domain=smtp:x", "nexthop=", "sender=", "sender=a.test", "sender=@", "sender=@.",
+	for _, text := range []string{"", "a b", "tenant=", "tenant=a/b", "tenant=a->", "tenant=a->b c", "campaign=a/b->", "campaign=a->b", "campaign=acme", "campaign=acme/", "campaign=/x", "campaign=a/b/c", "domain=", "domain=[192.0.2.1]", "domain=smtp:x", "nexthop=", "sender=", "sender=a.test", "sender=@", "sender=@.",
 		"sender=a@", "sender=/(/", "sender=a\nb@x.test", "sender=" + strings.Repeat("x", maxDestination) + "@y", "x@y"} {
 		if target, err := ParseTarget(text); err == nil {
 			t.Errorf("%.40q is accepted as %.40q", text, target)
@@ -135,6 +135,44 @@ func TestTargetPlaces(t *testing.T) {
 		target, err := ParseTarget(c.text)
 		if err != nil || target.Place(c.domain) != c.place || target.From(c.domain) != c.from {
 			t.Errorf("%s and %q: place %v, from %v, %v", c.text, c.domain, target.Place(c.domain), target.From(c.domain), err)
+		}
+	}
+}
+
+// A tenant or a campaign may be meant at one site alone.
+func TestGroupTarget(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ tenant, campaign, text, subject string }{
+		{"acme", "", "tenant=acme->mx.b.test", "mail of tenant acme to site mx.b.test"},
+		{"acme", "spring", "campaign=acme/spring->mx.b.test", "mail of campaign acme/spring to site mx.b.test"},
+	} {
+		target, err := GroupTarget(c.tenant, c.campaign, "MX.b.test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := ParseTarget(c.text)
+		if err != nil || again.String() != target.String() || target.String() != c.text || target.Subject() != c.subject || target.Site() != "mx.b.test" || !target.IsGroup() {
+			t.Errorf("%s: %+v, %+v, %v", c.text, target, again, err)
+		}
+		for _, m := range []Mail{
+			{Tenant: "acme", Campaign: "spring", Site: "mx.b.test"},
+			{Tenant: "acme", Campaign: "spring", Site: "mx.c.test"},
+			{Tenant: "acme", Campaign: "summer", Site: "mx.b.test"},
+			{Tenant: "shop", Campaign: "spring", Site: "mx.b.test"},
+			{Site: "mx.b.test"},
+			{Tenant: "acme", Campaign: "spring"},
+		} {
+			want := m.Site == "mx.b.test" && m.Tenant == "acme" && (c.campaign == "" || m.Campaign == c.campaign)
+			if got := target.Match(&m); got != want {
+				t.Errorf("%s: %+v is meant: %v", c.text, m, got)
+			}
+			found := false
+			for key := range m.Keys {
+				found = found || key == target.Key()
+			}
+			if want && !found {
+				t.Errorf("%s: %+v is not found by its keys", c.text, m)
+			}
 		}
 	}
 }

@@ -73,18 +73,21 @@ func (a *Action) String() string {
 	return fmt.Sprintf("%s %s = %s", a.Kind, a.Name, a.Value.Text)
 }
 
+// ForGroup says whether an action is about the mail of a tenant or a campaign.
+func (a *Action) ForGroup() bool {
+	return a.Kind == SuspendTenant || a.Kind == SuspendCampaign
+}
+
 // NoEffect says why an action does nothing here; "": it does something.
 func (a *Action) NoEffect() string {
 	switch a.Kind {
-	case Suspend, SetConfig, SetDomainConfig:
+	case Suspend, SuspendTenant, SuspendCampaign, SetConfig, SetDomainConfig:
 		if k := keyOf(a.Name); a.Name != "" && (k == nil || k.effect != honoured) {
 			return "the key " + a.Name + " has none"
 		}
 		return ""
-	case Bounce:
-		return "mail is not returned by a rule: it is suspended and returned when it is too old, or by \"posthaste queue delete\""
 	}
-	return "no tenants are configured"
+	return "mail is not returned by a rule: it is suspended and returned when it is too old, or by \"posthaste queue delete\""
 }
 
 // maxCount bounds N of a trigger.

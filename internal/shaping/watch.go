@@ -11,9 +11,10 @@ type Report struct {
 	Unit string // where limits are counted: a site, or a domain; with its source it is what a rule counts by
 	Source,
 	Domain string // the recipient's next hop
-	Sections []string // those that hold there ([Settings.Sections])
-	Text     string   // the reply, as bounceclass.Text has it
-	Internal bool     // no server has said it
+	Tenant, Campaign string   // whose mail it was; empty: nobody's, none
+	Sections         []string // those that hold there ([Settings.Sections])
+	Text             string   // the reply, as bounceclass.Text has it
+	Internal         bool     // no server has said it
 }
 
 // An Act is what a rule does on account of a report.
