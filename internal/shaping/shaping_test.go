@@ -147,7 +147,7 @@ func TestWarnings(t *testing.T) {
 		"['default']\nfrobnicate=1\n": "2: the key \"frobnicate\" is not known",
 		"['default']\nremember_broken_tls='3 days'\n['x.test']\nremember_broken_tls=1\n":              "2: the key remember_broken_tls has no effect here",
 		"[one.example]\nidle_timeout=1\n":                                                             "1: section \"one\" is of a single DNS label",
-		"[['default'.automation]]\nregex='x'\naction='BounceTenant'\nduration=60\n":                  "3: the action BounceTenant is without effect: mail is not returned by a rule: it is suspended and returned when it is too old, or by \"posthaste queue delete\"",
+		"[['default'.automation]]\nregex='x'\naction='BounceTenant'\nduration=60\n":                   "3: the action BounceTenant is without effect: mail is not returned by a rule: it is suspended and returned when it is too old, or by \"posthaste queue delete\"",
 		"[['default'.automation]]\nregex='x'\naction='Bounce'\nduration=60\n":                         "3: the action Bounce is without effect",
 		"[['default'.automation]]\nregex='x'\naction='Suspend'\nduration=60\nfrob=1\n":                "5: the key \"frob\" of a rule is not known",
 		"[['default'.automation]]\nregex='x'\naction={SetConfig={name='q',value=1}}\nduration=60\n":   "3: the action SetConfig q =  is without effect: the key q has none",
