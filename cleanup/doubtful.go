@@ -106,6 +106,10 @@ func (d *doubts) found(en engine, rd queueread.Reader, rep *recovery, exact bool
 		d.add(en, rd, id, nil, doubtful.Entry{Rcpt: -1, Why: doubtful.Unanswered, Found: now})
 		changed = true
 	}
+	for i := range rep.Withdrawn {
+		d.addWithdrawn(&rep.Withdrawn[i], now)
+		changed = true
+	}
 	d.look()
 	// At once, and not by soon: the spool is not served yet.
 	if changed {
@@ -154,6 +158,27 @@ func (d *doubts) late(en engine, rd queueread.Reader, id mail.QueueID) {
 	d.add(en, rd, id, nil, doubtful.Entry{Rcpt: -1, Why: doubtful.Unanswered, Found: time.Now()})
 	d.look()
 	d.soon()
+}
+
+// withdrawn adds a message that was delivered before its client was told, and could not be kept.
+func (d *doubts) withdrawn(w *queue.Withdrawn) {
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.addWithdrawn(w, time.Now())
+	d.soon()
+}
+
+// addWithdrawn adds an entry for a message that is not in the queue. The caller holds mu.
+func (d *doubts) addWithdrawn(w *queue.Withdrawn, now time.Time) {
+	e := doubtful.Entry{ID: w.ID, Sender: w.Sender, Rcpt: -1, Why: doubtful.Withdrawn, Found: now, State: doubtful.Left, Ended: &now,
+		More: max(len(w.Recipients)-1, 0)}
+	if len(w.Recipients) > 0 {
+		e.Recipient = w.Recipients[0]
+	}
+	d.list.Add(e)
 }
 
 // add adds an entry for each of rcpts, which nil makes all that are pending; or one for

@@ -135,6 +135,7 @@ func (k *keeper) announce(r recovery) {
 	for _, id := range r.Unanswered {
 		k.log.Warning("%s: in doubt: it was the last to be recorded before the end of the process, and is in the queue; its client may have been told 451, or nothing, and may send it again", id)
 	}
+	k.announceWithdrawn(&r)
 	if r.MoreUnanswered > 0 {
 		k.log.Warning("%d more messages are in the queue whose clients may have been told 451, or nothing", r.MoreUnanswered)
 	}
@@ -159,6 +160,20 @@ func (k *keeper) adopted(en engine, r recovery) {
 	}
 	if s := k.serving.Load(); s != nil {
 		s.tellAgain()
+	}
+}
+
+// announceWithdrawn logs what was in hand before its client was told 250, when the process that had it was killed.
+func (k *keeper) announceWithdrawn(r *recovery) {
+	for i := range r.Withdrawn {
+		if w := &r.Withdrawn[i]; w.Settled {
+			k.log.Warning("%s: in doubt: it was delivered just before the end of the process; its client may have been told 451, or nothing, and may send it again", w.ID)
+		} else {
+			k.log.LogWarning(maillog.Withdrawn{ID: string(w.ID)})
+		}
+	}
+	if r.MoreWithdrawn > 0 {
+		k.log.Warning("%d more messages are withdrawn: their clients were never told 250, and may send them again", r.MoreWithdrawn)
 	}
 }
 

@@ -26,6 +26,8 @@ func (s *server) record(r *ipc.Request) {
 	for i := range rec.q.Ops {
 		op := &rec.q.Ops[i]
 		switch {
+		case s.provisionally(op):
+			b.Done(op.ID, nil) // as below
 		// Finish and Remove differ for the list of doubtful messages, and for the log of
 		// the spool.
 		case op.Remove && op.Finished:

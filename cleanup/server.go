@@ -99,6 +99,9 @@ type server struct {
 	// successor waits for the end of it.
 	ending atomic.Bool
 
+	// Messages that are delivered before they are durable. Empty unless submitters want that.
+	waits waits
+
 	mu sync.Mutex
 	// The attached queue manager. nil before one attaches and after it has gone: messages
 	// then stay in the queue, and the next one is pushed all of them.
@@ -160,6 +163,7 @@ func (s *server) hush() {
 // mail, would wait for it.
 func (s *server) hasten() {
 	s.ending.Store(true)
+	s.keepProvisional(nil)
 	s.opt.Engine.Hurry()
 }
 
@@ -226,7 +230,10 @@ func (s *server) locate(r *ipc.Request) {
 		r.Fail("%v", err)
 		return
 	}
-	e, ok := s.opt.Engine.Locate(q.ID)
+	e, ok := s.waits.entryOf(q.ID)
+	if !ok {
+		e, ok = s.opt.Engine.Locate(q.ID)
+	}
 	r.Reply(&proto.LocateReply{Found: ok, Entry: e})
 }
 
@@ -243,7 +250,10 @@ func (s *server) attach(c *ipc.Conn, r *ipc.Request) {
 		// that it is to end.
 		old.Close()
 	}
+	kept := s.leavingOthers(c)
 	s.wg.Go(func() {
+		// What the former queue manager was told of before it was durable is part of the queue that is told now.
+		s.ends(kept)
 		var batch proto.Entries
 		for e := range s.opt.Engine.Entries {
 			switch e.Queue {
@@ -289,7 +299,8 @@ func (s *server) tellAgain() {
 // are given up: they were never acknowledged.
 func (s *server) closed(c *ipc.Conn) {
 	s.mu.Lock()
-	if s.qmgr == c {
+	was := s.qmgr == c
+	if was {
 		s.qmgr = nil
 	}
 	var gone []*stream
@@ -300,6 +311,9 @@ func (s *server) closed(c *ipc.Conn) {
 		}
 	}
 	s.mu.Unlock()
+	if was {
+		s.keepProvisional(nil)
+	}
 	for _, st := range gone {
 		close(st.parts)
 	}
@@ -682,6 +696,11 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 		m.File = in.file
 	} else {
 		m.Content = in.buf
+	}
+	if in.mayWait(res, changed) {
+		if verdict, waited := in.await(m, env); waited {
+			return verdict
+		}
 	}
 	b := in.changes()
 	i := b.Add(m)

@@ -123,7 +123,7 @@ func (s *Server) deliver(m *message, e *sched.Effect) {
 			r.order = d
 		}
 	}
-	s.order(m, d)
+	s.orderKept(m, d)
 }
 
 // order sends an order to its agent, or keeps it until the agent can be reached.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
@@ -41,6 +42,8 @@ type message struct {
 	finishing bool
 	// cleanup does not have it any more, and nobody here has ordered that.
 	vanished bool
+	// It is not on stable storage; nil: it is.
+	provision *provision
 }
 
 // active is what a message needs while it is in the active queue.
@@ -245,7 +248,9 @@ func (s *Server) dropInline(m *message) {
 // arrive makes a message known that cleanup has told of. One that is known already is
 // only told where it lies now: cleanup tells again after a restart, and when a page names
 // the message.
-func (s *Server) arrive(e *proto.Entry) {
+//
+// conn is where it was told.
+func (s *Server) arrive(e *proto.Entry, conn *ipc.Conn) {
 	created, n, err := e.ID.Parse()
 	num := sched.MsgID(n)
 	// An entry may have been sent before cleanup knew of a removal that has been decided
@@ -255,6 +260,9 @@ func (s *Server) arrive(e *proto.Entry) {
 	}
 	if s.knows(num) {
 		s.located(num, e.Ref)
+		if !e.Provisional {
+			s.kept(num)
+		}
 		return
 	}
 	// What was in the incoming queue at the start came to a former queue manager.
@@ -267,6 +275,13 @@ func (s *Server) arrive(e *proto.Entry) {
 		s.messages[num] = &message{id: e.ID, num: num, ref: e.Ref, nrcpt: int32(e.NRcpt), null: e.Null, done: e.Done, inline: in}
 	} else {
 		s.book.add(num, created, e.Ref, e.NRcpt, e.Null, e.Done)
+	}
+	switch m := s.messages[num]; {
+	case !e.Provisional:
+	case m != nil:
+		s.provisional(m, conn)
+	default: // there is no room for the envelope: it will take a while
+		s.log.keep(e.ID)
 	}
 	a := sched.Arrival{Queue: sched.QueueIncoming, Created: created, Next: e.NextAttempt, Size: e.Size,
 		Rcpts: e.NPending, Attempts: e.Attempts, Tenant: e.Tenant}

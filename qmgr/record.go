@@ -501,6 +501,7 @@ func (r *recorder) pushed(conn *ipc.Conn) {
 	}
 	r.pushing = false
 	r.settleLate()
+	r.s.dropUnknown(conn)
 }
 
 // settleLate drops removals from gone when nothing that is on its way can be from before
@@ -575,6 +576,7 @@ func (s *Server) fromCleanup(conn *ipc.Conn, r *ipc.Request) {
 		return
 	}
 	switch {
+	case len(n.batch.Gone) > 0: // few, and it is what others wait for
 	case len(n.batch.List) != 1:
 		select {
 		case s.room <- struct{}{}:
@@ -599,8 +601,11 @@ func (s *Server) hear(n *news) {
 		if n.batch.Known {
 			s.bring(&n.batch.List[i].Entry)
 		} else {
-			s.arrive(&n.batch.List[i])
+			s.arrive(&n.batch.List[i], n.conn)
 		}
+	}
+	for _, id := range n.batch.Gone {
+		s.gone(id)
 	}
 	if n.batch.Complete {
 		s.log.pushed(n.conn)

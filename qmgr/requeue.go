@@ -42,6 +42,10 @@ const requeueTimeout = 10 * time.Minute
 // while the alias is still what the original address comes to.
 func (s *Server) requeue(m *message, held bool) {
 	s.work(m)               // it is not in the queue any more, and not gone
+	if m.provision != nil { // cleanup must have it, so that the copy can take its place
+		s.onceKept(m, func() { s.requeue(m, held) }, func() { s.forget(m) })
+		return
+	}
 	if s.log.unsure(m.id) { // first it must be known who has been told of what
 		s.log.after(func() { s.resubmitAside(m, held) })
 		return
@@ -91,7 +95,7 @@ func (s *Server) requeued(num sched.MsgID, newID mail.QueueID, old *proto.Locate
 		s.moveTo(m, e.Queue, e.NextAttempt)
 		s.forget(m)
 		e.NRcpt, e.Null, e.Done = int(m.nrcpt), m.null, m.done
-		s.arrive(&proto.Entry{Entry: *e})
+		s.arrive(&proto.Entry{Entry: *e}, s.log.conn)
 	}
 }
 

@@ -178,7 +178,9 @@ type Server struct {
 	messages map[sched.MsgID]*message
 	book     *book
 	away     away
-	inlined  int // octets of message.inline of all messages; at most maxInline
+	// New provisional messages that are not looked at yet: see seeToProvisional.
+	unordered []sched.MsgID
+	inlined   int // octets of message.inline of all messages; at most maxInline
 
 	survey survey     // reads domains for qshape in the background
 	sites  flushes    // sites that ETRN and "postqueue -s" have asked for
@@ -383,6 +385,7 @@ func (s *Server) shut() {
 // would be ordered twice.
 func (s *Server) leave(ctx context.Context, successor bool, drain time.Duration) {
 	s.leaving = true
+	s.keepAll()
 	if successor {
 		drain = min(drain, settleTime)
 	}
@@ -539,6 +542,7 @@ func (s *Server) turn(draining bool) {
 	// Mail that is not in memory comes last of what decides, since everything before may
 	// make room for it.
 	s.lookAway(draining)
+	s.seeToProvisional()
 	s.log.flush(s.now)
 	s.nextRead() // who has waited for something to be recorded may want a page
 	s.followUp(draining)
@@ -660,7 +664,7 @@ func (s *Server) carry(e *sched.Effect, draining bool) {
 		// What is not reported now stays pending: the successor tries it again, and reports
 		// what comes of that.
 		if !draining {
-			s.notify(m, e.Notice, 0)
+			s.notifyKept(m, e.Notice)
 		}
 	case sched.EffectDefer:
 		s.deferMessage(m, e)

@@ -437,6 +437,7 @@ func (s *session) options() submit.Options {
 	} else {
 		o.Told = s.milter.eventsTold()
 	}
+	o.Wait, o.Refuse = s.set.wait, s.set.refuse
 	if eff.Hold {
 		o.Flags |= proto.SubmitHold
 	}

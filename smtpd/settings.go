@@ -11,6 +11,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/proto"
+	"posthaste/internal/storage"
 	"posthaste/internal/table"
 )
 
@@ -115,9 +116,11 @@ type settings struct {
 	// header, since it speaks plain SMTP with us.
 	requireTLSField bool
 
-	historyLimit int      // lines of transcript after which it is posted or emptied
-	localRewrite []string // local_header_rewrite_clients
-	filter       string   // content_filter: what each queued message is to pass first
+	historyLimit int           // lines of transcript after which it is posted or emptied
+	localRewrite []string      // local_header_rewrite_clients
+	wait         time.Duration // smtpd_delivery_wait; 0: no client waits for deliveries
+	refuse       bool          // smtpd_delivery_wait_failure
+	filter       string        // content_filter: what each queued message is to pass first
 }
 
 // readSettings reads them for one configuration. An error names the parameter. The
@@ -156,6 +159,15 @@ func readSettings(cfg *config.Config, o table.Options) (*settings, error) {
 		verpFilter:      cfg.String("verp_delimiter_filter"),
 		localRewrite:    cfg.List("local_header_rewrite_clients"),
 		filter:          cfg.String("content_filter"),
+		wait:            cfg.Duration("smtpd_delivery_wait"),
+		refuse:          cfg.String("smtpd_delivery_wait_failure") == "refuse",
+	}
+	// Both promise that what may have arrived is known after a crash, and that takes the storage.
+	switch {
+	case s.wait > 0 && storage.Elsewhere(cfg):
+		return nil, fmt.Errorf("smtpd_delivery_wait = %v: with spool_type = %s every message must be stored before it is delivered", s.wait, cfg.String("spool_type"))
+	case s.wait > 0 && cfg.Bool("spool_exact_doubt"):
+		return nil, fmt.Errorf("smtpd_delivery_wait = %v: with spool_exact_doubt = yes every message must be stored before it is delivered", s.wait)
 	}
 	s.setNeeds(cfg)
 	switch v := strings.ToLower(cfg.String("smtpd_forbid_bare_newline")); v {

@@ -110,6 +110,12 @@ func (a *account) line(l *logread.Line) {
 		m.marked = m.marked || discards(l.Text)
 		a.discard(m, at) // the end of the session may have been faster to be logged
 		m.doubt = m.doubt || bytes.HasPrefix(l.Text, []byte("in doubt: "))
+		if bytes.HasPrefix(l.Text, []byte("withdrawn: ")) {
+			m.doubt = true
+			m.accept(at)
+			a.close(m, at, withdrawn)
+			a.noteDeleted(l.ID, at)
+		}
 	case "qmgr":
 		a.qmgr(l, at)
 	case "bounce", "defer", "trace":

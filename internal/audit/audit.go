@@ -8,7 +8,7 @@
 //	queued before + accepted = delivered + forwarded + discarded + bounced + expired
 //	                         + returned + deleted + queued
 //
-// and where there are such, requeued, corrupt and probed on the right. What is accepted says
+// and where there are such, requeued, corrupt, withdrawn and probed on the right. What is accepted says
 // the log: qmgr has taken it up, the queue has it, or something has become of it. What a rule or a filter discards
 // at once counts as well, one recipient each, as the log does not say how many.
 //

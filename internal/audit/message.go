@@ -22,6 +22,7 @@ const (
 	requeued       // by an operator: it goes on under a new queue ID
 	deleted        // by an operator
 	corrupt        // damaged, and set aside
+	withdrawn      // its client waited, and was not told that it is queued
 	queued         // it is in the queue
 	lost           // nobody knows
 	numFates
@@ -29,7 +30,7 @@ const (
 	waiting fate = 255 // of a recipient: nothing has become of it
 )
 
-var fateNames = [numFates]string{"delivered", "forwarded", "discarded", "probed", "bounced", "expired", "returned", "requeued", "deleted", "corrupt", "queued", "lost"}
+var fateNames = [numFates]string{"delivered", "forwarded", "discarded", "probed", "bounced", "expired", "returned", "requeued", "deleted", "corrupt", "withdrawn", "queued", "lost"}
 
 // An origin is where a message comes from.
 type origin uint8

@@ -113,7 +113,7 @@ func (r *Report) Text(out io.Writer) error {
 	row("sum", in)
 	fmt.Fprintln(w)
 	for f, c := range b.Fates {
-		if usual := f != int(probed) && f != int(requeued) && f != int(corrupt) && f != int(lost); usual || c != (Count{}) {
+		if usual := f != int(probed) && f != int(requeued) && f != int(corrupt) && f != int(withdrawn) && f != int(lost); usual || c != (Count{}) {
 			row(fateNames[f], c)
 		}
 	}

@@ -69,6 +69,8 @@ var smtpdParams = []Param{
 	{Name: "smtpd_data_restrictions", Type: List, Tier: 1, Doc: "Access rules at DATA"},
 	{Name: "smtpd_delay_open_until_valid_rcpt", Type: Bool, Default: "yes", Tier: 2, Doc: "Create queue file after the first valid recipient"},
 	{Name: "smtpd_delay_reject", Type: Bool, Default: "yes", Tier: 1, Doc: "Evaluate client, helo, sender rules at RCPT"},
+	{Name: "smtpd_delivery_wait", Type: Duration, Default: "0s", Max: 300, Tier: 2, Origin: Own, Doc: "How long a client may wait for its message to be delivered before the message is stored"},
+	{Name: "smtpd_delivery_wait_failure", Type: Enum, Default: "bounce", Values: "bounce|refuse", Tier: 2, Origin: Own, Doc: "What becomes of a message that all recipients refuse while its client waits"},
 	{Name: "smtpd_discard_ehlo_keyword_address_maps", Type: List, Tier: 2, Doc: "Per-client hidden EHLO keywords"},
 	{Name: "smtpd_discard_ehlo_keywords", Type: List, Tier: 2, Doc: "Hidden EHLO keywords"},
 	{Name: "smtpd_dns_reply_filter", Type: List, Tier: 3, Doc: "Table that filters DNS replies"},

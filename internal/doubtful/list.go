@@ -7,7 +7,8 @@
 //
 // One entry is a recipient of a message of whom it is not known whether the message was delivered when a
 // process or the machine died, or a new message whose client may not have been told that it was queued, then or because
-// the disk took too long.
+// the disk took too long; or a message that was in hand before its client was told 250 (smtpd_delivery_wait), and was
+// not kept.
 // The mail system delivers such mail, again as it may be: a copy too many is better than none. The
 // entry stays when the message has left the queue, with the time when it did:
 // then, and not before, somebody may have two copies. It goes when an operator has said
@@ -59,6 +60,7 @@ const (
 	Trace      = "trace"      // a torn record says that it was delivered
 	New        = "new"        // it is new mail, which is given out at once
 	Agent      = "agent"      // the delivery agent ended in the middle of the delivery
+	Withdrawn  = "withdrawn"  // it was in hand before its client was told 250
 	Unanswered = "unanswered" // its client may have been told 451, or nothing, and may have sent it again
 )
 
@@ -68,6 +70,7 @@ const (
 	Delivered = "delivered" // delivered: again, unless Exact and not Again
 	Returned  = "returned"  // returned to its sender
 	Removed   = "removed"   // by an operator
+	Left      = "left"      // Withdrawn: it is not in the queue
 )
 
 // An Entry is one line of the list.

@@ -512,3 +512,34 @@ func (e Suppressed) AppendFields(b []byte) []byte {
 	b = appendString(appendString(appendEvent(b, "suppressed"), "queue_id", e.ID), "to", e.To)
 	return appendString(appendString(appendString(b, "list", e.List), "reason", e.Reason), "text", e.Detail)
 }
+
+// Withdrawn says that the mail system had a message for delivery while its client waited, and does not have it any more:
+// the client was not told that it is queued.
+type Withdrawn struct{ ID string }
+
+// Append implements Event.
+func (e Withdrawn) Append(b []byte) []byte {
+	return append(appendID(b, e.ID), "withdrawn: its client was never told 250, and may send it again"...)
+}
+
+// AppendFields implements Fielder.
+func (e Withdrawn) AppendFields(b []byte) []byte {
+	return appendString(appendEvent(b, "withdrawn"), "queue_id", e.ID)
+}
+
+// WaitRefused says that a message was refused to the client that waited for its delivery, since all recipients have
+// failed for good.
+type WaitRefused struct {
+	ID    string
+	Reply string // the client's: code, status and text
+}
+
+// Append implements Event.
+func (e WaitRefused) Append(b []byte) []byte {
+	return append(append(appendID(b, e.ID), "refused, as no recipient can have it: "...), e.Reply...)
+}
+
+// AppendFields implements Fielder.
+func (e WaitRefused) AppendFields(b []byte) []byte {
+	return appendAlways(appendString(appendEvent(b, "refused"), "queue_id", e.ID), "reply", e.Reply)
+}

@@ -152,6 +152,11 @@ type Submit struct {
 	// Was, when set, is what State's indexes are of: the recipients as they
 	// were, when they have gone back to what they were before mapping.
 	Was []mail.Recipient
+	// Wait is how long the submitter waits for the message to be delivered before it must be on stable storage; 0: it
+	// must be at once. Whether cleanup waits is for it to decide. Refuse says that a message of which all
+	// recipients fail for good meanwhile is to be refused, and not returned to its sender.
+	Wait   time.Duration
+	Refuse bool
 	// NoBCC are addresses that no automatic BCC recipient is made of: they have
 	// the message, or are to have it.
 	NoBCC []string
@@ -207,6 +212,8 @@ func (m *Submit) Append(b []byte) []byte {
 	for _, a := range m.NoBCC {
 		b = pack.Bytes(b, 'n', a)
 	}
+	b = pack.Int(b, 'W', m.Wait)
+	b = pack.Bool(b, 'r', m.Refuse)
 	return pack.Bytes(b, 'c', m.Content)
 }
 
@@ -258,6 +265,10 @@ func (m *Submit) Decode(b []byte) error {
 			m.Was = append(m.Was, rcpt)
 		case 'n':
 			m.NoBCC = append(m.NoBCC, r.String())
+		case 'W':
+			m.Wait = time.Duration(r.Int())
+		case 'r':
+			m.Refuse = r.Bool()
 		case 'c':
 			m.Content = r.Bytes()
 		}
@@ -298,7 +309,7 @@ func (s *Settle) decode(field []byte) error {
 }
 
 // SubmitReply is the fate of a submission. Code 250: the message is on stable
-// storage (or was discarded on purpose). Otherwise the submitter still has it.
+// storage (or was discarded on purpose, or has been delivered while the submitter waited). Otherwise the submitter still has it.
 type SubmitReply struct {
 	Code   int // SMTP reply code: 250, 451, 452, 550, 552, 554
 	Status dsn.Status
@@ -424,6 +435,9 @@ type Entry struct {
 	queue.Entry
 	Envelope   []byte // mail.Envelope's stored form, or empty
 	Recipients []byte // stored form, or empty
+	// Provisional says that the message is not on stable storage: its client waits. It becomes an ordinary one
+	// with the next Entry of it, or it goes as if it had never been there.
+	Provisional bool
 }
 
 // Entries is a batch of the queue's content.
@@ -431,6 +445,8 @@ type Entries struct {
 	List     []Entry
 	Complete bool // the queue as it was at Attach has been sent
 	Known    bool // they answer Due
+	// Gone are provisional messages that are not there any more: they were refused, or could not be kept.
+	Gone []mail.QueueID
 	// Deferred and Hold are, with Complete, how many messages there are that were not sent, and
 	// the others when the first of these came.
 	Deferred, Hold             int
@@ -444,11 +460,15 @@ func (m *Entries) Append(b []byte) []byte {
 		b = pack.Nested(b, 'e', func(b []byte) []byte {
 			b = e.Entry.Append(b, 's')
 			b = pack.String(b, 'E', e.Envelope)
-			return pack.String(b, 'R', e.Recipients)
+			b = pack.String(b, 'R', e.Recipients)
+			return pack.Bool(b, 'p', e.Provisional)
 		})
 	}
 	b = pack.Bool(b, '.', m.Complete)
 	b = pack.Bool(b, 'k', m.Known)
+	for _, id := range m.Gone {
+		b = pack.String(b, 'g', id)
+	}
 	b = pack.Int(b, 'd', m.Deferred)
 	b = pack.Int(b, 'h', m.Hold)
 	b = mail.AppendTime(b, 'D', m.OldestDeferred)
@@ -471,6 +491,8 @@ func (m *Entries) Decode(b []byte) error {
 					e.Envelope = f.Bytes()
 				case 'R':
 					e.Recipients = f.Bytes()
+				case 'p':
+					e.Provisional = f.Bool()
 				}
 			}
 			if f.Err() != nil {
@@ -481,6 +503,8 @@ func (m *Entries) Decode(b []byte) error {
 			m.Complete = r.Bool()
 		case 'k':
 			m.Known = r.Bool()
+		case 'g':
+			m.Gone = append(m.Gone, mail.QueueID(r.String()))
 		case 'd':
 			m.Deferred = int(r.Int())
 		case 'h':
@@ -508,6 +532,9 @@ type Op struct {
 	// Lost says of Handed that the agent has ended, and nobody will say what came of it: nothing
 	// is recorded of the message but that it may arrive twice.
 	Lost bool
+	// Keep wants a provisional message on stable storage; of others it changes nothing. If all recipients are among
+	// Outcomes as failed, the message may be refused instead, and is gone then.
+	Keep bool
 	// Change is what is recorded of the message anew, and the recipients that are done.
 	queue.Change
 }
@@ -555,6 +582,7 @@ func (o *Op) append(b []byte) []byte {
 	}
 	b = pack.String(b, 'N', o.Nexthop)
 	b = pack.Bool(b, 'l', o.Lost)
+	b = pack.Bool(b, 'k', o.Keep)
 	return o.AppendFields(b)
 }
 
@@ -574,6 +602,8 @@ func (o *Op) decode(field []byte) error {
 			o.Nexthop = mail.Nexthop(r.String())
 		case 'l':
 			o.Lost = r.Bool()
+		case 'k':
+			o.Keep = r.Bool()
 		default:
 			o.ReadField(&r)
 		}

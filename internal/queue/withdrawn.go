@@ -9,4 +9,6 @@ type Withdrawn struct {
 	ID         mail.QueueID
 	Sender     string   // empty: or it cannot be read any more
 	Recipients []string // empty: they cannot be read any more
+	// Settled says that nothing was left to do for it, and that its client was about to be told.
+	Settled bool
 }

@@ -288,7 +288,7 @@ func (b *books) doubts(log []line, ids map[string]string) map[string]bool {
 		}
 	}
 	for _, l := range log {
-		if strings.Contains(l.Text, "in doubt") || strings.Contains(l.Text, "delivered again") || strings.Contains(l.Text, "queued twice") || strings.Contains(l.Text, "not known") || strings.Contains(l.Text, "nobody knows") {
+		if strings.Contains(l.Text, "in doubt") || strings.Contains(l.Text, ": withdrawn: ") || strings.Contains(l.Text, "delivered again") || strings.Contains(l.Text, "queued twice") || strings.Contains(l.Text, "not known") || strings.Contains(l.Text, "nobody knows") {
 			for _, w := range strings.FieldsFunc(l.Text, func(r rune) bool { return strings.ContainsRune(" :,;()", r) }) {
 				if t, ok := ids[w]; ok {
 					m[t] = true

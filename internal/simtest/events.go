@@ -25,7 +25,7 @@ const withEvents = "event_sinks = file:/events.json\nevent_timeout = 300s\n"
 // sinks are not part of this world.
 func NewEventWorld(t testing.TB, dir string) *World {
 	t.Helper()
-	return newWorld(t, dir, withEvents)
+	return newWorld(t, dir, withEvents, variants)
 }
 
 // strikeEvents adds deaths of the events service to a plan.

@@ -110,6 +110,14 @@ action = [{SetConfig={name="connection_limit", value=1}}, {SetDomainConfig={name
 duration = "5 minutes"
 `
 
+// waits are settings with which SMTP clients wait for their messages to be delivered: those of a NewWaitWorld.
+var waits = []string{
+	"smtpd_delivery_wait = 5s\n",
+	"smtpd_delivery_wait = 40s\nsmtpd_delivery_wait_failure = refuse\ndefault_process_limit = 3\n",
+	"smtpd_delivery_wait = 1s\nsmtp_destination_recipient_limit = 2\nspool_commit_delay = 1s\n" + limits,
+	"smtpd_delivery_wait = 200s\nin_flow_delay = 1s\ndefault_process_limit = 1\nsmtp_connection_cache_on_demand = no\n",
+}
+
 // sources is how many pools has.
 const sources = 3
 
@@ -170,11 +178,17 @@ type World struct {
 // NewWorld makes one below dir.
 func NewWorld(t testing.TB, dir string) *World {
 	t.Helper()
-	return newWorld(t, dir, "")
+	return newWorld(t, dir, "", variants)
+}
+
+// NewWaitWorld makes one in which mail is delivered before it is acknowledged.
+func NewWaitWorld(t testing.TB, dir string) *World {
+	t.Helper()
+	return newWorld(t, dir, "", append(slices.Clone(waits), variants[0]))
 }
 
 // newWorld makes one with more settings.
-func newWorld(t testing.TB, dir, more string) *World {
+func newWorld(t testing.TB, dir, more string, variants []string) *World {
 	t.Helper()
 	w := &World{dir: dir, events: more == withEvents}
 	if err := w.accounts(); err != nil {

@@ -79,8 +79,13 @@ func TestEventSeeds(t *testing.T) {
 	t.Logf("%d seeds: %+v; first seed %d", count, sum, *first)
 }
 
-func TestSeeds(t *testing.T) {
-	w := room(t)
+// Mail is delivered while its client waits, and nothing is lost by that.
+func TestWaitSeeds(t *testing.T) { runSeeds(t, NewWaitWorld(t, place(t)), 300, "TestWaitSeeds") }
+
+func TestSeeds(t *testing.T) { runSeeds(t, room(t), 1000, "TestSeeds") }
+
+// runSeeds runs seeds in a world: so many, unless flags say otherwise. name is the test's.
+func runSeeds(t *testing.T, w *World, usual int, name string) {
 	if *one >= 0 {
 		p := NewPlan(uint64(*one), w).Masked(*mask)
 		p.trace, p.Digest = *trace, true
@@ -93,7 +98,7 @@ func TestSeeds(t *testing.T) {
 	}
 	count := *many
 	if count == 0 {
-		if count = 1000; testing.Short() || underRace {
+		if count = usual; testing.Short() || underRace {
 			count = 30
 		}
 	}
@@ -112,7 +117,7 @@ func TestSeeds(t *testing.T) {
 				t.Fatalf("seed %d: %s", n, strings.Join(out.Errors, "\n"))
 			}
 			mask := p.Shrink(func(q *Plan) bool { tidy(0); return len(w.Run(t, q).Errors) > 0 })
-			t.Errorf("seed %d: %s\nto see it: go test ./internal/simtest -run TestSeeds -v -sim.seed=%d -sim.mask=%d", n, strings.Join(out.Errors, "\n"), n, mask)
+			t.Errorf("seed %d: %s\nto see it: go test ./internal/simtest -run %s -v -sim.seed=%d -sim.mask=%d", n, strings.Join(out.Errors, "\n"), name, n, mask)
 		}
 		if failed > 20 {
 			break

@@ -264,7 +264,8 @@
 // synced; recovery does not read them, and nothing in the log depends on them. Who leaves the area (Drop)
 // becomes a DONE of the same length where it lies. A file is used again, with another number and salt, when
 // nobody in it is left, so that a late reader finds that its message is not there any more.
-// A start names those that had not left, and that the log does not have (RecoveryReport.Withdrawn), and removes the files. After
+// A start names those that had not left, and that the log does not have (RecoveryReport.Withdrawn), with those that had left
+// within a second of the end, whose clients may not have heard so, and removes the files. After
 // a loss of power there may be less to name.
 //
 // # Memory

@@ -61,8 +61,9 @@ func newStash(e *engine) *stash { return &stash{e: e, size: stashSize, at: -1} }
 func (s *Spool) Stash(m Message) (Entry, error) { return s.stash.add(m) }
 
 // Drop gives up the place of a message in the volatile area, which is kept by now, or done with: a start does not name
-// it as withdrawn. Whoever reads it later is told ErrStale. Each message may be dropped once.
-func (s *Spool) Drop(ref Ref) { s.stash.drop(ref) }
+// it as withdrawn. Whoever reads it later is told ErrStale. Each message may be dropped once. settled says that its
+// client is only now to be told: a start names it if the process was killed within a second.
+func (s *Spool) Drop(ref Ref, settled bool) { s.stash.drop(ref, settled) }
 
 func (s *stash) add(m Message) (Entry, error) {
 	s.mu.Lock()
@@ -158,7 +159,7 @@ func (s *stash) fail(err error) error {
 
 // drop makes the record at ref one of a message that is over: a DONE of the same length, so that a start finds what is
 // behind it.
-func (s *stash) drop(ref Ref) {
+func (s *stash) drop(ref Ref, settled bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := &s.files[(ref.File-stashBase)%stashFiles]
@@ -171,13 +172,17 @@ func (s *stash) drop(ref Ref) {
 		return // it is named once too often, should the process die
 	}
 	b[4] = recDONE
-	seal(b[:], recAll, f.segno, 0, 0, 0, f.salt, s.e.key)
+	var at uint64
+	if settled {
+		at = uint64(s.e.now().UnixMicro())
+	}
+	seal(b[:], recAll, f.segno, at, 0, 0, f.salt, s.e.key)
 	if _, err := f.f.WriteAt(b[:], int64(ref.Offset)); err != nil {
 		_ = s.fail(err)
 	}
 }
 
-// close closes the files.
+// close closes the files, and removes them if nothing is in them.
 func (s *stash) close() (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,9 +190,13 @@ func (s *stash) close() (err error) {
 		s.err = ErrClosed
 	}
 	for i := range s.files {
-		if f := s.files[i].f; f != nil {
-			err = errors.Join(err, f.Close())
-			s.files[i].f = nil
+		f := &s.files[i]
+		if f.f == nil {
+			continue
+		}
+		err = errors.Join(err, f.f.Close())
+		if f.f = nil; f.live == 0 {
+			err = errors.Join(err, s.e.fs.Remove(segName(s.e.dir, stashBase+uint32(i))))
 		}
 	}
 	return err
@@ -205,21 +214,17 @@ func (s *stash) empty() (list []queue.Withdrawn, more int) {
 		}
 		return nil, 0
 	}
+	var all []leftover
+	var last uint64
 	for _, name := range names {
 		left, err := e.leftIn(path.Join(dir, name))
 		if err != nil {
 			e.warn("spool: %s: %v", path.Join(dir, name), err)
 		}
 		for i := range left {
-			if _, kept := e.locate(left[i].ID); kept {
-				continue
-			}
-			if len(list) == maxWithdrawn {
-				more++
-				continue
-			}
-			list = append(list, left[i])
+			last = max(last, left[i].settled)
 		}
+		all = append(all, left...)
 		// Before anybody can write there: a name is not used twice.
 		if err := e.fs.Remove(path.Join(dir, name)); err != nil {
 			_ = s.fail(err)
@@ -230,11 +235,31 @@ func (s *stash) empty() (list []queue.Withdrawn, more int) {
 			e.warn("spool: %s: %v; after a loss of power messages may be named as withdrawn once more", dir, err)
 		}
 	}
+	for i := range all {
+		_, kept := e.locate(all[i].ID)
+		switch {
+		// The process did not end before the last one was settled: whoever was told long before that has heard it.
+		case kept, all[i].Settled && last-all[i].settled > uint64(replyTime.Microseconds()):
+		case len(list) == maxWithdrawn:
+			more++
+		default:
+			list = append(list, all[i].Withdrawn)
+		}
+	}
 	return list, more
 }
 
-// leftIn finds the messages in a file of the area that were not dropped.
-func (e *engine) leftIn(name string) (list []queue.Withdrawn, err error) {
+// replyTime is how long the answer to a submitter may be on its way.
+const replyTime = time.Second
+
+// A leftover is a message that a start finds in the area.
+type leftover struct {
+	queue.Withdrawn
+	settled uint64 // when, in microseconds since 1970; 0: never
+}
+
+// leftIn finds the messages in a file of the area that were not dropped, and those that were settled.
+func (e *engine) leftIn(name string) (list []leftover, err error) {
 	f, err := e.fs.Open(name)
 	if err != nil {
 		return nil, err
@@ -266,7 +291,7 @@ func (e *engine) leftIn(name string) (list []queue.Withdrawn, err error) {
 			off = alignUp(off+1+int64(i), recAlign)
 			continue
 		}
-		if r.typ == recMSG {
+		if r.typ == recMSG || r.typ == recDONE && r.seq != 0 {
 			if m, ok := decodeMeta(b[off+headerLen:off+headerLen+int64(r.metaLen)], &r); ok {
 				list = append(list, withdrawnOf(&r, &m))
 			}
@@ -277,8 +302,8 @@ func (e *engine) leftIn(name string) (list []queue.Withdrawn, err error) {
 }
 
 // withdrawnOf says what message a record of the area is.
-func withdrawnOf(h *header, m *meta) queue.Withdrawn {
-	w := queue.Withdrawn{ID: mail.MakeQueueID(time.UnixMicro(m.created), h.number)}
+func withdrawnOf(h *header, m *meta) leftover {
+	w := leftover{Withdrawn: queue.Withdrawn{ID: mail.MakeQueueID(time.UnixMicro(m.created), h.number), Settled: h.typ == recDONE}, settled: h.seq}
 	var env mail.Envelope
 	if env.Decode(m.envelope) == nil {
 		w.Sender = env.Sender

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -70,7 +71,7 @@ func TestStash(t *testing.T) {
 	if n := s.Stats().Batches; n > 1 { // a promise of the start, perhaps
 		t.Errorf("%d batches were written to the log", n)
 	}
-	s.Drop(e.Ref)
+	s.Drop(e.Ref, false)
 	if _, err := r.Read(e.Ref, e.ID); !errors.Is(err, ErrStale) {
 		t.Errorf("what was dropped is read: %v", err)
 	}
@@ -80,7 +81,7 @@ func TestStash(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s.Drop(e.Ref) // too late for anything
+	s.Drop(e.Ref, false) // too late for anything
 	if _, err := s.Stash(Message{ID: e.ID, Envelope: testEnvelope(e.ID, 1), Recipients: testRecipients(1), NRcpt: 1}); !errors.Is(err, ErrClosed) {
 		t.Errorf("a closed spool takes messages: %v", err)
 	}
@@ -95,7 +96,13 @@ func TestStashWithdrawn(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost, over, kept := stashed(t, s, []byte("lost\r\n")), stashed(t, s, []byte("over\r\n")), stashed(t, s, []byte("kept\r\n"))
-	s.Drop(over.Ref)
+	early, just := stashed(t, s, []byte("early\r\n")), stashed(t, s, []byte("just\r\n"))
+	s.Drop(over.Ref, false)
+	clock := time.Now()
+	s.e.now = func() time.Time { return clock }
+	s.Drop(early.Ref, true)
+	clock = clock.Add(2 * replyTime)
+	s.Drop(just.Ref, true)
 	var b Batch
 	b.Add(Message{ID: kept.ID, Envelope: testEnvelope(kept.ID, 6), Recipients: testRecipients(2), NRcpt: 2, Content: []byte("kept\r\n")})
 	if err := s.Commit(&b); err != nil {
@@ -105,8 +112,9 @@ func TestStashWithdrawn(t *testing.T) {
 	next := reopened(t, s)
 	rep := next.Recovery()
 	want := []queue.Withdrawn{}
-	for _, e := range []Entry{lost, late} {
-		want = append(want, queue.Withdrawn{ID: e.ID, Sender: "sender@example.com", Recipients: []string{"user0@example.org", "user1@example.org"}})
+	for _, e := range []Entry{lost, just, late} {
+		want = append(want, queue.Withdrawn{ID: e.ID, Sender: "sender@example.com", Recipients: []string{"user0@example.org", "user1@example.org"},
+			Settled: e.ID == just.ID})
 	}
 	if !slices.EqualFunc(rep.Withdrawn, want, func(a, b queue.Withdrawn) bool { return fmt.Sprint(a) == fmt.Sprint(b) }) || rep.MoreWithdrawn != 0 {
 		t.Errorf("%+v and %d more, want %+v", rep.Withdrawn, rep.MoreWithdrawn, want)
@@ -123,7 +131,7 @@ func TestStashWithdrawn(t *testing.T) {
 	if got, err := contentOf(r, fresh); err != nil || string(got) != "fresh\r\n" {
 		t.Errorf("%q, %v", got, err)
 	}
-	next.Drop(fresh.Ref)
+	next.Drop(fresh.Ref, false)
 	if again := reopened(t, next); len(again.Recovery().Withdrawn) > 0 {
 		t.Errorf("named again: %+v", again.Recovery().Withdrawn)
 	}
@@ -189,8 +197,15 @@ func TestStashHistories(t *testing.T) {
 					rt.Skip()
 				}
 				i := rapid.IntRange(0, len(in)-1).Draw(rt, "which")
-				s.Drop(in[i].Ref)
+				s.Drop(in[i].Ref, false)
 				out, in = append(out, in[i]), slices.Delete(in, i, i+1)
+			},
+			"settle": func(rt *rapid.T) {
+				if len(in) == 0 {
+					rt.Skip()
+				}
+				s.Drop(in[0].Ref, true)
+				out, in = append(out, in[0]), in[1:]
 			},
 			"": func(rt *rapid.T) {
 				for _, e := range in {
@@ -220,7 +235,9 @@ func TestStashHistories(t *testing.T) {
 		next := reopened(t, s)
 		defer next.Close()
 		for _, w := range next.Recovery().Withdrawn {
-			got = append(got, w.ID)
+			if !w.Settled {
+				got = append(got, w.ID)
+			}
 		}
 		slices.Sort(got)
 		slices.Sort(want)

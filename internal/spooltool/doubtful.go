@@ -128,12 +128,13 @@ var whyText = map[string]string{
 	doubtful.Trace:      "a record that is torn says that it was delivered",
 	doubtful.New:        "new mail, which may have been delivered when the mail system ended",
 	doubtful.Agent:      "the delivery agent ended in the middle of the delivery",
+	doubtful.Withdrawn:  "it may have been delivered, and its client was not told 250, as far as is known, and may have sent it again",
 	doubtful.Unanswered: "its client may not have been told that it was queued, and may have sent it again",
 }
 
 // stateText is what has become of it.
 var stateText = map[string]string{
-	doubtful.Queued: "in the queue", doubtful.Delivered: "delivered again", doubtful.Returned: "returned to its sender", doubtful.Removed: "removed",
+	doubtful.Queued: "in the queue", doubtful.Delivered: "delivered again", doubtful.Returned: "returned to its sender", doubtful.Removed: "removed", doubtful.Left: "not in the queue",
 }
 
 func (c *command) showDoubt(e *doubtful.Entry, asJSON bool) error {

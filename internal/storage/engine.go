@@ -100,8 +100,9 @@ type Stasher interface {
 	// ErrFull: there is no room, and the oldest messages there are in the way. After other errors but ErrTooLarge and
 	// ErrInvalid the area is not used any more.
 	Stash(m Addition) (queue.Entry, error)
-	// Drop gives up a place, once: the message is durable in the Engine, or done with. A reader is told ErrStale.
-	Drop(ref queue.Ref)
+	// Drop gives up a place, once: the message is durable in the Engine, or done with. A reader is told ErrStale. settled says
+	// that nothing is left to do for it, and that its client is now to be told.
+	Drop(ref queue.Ref, settled bool)
 }
 
 // A Sharer is an Engine of several nodes, which divide limits among them.

@@ -199,6 +199,8 @@ type Options struct {
 	NoBCC    []string         // likewise
 	Milter   uint64           // the session with filters that the message belongs to
 	Told     proto.MilterTold
+	Wait     time.Duration // for the message to be delivered before it must be durable; see proto.Submit
+	Refuse   bool          // likewise
 	// Limit bounds Commit's wait for cleanup, when not zero. It costs less than a
 	// context with an end.
 	Limit time.Duration
@@ -331,7 +333,8 @@ func (m *Message) Amend(env *mail.Envelope, opt Options) {
 func (m *Message) describe(env *mail.Envelope, opt Options) {
 	m.late, m.limit = opt.Late, opt.Limit
 	m.work.first = proto.Submit{Envelope: *env, Flags: opt.Flags, BCC: opt.BCC, Prepend: opt.Prepend, FullName: opt.FullName,
-		Settles: opt.Settles, State: opt.State, Was: opt.Was, NoBCC: opt.NoBCC, Milter: opt.Milter, Told: opt.Told}
+		Settles: opt.Settles, State: opt.State, Was: opt.Was, NoBCC: opt.NoBCC, Milter: opt.Milter, Told: opt.Told,
+		Wait: opt.Wait, Refuse: opt.Refuse}
 }
 
 func (m *Message) id() mail.QueueID { return m.work.first.Envelope.ID }
