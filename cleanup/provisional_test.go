@@ -56,6 +56,7 @@ func TestWait(t *testing.T) {
 		{"failed, to be refused", 2, true, []proto.Op{with(wanted, dsn.Failed, dsn.Failed), done(0)}, []step{refused, behind}, ended, "[]"},
 		{"one of two failed", 2, true, []proto.Op{with(wanted, dsn.Failed)}, []step{keep}, keeping, "[]"},
 		{"one failed, one has it", 2, true, []proto.Op{done(1), with(wanted, dsn.Failed)}, []step{taken, keep}, keeping, "[1]"},
+		{"one has it, and is said to have failed", 2, true, []proto.Op{done(1), with(wanted, dsn.Failed, dsn.Failed)}, []step{taken, keep}, keeping, "[1]"},
 		{"one failed, one is deferred", 2, true, []proto.Op{with(wanted, dsn.Failed, dsn.Deferred)}, []step{keep}, keeping, "[]"},
 		{"a list with a member that failed", 1, true, []proto.Op{{Keep: true, Change: queue.Change{Outcomes: []mail.Outcome{{Action: dsn.Failed,
 			Parts: []mail.Part{{Action: dsn.Failed}}}}}}}, []step{keep}, keeping, "[]"},

@@ -137,6 +137,33 @@ func TestStashWithdrawn(t *testing.T) {
 	}
 }
 
+// With one message in each file there is no room, until the oldest has left.
+func TestStashFull(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := openTest(t, dir, Options{})
+	defer s.Close()
+	s.stash.size = 32 << 10
+	body := bytes.Repeat([]byte("x"), 20<<10)
+	var in []Entry
+	for range stashFiles {
+		in = append(in, stashed(t, s, body))
+	}
+	id := newID(t, s)
+	m := Message{ID: id, Envelope: testEnvelope(id, len(body)), Recipients: testRecipients(1), NRcpt: 1, Content: body}
+	if _, err := s.Stash(m); !errors.Is(err, ErrFull) {
+		t.Fatalf("the error is %v", err)
+	}
+	s.Drop(in[0].Ref, false)
+	if e, err := s.Stash(m); err != nil || e.Ref.File != in[0].Ref.File || e.Ref.Segno == in[0].Ref.Segno {
+		t.Errorf("%+v, %v", e.Ref, err)
+	}
+	m.Content = make([]byte, 40<<10)
+	if _, err := s.Stash(m); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("the error is %v", err)
+	}
+}
+
 // A write that fails ends the use of the area, and of nothing else.
 func TestStashFails(t *testing.T) {
 	t.Parallel()
