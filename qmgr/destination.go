@@ -113,6 +113,8 @@ func (s *Server) portrayRules(p *portrait) {
 			p.lines = append(p.lines, "  "+r.text())
 		}
 	}
+	// What rules of shaping_files have set holds for a site, or for a domain of it. The resolver said at the last
+	// delivery which site that is; of a destination that had none, only settings by name are known.
 	if set := s.auto.settings.Load(); set != nil {
 		for _, r := range set.list {
 			if unit := s.terms.unitOf(name); !r.over(s.now) && (unit != "" && r.target.Site() == unit || r.target.Match(m)) {
@@ -120,12 +122,14 @@ func (s *Server) portrayRules(p *portrait) {
 			}
 		}
 	}
+	// Who asks for either end of a diversion is told of it: mail that should be here is there, and the other way round.
 	for _, r := range s.rules.diversions.Load().all() {
 		_, value := r.target.Condition()
 		if !r.over(s.now) && (strings.EqualFold(value, text) || r.target.Match(m) || p.dest.Match("", value, "") || p.dest.Match(string(r.to.transport), string(r.to.nexthop), "")) {
 			p.lines = append(p.lines, "  "+r.diversionText())
 		}
 	}
+	// The same as for suspensions, but that a limit is of a transport's destination.
 	for _, r := range s.rules.limits.all() {
 		if _, value := r.target.Condition(); !r.over(s.now) && (strings.EqualFold(value, text) || r.target.Match(m) || p.dest.Match(transport, value, "")) {
 			p.lines = append(p.lines, "  "+r.limitText())
@@ -137,6 +141,7 @@ func (s *Server) portrayRules(p *portrait) {
 // those that are only remembered because mail waits for their next answer.
 func (s *Server) portrayActive(p *portrait) {
 	waits := make(map[string]int)
+	// Deferred mail waits by the name of the queue, which is that of a site where limits are a site's.
 	s.sched.Sites(func(i sched.SiteInfo) bool {
 		if name := nexthopOf(i.Queue); p.dest.Match(string(i.Transport), name, "") && i.Failed {
 			waits[string(i.Transport)+" to "+i.Queue] += i.Waiting

@@ -114,6 +114,7 @@ func (s *Server) judge(op proto.OverrideOp, e *override.Entry, reply *proto.Over
 	case op == proto.OverridePut && e.Over(s.now):
 		err = errors.New("its end lies in the past")
 	case op == proto.OverridePut && e.Kind == override.Diversion:
+		// It depends on nothing but its own text: the other transport need not be known yet.
 		err = judgeDiversion(target, e)
 	// What is told of it is as of now, before it holds.
 	case op == proto.OverridePut && e.Kind == override.Limit:
@@ -130,6 +131,7 @@ func (s *Server) judge(op proto.OverrideOp, e *override.Entry, reply *proto.Over
 func (s *Server) override(r *ipc.Request, op proto.OverrideOp, e override.Entry, target selection.Target, store *override.Store, reply *proto.OverrideReply) {
 	var err error
 	switch {
+	// An operator's order takes the place of what a rule did about the same target.
 	case op == proto.OverridePut:
 		err = store.Put(e, e.Since)
 	case e.Kind == override.Waiver:

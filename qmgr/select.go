@@ -87,6 +87,7 @@ func (s *Server) fromSelector(r *ipc.Request) {
 // gather asks for the next page of the queue.
 func (s *Server) gather(c *selecting) {
 	// A cursor comes back from the tool, which may have made it up.
+	// cleanup takes any number: one that is no message's is behind the next that is.
 	want := &proto.Page{Cursor: uint64(max(c.q.Cursor, 0))}
 	for _, id := range c.q.IDs {
 		want.Numbers = append(want.Numbers, uint64(msgID(id)))
@@ -114,6 +115,8 @@ func (s *Server) gathered(c *selecting, reply *proto.PageReply) {
 			break
 		}
 	}
+	// An answer that has looked at enough messages is sent, even if it has none: the tool shows that it goes on, and
+	// may be stopped.
 	if len(c.q.IDs) == 0 {
 		c.q.Cursor, c.reply.Next = next, next
 		if next != 0 && len(c.page) == 0 && c.seen < selectPage {
@@ -130,6 +133,7 @@ func (s *Server) maybe(where *selection.Selection, info *sched.Info) bool {
 	if !where.Message(&selection.Message{Queue: info.Queue.String(), Created: info.Created, Size: info.Size}) {
 		return false
 	}
+	// The domains of a message are known once its envelope has been read, which qshape or a delivery does.
 	p := s.book.find(info.ID)
 	if p == nil || p.sender == 0 {
 		return true

@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain sources queue suspend resume suspended limit unlimit limited divert undivert diverted tls audit shaping classify trace top collate token cluster events watch account passwd dkim dmarc cert domain setup srs suppress simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain sources queue suspend resume suspended limit unlimit limited divert undivert diverted tls audit shaping classify trace top whatif collate token cluster events watch account passwd dkim dmarc cert domain setup srs suppress simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -833,6 +833,16 @@ _posthaste() {
         esac
         if [[ $cur == -* ]]; then
             _posthaste_words "-c"
+        fi
+        ;;
+    posthaste-whatif)
+        case $prev in
+        -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
+        -o) :; return ;;
+        -s) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-c -j -o -s"
         fi
         ;;
     posthaste-simulate)

@@ -807,6 +807,8 @@ var supportedNames = []string{
 	"smtpd_data_restrictions",
 	"smtpd_delay_open_until_valid_rcpt",
 	"smtpd_delay_reject",
+	"smtpd_delivery_wait",
+	"smtpd_delivery_wait_failure",
 	"smtpd_discard_ehlo_keyword_address_maps",
 	"smtpd_discard_ehlo_keywords",
 	"smtpd_dns_reply_filter",
