@@ -424,8 +424,10 @@ func (in *incoming) over(p *provisional, st storage.Stasher, env *mail.Envelope,
 	case err != nil:
 		s.waits.forget(p)
 		// Whether it is in the log is found out when that is opened again. What is withdrawn is named then, and the
-		// queue manager is told the queue anew.
-		if !errors.Is(err, queue.ErrBroken) {
+		// queue manager is told the queue anew. Should the power fail before, this line is all that there is.
+		if errors.Is(err, queue.ErrBroken) {
+			s.opt.Log.Warning("%s: in doubt: it may have been delivered while its client waited, who is told 451, and may send it again", env.ID)
+		} else {
 			in.tellGone(p)
 			st.Drop(p.entry.Ref, false)
 			s.withdrawn(&queue.Withdrawn{ID: p.entry.ID, Sender: env.Sender, Recipients: addresses(env)})
