@@ -65,19 +65,32 @@ func (s *server) page(r *ipc.Request) {
 	}
 	var reply proto.PageReply
 	if len(q.Numbers) > 0 {
-		// Numbers that are not in the queue are left out of the answer.
-		for _, n := range q.Numbers[:min(len(q.Numbers), proto.PageNumbers)] {
-			if e, ok := s.opt.Engine.Find(n); ok {
-				reply.Entries = append(reply.Entries, queue.Placed{Entry: e})
-			}
+		// What is being kept is in the queue in a moment, and must not be said to be gone.
+		if kept := s.keeping(q.Numbers); len(kept) > 0 {
+			s.wg.Go(func() {
+				s.ends(kept)
+				s.pageOf(r, q.Numbers)
+			})
+			return
 		}
-		r.Reply(&reply)
+		s.pageOf(r, q.Numbers)
 		return
 	}
 	reply.Next = q.Cursor
 	for range pageTries {
 		if reply.Entries, reply.Next = s.opt.Engine.Page(reply.Next, reply.Entries); reply.Next == 0 || len(reply.Entries) >= pageLeast {
 			break
+		}
+	}
+	r.Reply(&reply)
+}
+
+// pageOf answers with the messages that are asked for by number. Numbers that are not in the queue are left out.
+func (s *server) pageOf(r *ipc.Request, numbers []uint64) {
+	var reply proto.PageReply
+	for _, n := range numbers[:min(len(numbers), proto.PageNumbers)] {
+		if e, ok := s.opt.Engine.Find(n); ok {
+			reply.Entries = append(reply.Entries, queue.Placed{Entry: e})
 		}
 	}
 	r.Reply(&reply)

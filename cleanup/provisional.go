@@ -315,6 +315,26 @@ func (s *server) ends(which []*provisional) {
 // keepPause is how often it is looked whether a message has been kept: a sync takes longer.
 const keepPause = time.Millisecond
 
+// keeping are the messages with these numbers that the engine has been given and that are not durable yet.
+//
+// A queue manager that takes over asks for messages by number whose outcomes agents have told it of. If it were told that
+// such a message is not there, it would forget the outcome, and have the message delivered a second time when it
+// is told of it.
+func (s *server) keeping(numbers []uint64) (list []*provisional) {
+	w := &s.waits
+	if w.n.Load() == 0 {
+		return nil
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.list {
+		if p.phase == keeping && slices.Contains(numbers, p.entry.ID.Number()) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
 // leavingOthers keeps what other queue managers than that of c were told of, and returns that.
 func (s *server) leavingOthers(c *ipc.Conn) (list []*provisional) {
 	if s.waits.n.Load() == 0 {
