@@ -344,10 +344,10 @@ func (s *Scheduler) Parts(id MsgID, yield func(Part)) {
 	p := Part{Rcpts: int(rec.rcpts)}
 	switch {
 	case rec.where == whereDeferred && rec.site != 0:
-		st := &s.sites[rec.site]
-		p.Transport, p.Queue = st.tport.name, st.name
-		p.Waits, p.Paused = st.pause == 0, st.pause != 0 && st.pause < beyondID
-		if q := st.tport.queues[st.name]; q != nil {
+		at := &s.sites[rec.site]
+		p.Transport, p.Queue = at.tport.name, at.name
+		p.Waits, p.Paused = at.pause == 0, at.pause != 0 && at.pause < beyondID
+		if q := at.tport.queues[at.name]; q != nil {
 			p.Nexthop = q.nexthop
 		}
 	case rec.where == whereActive:
