@@ -343,7 +343,7 @@ func (s *Scheduler) Parts(id MsgID, yield func(Part)) {
 	rec := s.recs.at(i)
 	p := Part{Rcpts: int(rec.rcpts)}
 	switch {
-	case rec.where == whereDeferred && rec.site != 0:
+	case rec.site != 0 && rec.where == whereDeferred:
 		at := &s.sites[rec.site]
 		p.Transport, p.Queue = at.tport.name, at.name
 		p.Waits, p.Paused = at.pause == 0, at.pause != 0 && at.pause < beyondID
