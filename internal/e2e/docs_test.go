@@ -41,14 +41,25 @@ type manual struct {
 	programs []string
 	// whole is for pages that are one example from the beginning to the end.
 	whole bool
-	// after is a page that is carried out before this one, on the same machine:
-	// this page goes on where that one ends. Empty where a page begins anew.
-	after string
+	// after are sections of other pages that are carried out before this one, on
+	// the same machine: this page goes on where they end. Empty where a page
+	// begins anew.
+	after []docPart
 	// aside is a program that runs only when it is needed; empty: none is.
 	aside string
 	// sections that need something in the world before they begin.
 	before map[string]func(*testing.T, *network, *machine)
 }
+
+// A docPart is a section of a page.
+type docPart struct{ page, title string }
+
+// setUp is what start.md has done before the pages that continue it, and
+// certified what site.md has besides.
+var (
+	setUp     = docPart{"start.md", "Say who you are"}
+	certified = docPart{"site.md", "A certificate"}
+)
 
 // A docBlock is one block of a page.
 type docBlock struct {
@@ -115,7 +126,7 @@ func (d manual) test(t *testing.T) {
 			t.Parallel()
 			n := newNetwork(t, d.zone+zoneOf(blocks[title]))
 			x := &example{t: t, page: d.page, machine: n.newMachine("mail.example.org"), ids: map[string]string{}}
-			if d.after != "" {
+			if d.after != nil {
 				x.first(d.after)
 			}
 			if f := d.before[title]; f != nil {
@@ -148,13 +159,18 @@ func zoneOf(blocks []docBlock) (zone string) {
 	return zone
 }
 
-// first carries out another page, from its beginning to its end.
-func (x *example) first(page string) {
+// first carries out sections of other pages.
+func (x *example) first(parts []docPart) {
 	x.t.Helper()
-	_, blocks := manual{page: page, whole: true}.sections(x.t)
-	y := &example{t: x.t, page: page, machine: x.machine, ids: map[string]string{}}
-	for _, b := range blocks[""] {
-		y.do(b)
+	for _, p := range parts {
+		_, blocks := manual{page: p.page}.sections(x.t)
+		if blocks[p.title] == nil {
+			x.t.Fatalf("%s has no section %q with examples", p.page, p.title)
+		}
+		y := &example{t: x.t, page: p.page, machine: x.machine, ids: map[string]string{}}
+		for _, b := range blocks[p.title] {
+			y.do(b)
+		}
 	}
 	// As with a main.cf on a page: the rest of the world needs its ports.
 	x.machine.must("root", "postconf -e 'inet_interfaces = 127.0.0.1, 192.0.2.1'")
@@ -415,13 +431,13 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// manuals are the pages whose examples are carried out.
+// manuals are the pages whose examples are carried out. (start.md is
+// smallnet.TestStart, which needs the whole world.)
 var manuals = []manual{
-	{page: "start.md", programs: []string{"openssl", "swaks"}, whole: true, zone: "example.net. A 203.0.113.9\nexample.org. A 192.0.2.1\n"},
-	{page: "site.md", programs: []string{"openssl", "swaks", "curl", "dovecot", "/usr/lib/dovecot/imap", "/usr/lib/dovecot/lmtp"}, whole: true, after: "start.md",
+	{page: "site.md", programs: []string{"openssl", "swaks", "curl", "dovecot", "/usr/lib/dovecot/imap", "/usr/lib/dovecot/lmtp"}, whole: true, after: []docPart{setUp},
 		zone:   "example.net. MX 10 mx1.example.net.\nmx1.example.net. A 198.51.100.10\n",
 		before: map[string]func(*testing.T, *network, *machine){"": sinksAt("198.51.100.10:25")}},
-	{page: "submission.md", programs: []string{"openssl", "swaks", "curl", "dovecot", "saslauthd", "saslpasswd2"}, whole: true, after: "start.md", zone: relayZone + "example.org. A 192.0.2.1\n", before: map[string]func(*testing.T, *network, *machine){"": sinksAt("198.51.100.10:25")}},
+	{page: "submission.md", programs: []string{"openssl", "swaks", "curl", "dovecot", "saslauthd", "saslpasswd2"}, whole: true, after: []docPart{setUp, certified}, zone: relayZone + "example.org. A 192.0.2.1\n", before: map[string]func(*testing.T, *network, *machine){"": sinksAt("198.51.100.10:25")}},
 	{page: "relay.md", programs: []string{"openssl", "swaks", "smtp-sink"}, zone: relayZone, before: map[string]func(*testing.T, *network, *machine){
 		"A smart host that wants a password":     provider,
 		"A machine that only sends":              sinksAt("203.0.113.25:25"),

@@ -36,7 +36,7 @@ type zone struct {
 	serial  int
 }
 
-// newTree serves the root, two top-level domains, and domains below these.
+// newTree serves the root, these domains, and the top-level domains above them.
 func newTree(n *internet, domains ...string) *tree {
 	n.t.Helper()
 	for _, p := range []string{"ldns-signzone", "nsd", "unbound", "drill"} {
@@ -44,8 +44,10 @@ func newTree(n *internet, domains ...string) *tree {
 	}
 	d := &tree{t: n.t, host: n.host("ns.dns", rootServer, topServer, belowServer), zones: map[string]*zone{}}
 	d.add("", rootServer)
-	for _, top := range []string{"net", "org"} {
-		d.add(top, topServer)
+	for _, name := range domains {
+		if top := name[strings.LastIndexByte(name, '.')+1:]; d.zones[top] == nil {
+			d.add(top, topServer)
+		}
 	}
 	for _, name := range append(domains, reverse) {
 		d.add(name, belowServer)

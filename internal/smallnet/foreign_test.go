@@ -91,22 +91,22 @@ func (h *host) startPostfix(main, master string) {
 
 // newPostfix is a site with Postfix, OpenDKIM, OpenDMARC and policyd-spf, which refuses what these
 // do not approve of.
-func newPostfix(n *internet, d *tree) *host {
+func newPostfix(n *internet, d *tree, domain string) *host {
 	for _, p := range []string{"opendkim", "opendmarc", "policyd-spf"} {
 		testpeers.Program(n.t, p)
 	}
-	h := newForeign(n, d, "pfix.net", "11.22.33.20")
+	h := newForeign(n, d, domain, "11.22.33.20")
 	h.write("etc/opendkim.conf", `Syslog no
 Mode sv
 Background no
-Domain pfix.net
+Domain `+domain+`
 Selector s1
 KeyFile /etc/dkim.pem
 Canonicalization relaxed/relaxed
 Socket inet:8891@127.0.0.1
 InternalHosts 127.0.0.1
 RequireSafeKeys no
-AuthservID mx.pfix.net
+AuthservID mx.`+domain+`
 AlwaysAddARHeader yes
 On-BadSignature reject
 TrustAnchorFile /etc/small-anchor
@@ -114,8 +114,8 @@ Nameservers 127.0.0.1
 `)
 	h.write("etc/opendmarc.conf", `Syslog no
 Background no
-AuthservID mx.pfix.net
-TrustedAuthservIDs mx.pfix.net
+AuthservID mx.`+domain+`
+TrustedAuthservIDs mx.`+domain+`
 PublicSuffixList /usr/share/publicsuffix/public_suffix_list.dat
 Socket inet:8893@127.0.0.1
 RejectFailures yes
@@ -129,7 +129,7 @@ Mail_From_reject = Fail
 PermError_reject = True
 TempError_Defer = True
 Header_Type = AR
-Authserv_Id = mx.pfix.net
+Authserv_Id = mx.`+domain+`
 skip_addresses = 127.0.0.0/8
 `)
 	h.daemon("opendkim", "opendkim -f -x /etc/opendkim.conf")

@@ -1,7 +1,7 @@
 // Package smallnet is a small internet: name servers for a root, two top-level domains and the
 // domains below, all signed; an authority that issues certificates; mail servers that others have
 // written; and a machine on which somebody installs Posthaste and makes a domain ready for the
-// world, as docs/domain.md says.
+// world, as docs/start.md and docs/domain.md say.
 //
 // Each host has a network, a file system, a host name and processes of its own, in name spaces that
 // end with the test. Their file systems are that of this machine with changes in memory, so that

@@ -17,7 +17,7 @@ func TestSmallInternet(t *testing.T) {
 	d := newTree(n, "example.org", "pfix.net", "exim.net", "rspam.net", "ca.net")
 	a := newAuthority(n, d)
 	s := &story{t: t, d: d, a: a, ours: newOurs(n, d, a), began: time.Now()}
-	s.postfix = newPostfix(n, d)
+	s.postfix = newPostfix(n, d, "pfix.net")
 	s.exim = newExim(n, d)
 	s.rspamd = newRspamd(n, d)
 	s.step("hosts")
