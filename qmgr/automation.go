@@ -409,7 +409,7 @@ func (s *Server) setSettings(list []*rule) {
 		set.text = text.String()
 	}
 	// To make all terms anew is work for each destination.
-	if old != nil && set != nil && old.text == set.text {
+	if set.sameAs(old) {
 		s.auto.settings.Store(set) // an end has moved
 		return
 	}
@@ -452,7 +452,7 @@ func (s *Server) renewAll(set *settingSet, list []renewal) {
 	for _, r := range list {
 		turn <- struct{}{}
 		// A round that has been overtaken would only ask the same things.
-		if s.ctx.Err() != nil || s.auto.settings.Load() != set {
+		if s.ctx.Err() != nil || !s.auto.settings.Load().sameAs(set) {
 			break
 		}
 		wg.Go(func() {
@@ -461,6 +461,12 @@ func (s *Server) renewAll(set *settingSet, list []renewal) {
 		})
 	}
 	wg.Wait()
+}
+
+// sameAs says whether another set says the same, so that terms made by either are those of both: the ends may differ. Each
+// order of an operator, and each act that is made longer, makes a new set. Either may be nil.
+func (set *settingSet) sameAs(o *settingSet) bool {
+	return set == o || set != nil && o != nil && set.text == o.text
 }
 
 // concerns says whether a setting may be for a destination with these terms.

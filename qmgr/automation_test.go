@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -439,6 +440,63 @@ func TestSiteMoves(t *testing.T) {
 		t.Errorf("%+v", o.Envelope.Recipients)
 	}
 	st.waitExplain(ids[1], "site mx.big.test is suspended by ann")
+}
+
+// TestSiteLeft has new mail bring the news that a domain has left a suspended site: what waits there for the domain goes, too.
+func TestSiteLeft(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "smtp_destination_recipient_limit = 1\n"+shapingConf(t, automationRules))
+	st.keep()
+	st.shapes("mx.big.test", "one.test", "two.test")
+	ids := st.fill(deferredMail(queue.Hold, time.Minute, "s@from.test", "", "a@one.test"), deferredMail(queue.Hold, time.Minute, "s@from.test", "", "b@two.test"))
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	st.override(proto.OverridePut, "site=mx.big.test", "", time.Time{})
+	for _, id := range ids {
+		st.command(proto.Command{Verb: proto.VerbRelease, ID: id})
+		st.waitOp(id, "its deferral", inQueue(queue.Deferred))
+		st.waitExplain(id, "site mx.big.test is suspended by ann")
+	}
+	st.shapes("mx.other.test", "one.test")
+	st.arrive("s@from.test", "new@one.test")
+	for _, want := range []string{"new@one.test", "a@one.test"} {
+		o := smtp.next()
+		if got := o.Envelope.Recipients[0].Address; got != want {
+			t.Fatalf("%s, not %s", got, want)
+		}
+		o.answer("ok")
+		st.srv.post(func() { st.srv.terms.again = st.srv.now }, sched.Event{})
+	}
+	st.waitExplain(ids[1], "site mx.big.test is suspended by ann")
+}
+
+// TestRenewAllGoesOn has an end move while destinations are asked about: that says nothing new of any, and all are asked about.
+// Other settings end it.
+func TestRenewAllGoesOn(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, shapingConf(t, automationRules))
+	var asks atomic.Int32
+	st.share(func(r *proto.ResolveReply) { asks.Add(1) }, "one.test")
+	st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	set := &settingSet{text: "a"}
+	list := make([]renewal, 3)
+	for i := range list {
+		list[i] = renewal{new(sched.Terms), asked{addr: "a@one.test", transport: "smtp", nexthop: "one.test"}}
+	}
+	for _, c := range []struct {
+		text string
+		asks int32
+	}{{"a", 3}, {"b", 0}} {
+		asks.Store(0)
+		st.srv.auto.settings.Store(&settingSet{text: c.text})
+		st.srv.renewAll(set, list)
+		if n := asks.Load(); n != c.asks {
+			t.Errorf("settings %s are in force: %d destinations were asked about, and not %d", c.text, n, c.asks)
+		}
+	}
 }
 
 // TestAutomationTenant has a reply to the mail of a campaign suspend that campaign at the site, and nobody else there.

@@ -55,6 +55,9 @@ type terms struct {
 	sites map[string]string
 	// Where the replies of each next hop count, and its limits are, with shaping_files.
 	units map[string]place
+	// Sites that next hops have left since the last look: mail that came later has brought the news, and
+	// the next hop is not found under its former site any more. Bounded as the others are.
+	left map[string]bool
 	// What rules of automation have set; nil: nothing.
 	settings *settingSet
 	// When waiting destinations are asked about next. It belongs to the loop.
@@ -191,9 +194,33 @@ func (t *terms) at(hop string, p place) {
 	if t.units == nil || len(t.units) >= maxTerms {
 		t.units = make(map[string]place)
 	}
-	if hop = strings.ToLower(hop); t.units[hop].unit != p.unit {
-		t.units[hop] = p
+	hop = strings.ToLower(hop)
+	old := t.units[hop].unit
+	if old == p.unit {
+		return
 	}
+	t.units[hop] = p
+	// What waits for the site of before has nobody else who asks where it belongs.
+	if old != "" && len(t.left) < maxTerms {
+		if t.left == nil {
+			t.left = make(map[string]bool)
+		}
+		t.left[old] = true
+	}
+}
+
+// leftOf are those of the sites that next hops have left since it was called last. The others are forgotten: nothing is
+// parked for a site that is not suspended, and what is parked for one later is parked by where it belongs then.
+func (t *terms) leftOf(sites map[string]bool) (found []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for site := range t.left {
+		if sites[site] {
+			found = append(found, site)
+		}
+	}
+	t.left = nil
+	return found
 }
 
 // under are next hops whose replies count at one of the sites, a bounded number of them, with their questions.
@@ -264,6 +291,11 @@ func (s *Server) askAgain() {
 	}
 	// What waits for a site that is suspended may be another's by now.
 	suspended := s.rules.sites()
+	// Mail that came since may have said so already; else the resolver is asked. Once a minute, however often
+	// a domain changes its hosts: all that is parked for the site is read anew.
+	for _, site := range t.leftOf(suspended) {
+		s.renumber(site)
+	}
 	for hop, p := range t.under(suspended) {
 		s.tasks.Go(func() { s.findMoved(hop, p) })
 	}
@@ -299,6 +331,7 @@ func (s *Server) findMoved(hop string, p place) {
 	}
 	s.terms.mu.Lock()
 	s.terms.at(hop, place{now, p.asked})
+	delete(s.terms.left, p.unit) // it is looked at right away
 	s.terms.mu.Unlock()
 	// Several domains may have left; each has the rules of the site numbered anew, once a minute at most.
 	s.post(func() { s.renumber(p.unit) }, sched.Event{})

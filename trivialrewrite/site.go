@@ -36,6 +36,8 @@ const (
 	// maxSiteName bounds the names of sites, which are in log lines and listings. A longer
 	// one is replaced by its beginning and a number made of the whole.
 	maxSiteName = 120
+	// siteMark stands behind the beginning of a name that is made shorter. No name of a host has it.
+	siteMark = "+"
 	// quietTime is how long a domain whose name servers did not answer is not asked about
 	// again: each question would wait for the time limit.
 	quietTime = time.Minute
@@ -240,6 +242,11 @@ func (s *sites) complain(text string) {
 // host. The name is "" for a next hop that is no host.
 func (s *sites) hosts(ctx context.Context, res *Result) (hop string, list []resolver.MX) {
 	hop, itself := res.Nexthop.Host()
+	// No host's name has the mark of a long site's: an address as joe@[mx.example+3-...] would be taken for one of that
+	// site's, and so would what becomes of its mail.
+	if strings.Contains(hop, siteMark) {
+		return "", nil
+	}
 	if itself {
 		return hop, []resolver.MX{{Host: hop}}
 	}
@@ -353,5 +360,5 @@ func siteName(hosts []resolver.MX) string {
 	// restart, so that it can be a key of a table. Whoever has a domain chooses its hosts: nobody
 	// must be able to make two sets of one number.
 	h := sha256.Sum256([]byte(text))
-	return fmt.Sprintf("%.60s+%d-%x", names[0], len(names)-1, h[:16])
+	return fmt.Sprintf("%.60s%s%d-%x", names[0], siteMark, len(names)-1, h[:16])
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/resolver"
 	"posthaste/internal/resolver/fakezone"
@@ -169,6 +170,22 @@ func TestSiteName(t *testing.T) {
 	}
 	if got := siteName(append(hosts[:1:1], hosts[0])); got != hosts[0].Host {
 		t.Errorf("%q", got)
+	}
+}
+
+// An address cannot say that its mail is for a site: what becomes of it would be counted there.
+func TestSiteForged(t *testing.T) {
+	t.Parallel()
+	r, _, _ := newSiteRewriter(t, "destination_rollup = yes\n")
+	for hop, want := range map[mail.Nexthop]string{
+		"[in.big.net]": "in.big.net",
+		"[five.mail-exchanger.provider.example+4-efd4b4161178964fc6ff53122af3f5b9]": "",
+		"five.mail-exchanger.provider.example+4-efd4b4161178964fc6ff53122af3f5b9":   "",
+	} {
+		x, err := r.sites.share(t.Context(), &Result{Transport: "smtp", Nexthop: hop, Flags: proto.ResolveDefault})
+		if err != nil || x.site != want || x.hop != want {
+			t.Errorf("%s: site %q, next hop %q, %v", hop, x.site, x.hop, err)
+		}
 	}
 }
 

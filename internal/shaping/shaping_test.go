@@ -457,6 +457,27 @@ func (hostsOfTest) MX(_ context.Context, domain string) (ans resolver.Answer[res
 	return ans, nil
 }
 
+// TestSetLimit lays what rules set on limits of which a table has said two: these become less, and not more.
+func TestSetLimit(t *testing.T) {
+	t.Parallel()
+	const limits, most = "concurrency=3, messages=5/s, messages_per_connection=4", "concurrency=3, messages=5/s"
+	for _, c := range []struct{ key, value, want string }{
+		{"connection_limit", "2", "concurrency=2, messages=5/s, messages_per_connection=4"},
+		{"connection_limit", "20", limits},
+		{"max_message_rate", "1/s", "concurrency=3, messages=1/s, messages_per_connection=4"},
+		{"max_message_rate", "9/s", limits},
+		{"max_deliveries_per_connection", "9", "concurrency=3, messages=5/s, messages_per_connection=9"}, // the table says nothing of it
+	} {
+		v, err := Set(c.key, c.value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _, ok := SetLimit(limits, most, c.key, &v); got != c.want || !ok {
+			t.Errorf("%s=%s: %q, want %q", c.key, c.value, got, c.want)
+		}
+	}
+}
+
 // Of what a table has said that counts which no file has taken the place of.
 func TestKept(t *testing.T) {
 	t.Parallel()
