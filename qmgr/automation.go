@@ -34,6 +34,7 @@ package qmgr
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -341,7 +342,15 @@ func (s *Server) takeActs() {
 	s.auto.owner = true
 	// They are asked about once more: the former queue manager may have done the same, and operators may have said
 	// something to it.
-	list := s.auto.later
+	// The former one may have taken long to end. What is over by now is not done: the log would say
+	// that mail waits, and it does not.
+	list := slices.DeleteFunc(s.auto.later, func(o ordered) bool {
+		if !o.Over(s.now) {
+			return false
+		}
+		delete(s.auto.under, actKey(&o.Entry))
+		return true
+	})
 	s.auto.later = nil
 	s.enforce(list)
 }

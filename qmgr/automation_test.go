@@ -442,6 +442,38 @@ func TestSiteMoves(t *testing.T) {
 	st.waitExplain(ids[1], "site mx.big.test is suspended by ann")
 }
 
+// TestActTooLate has the store become ours when the time of one of two acts is over: that one is not done, nor logged.
+func TestActTooLate(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, shapingConf(t, automationRules))
+	st.keep()
+	st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	st.srv.post(func() {
+		for _, e := range []override.Entry{
+			{Kind: override.Suspension, Target: "site=late.test", By: automatic, Rule: "r", Since: st.srv.now.Add(-time.Hour), Until: st.srv.now.Add(-time.Second)},
+			{Kind: override.Suspension, Target: "site=due.test", By: automatic, Rule: "r", Since: st.srv.now.Add(-time.Hour), Until: st.srv.now.Add(time.Hour)},
+		} {
+			st.srv.auto.under[actKey(&e)] = e.Until
+			st.srv.auto.later = append(st.srv.auto.later, ordered{Entry: e})
+		}
+		st.srv.takeActs()
+	}, sched.Event{})
+	testwait.Until(t, "the act in the log", func() bool { return strings.Contains(st.log.String(), "due.test") })
+	if acts := st.acts(); acts != "suspension site=due.test\n" {
+		t.Errorf("acts:\n%s", acts)
+	}
+	if log := st.log.String(); strings.Contains(log, "late.test") {
+		t.Errorf("log:\n%s", log)
+	}
+	under := make(chan int, 1)
+	st.srv.post(func() { under <- len(st.srv.auto.under) }, sched.Event{})
+	if n := <-under; n != 0 {
+		t.Errorf("%d acts are still under way", n)
+	}
+}
+
 // TestSiteLeft has new mail bring the news that a domain has left a suspended site: what waits there for the domain goes, too.
 func TestSiteLeft(t *testing.T) {
 	t.Parallel()
