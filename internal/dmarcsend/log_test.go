@@ -311,8 +311,12 @@ func TestBounds(t *testing.T) {
 	if n := strings.Count(text, "<record>"); n != maxReportRows || strings.Count(text, "<selector>") != maxReportRows*maxSignatures {
 		t.Errorf("%d records", n)
 	}
-	if !strings.Contains(text, "<source_ip>192.0.0.5</source_ip>\n   <count>2</count>") || len(s.said) != 1 || !strings.Contains(s.said[0], "not all messages are counted") {
-		t.Errorf("the largest row is not there; %q", s.said)
+	if !strings.Contains(text, "<source_ip>192.0.0.5</source_ip>\n   <count>2</count>") {
+		t.Error("the largest row is not there")
+	}
+	// On a busy machine more is said: the time for other destinations is over then.
+	if len(s.said) == 0 || !strings.Contains(s.said[0], "not all messages are counted") {
+		t.Errorf("%q", s.said)
 	}
 }
 
