@@ -57,40 +57,41 @@ func (s *server) due(c *ipc.Conn, r *ipc.Request) {
 
 // page answers with a part of the queue: the messages that are asked for by number, or
 // those from a cursor on.
-func (s *server) page(r *ipc.Request) {
+func (s *server) page(c *ipc.Conn, r *ipc.Request) {
 	var q proto.Page
 	if err := r.Decode(&q); err != nil {
 		r.Fail("%v", err)
 		return
 	}
+	// What a former queue manager was told of before it was durable is in the queue in a moment. An agent that
+	// says what it has delivered of it must not be taken for one that speaks of mail that does not exist.
+	if kept := s.leavingOthers(c); len(kept) > 0 {
+		s.wg.Go(func() {
+			s.ends(kept)
+			s.answerPage(r, &q)
+		})
+		return
+	}
+	s.answerPage(r, &q)
+}
+
+// answerPage is page when the queue is all there.
+func (s *server) answerPage(r *ipc.Request, q *proto.Page) {
 	var reply proto.PageReply
 	if len(q.Numbers) > 0 {
-		// What is being kept is in the queue in a moment, and must not be said to be gone.
-		if kept := s.keeping(q.Numbers); len(kept) > 0 {
-			s.wg.Go(func() {
-				s.ends(kept)
-				s.pageOf(r, q.Numbers)
-			})
-			return
+		// Numbers that are not in the queue are left out of the answer.
+		for _, n := range q.Numbers[:min(len(q.Numbers), proto.PageNumbers)] {
+			if e, ok := s.opt.Engine.Find(n); ok {
+				reply.Entries = append(reply.Entries, queue.Placed{Entry: e})
+			}
 		}
-		s.pageOf(r, q.Numbers)
+		r.Reply(&reply)
 		return
 	}
 	reply.Next = q.Cursor
 	for range pageTries {
 		if reply.Entries, reply.Next = s.opt.Engine.Page(reply.Next, reply.Entries); reply.Next == 0 || len(reply.Entries) >= pageLeast {
 			break
-		}
-	}
-	r.Reply(&reply)
-}
-
-// pageOf answers with the messages that are asked for by number. Numbers that are not in the queue are left out.
-func (s *server) pageOf(r *ipc.Request, numbers []uint64) {
-	var reply proto.PageReply
-	for _, n := range numbers[:min(len(numbers), proto.PageNumbers)] {
-		if e, ok := s.opt.Engine.Find(n); ok {
-			reply.Entries = append(reply.Entries, queue.Placed{Entry: e})
 		}
 	}
 	r.Reply(&reply)

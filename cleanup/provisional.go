@@ -167,6 +167,8 @@ type provisional struct {
 	// Capacity 1: it has ended, or the commit has, with that error. It gets exactly one value, so that whoever sends it
 	// need not wait: the engine's goroutine may not.
 	end chan error
+	// Closed when it is not among the waits any more: what there is to know of it, the engine knows.
+	away chan struct{}
 }
 
 // waits are the provisional messages of a server. The zero value has none.
@@ -191,6 +193,7 @@ func (w *waits) remove(p *provisional) {
 	if w.list[p.entry.ID] == p {
 		delete(w.list, p.entry.ID)
 		w.n.Add(-1)
+		close(p.away)
 	}
 }
 
@@ -296,43 +299,16 @@ func (w *waits) entryOf(id mail.QueueID) (queue.Entry, bool) {
 	return e, true
 }
 
-// ends waits until no message is being kept, so that the queue can be told.
+// ends waits until none of these messages, which are being kept, is provisional any more, so that the queue can be told:
+// as long as a commit takes, or until this process ends.
 func (s *server) ends(which []*provisional) {
 	for _, p := range which {
-		// At most as long as a commit takes: all of them have been given to the engine.
-		for {
-			s.waits.mu.Lock()
-			there := s.waits.list[p.entry.ID] == p
-			s.waits.mu.Unlock()
-			if !there || s.ctx.Err() != nil {
-				break
-			}
-			time.Sleep(keepPause)
+		select {
+		case <-p.away:
+		case <-s.ctx.Done():
+			return
 		}
 	}
-}
-
-// keepPause is how often it is looked whether a message has been kept: a sync takes longer.
-const keepPause = time.Millisecond
-
-// keeping are the messages with these numbers that the engine has been given and that are not durable yet.
-//
-// A queue manager that takes over asks for messages by number whose outcomes agents have told it of. If it were told that
-// such a message is not there, it would forget the outcome, and have the message delivered a second time when it
-// is told of it.
-func (s *server) keeping(numbers []uint64) (list []*provisional) {
-	w := &s.waits
-	if w.n.Load() == 0 {
-		return nil
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, p := range w.list {
-		if p.phase == keeping && slices.Contains(numbers, p.entry.ID.Number()) {
-			list = append(list, p)
-		}
-	}
-	return list
 }
 
 // leavingOthers keeps what other queue managers than that of c were told of, and returns that.
@@ -390,7 +366,8 @@ func (in *incoming) await(m addition, env *mail.Envelope) (verdict *proto.Submit
 		}
 		return nil, false
 	}
-	p := &provisional{wait: newWait(m.NRcpt, in.q.Refuse), entry: e, conn: conn, m: m, batch: in.changes(), end: make(chan error, 1)}
+	p := &provisional{wait: newWait(m.NRcpt, in.q.Refuse), entry: e, conn: conn, m: m, batch: in.changes(), end: make(chan error, 1), away: make(chan struct{})}
+	begun := time.Now()
 	// From here on the submitter is to be answered, whoever retires.
 	in.with = true
 	s.storing.Add(1)
@@ -419,7 +396,12 @@ func (in *incoming) await(m addition, env *mail.Envelope) (verdict *proto.Submit
 		s.keepProvisional(func(q *provisional) bool { return q == p })
 		err = <-p.end
 	}
-	return in.over(p, st, env, err), true
+	verdict = in.over(p, st, env, err)
+	// The client has waited for the deliveries, and then for the disk.
+	if took := time.Since(begun); verdict == &queued && p.phase == keeping && took >= submitterPatience {
+		s.late(env.ID, took)
+	}
+	return verdict, true
 }
 
 // begin makes a message known as provisional. It comes before the queue manager hears of it, whose first decision may

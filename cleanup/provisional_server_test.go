@@ -144,6 +144,15 @@ func TestProvisional(t *testing.T) {
 	e, verdict = submit(time.Hour, false)
 	q.decide(t, proto.Op{ID: e.ID, Keep: true})
 	kept("wanted", e, verdict, 2)
+	// The next queue manager asks what an agent speaks of, before it is told the queue.
+	e, verdict = submit(time.Hour, false)
+	var page proto.PageReply
+	_, asked, _ := e.ID.Parse()
+	if err := submitter.Call(t.Context(), &proto.Page{Numbers: []uint64{asked}}, &page); err != nil || len(page.Entries) != 1 || page.Entries[0].ID != e.ID {
+		t.Errorf("another queue manager asks for it, and is told %+v, %v", page, err)
+		return // and it is not kept
+	}
+	kept("another queue manager asks", e, verdict, 2)
 	failed := []mail.Outcome{{Rcpt: 0, Action: dsn.Failed, Status: dsn.S(5, 1, 1), DiagText: "who?"}, {Rcpt: 1, Action: dsn.Failed, Status: dsn.S(5, 1, 2)}}
 	e, verdict = submit(time.Hour, false)
 	q.decide(t, proto.Op{ID: e.ID, Keep: true, Change: queue.Change{Outcomes: failed}})

@@ -196,7 +196,7 @@ func (s *server) handle(c *ipc.Conn, r *ipc.Request) {
 	case proto.KindDue:
 		s.due(c, r)
 	case proto.KindPage:
-		s.page(r)
+		s.page(c, r)
 	case proto.KindAbort:
 		s.abort(c, r)
 	case proto.KindMilter:
