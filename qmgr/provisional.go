@@ -174,11 +174,36 @@ func (s *Server) keepAll() {
 	}
 }
 
-// dropUnknown takes in that all of the queue has come over conn: provisional messages that another cleanup told of, and
-// that were not among it, are gone.
+// dropUnknown takes in that all of the incoming queue has come over conn: provisional messages that another cleanup told
+// of, and that were not among it, are gone. But what was kept and is deferred or on hold by now is not told without
+// being asked for: the predecessor may have died between recording that and saying so. Dropped here, it would lie in the
+// queue, acknowledged, and nobody would try it.
 func (s *Server) dropUnknown(conn *ipc.Conn) {
+	var unsure []*message
+	var numbers []uint64
 	for _, m := range s.provisionals() {
 		if m.provision.conn != conn {
+			unsure, numbers = append(unsure, m), append(numbers, uint64(m.num))
+		}
+	}
+	for len(numbers) > 0 {
+		n := min(len(numbers), proto.PageNumbers)
+		part := unsure[:n]
+		s.readPage(&proto.Page{Numbers: numbers[:n]}, func(reply *proto.PageReply) { s.sure(part, reply) })
+		unsure, numbers = unsure[n:], numbers[n:]
+	}
+}
+
+// sure takes in which of the messages cleanup has, and drops the others.
+func (s *Server) sure(list []*message, reply *proto.PageReply) {
+	for i := range reply.Entries {
+		e := &reply.Entries[i].Entry
+		s.located(msgID(e.ID), e.Ref)
+		s.kept(msgID(e.ID))
+	}
+	for _, m := range list {
+		// It may have gone meanwhile, or be another one.
+		if m.provision != nil && s.messages[m.num] == m {
 			s.gone(m.id)
 		}
 	}
