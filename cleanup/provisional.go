@@ -16,6 +16,7 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -467,7 +468,12 @@ func (in *incoming) tellGone(p *provisional) {
 // refusalOf is what a client is told whose message cannot be delivered: what was said of the first recipient. It is
 // 5xx whatever the reply was, since the agent has decided that it is final.
 func refusalOf(o *mail.Outcome) *proto.SubmitReply {
-	r := &proto.SubmitReply{Code: 550, Status: o.Status, Text: cmp.Or(o.DiagText, o.Reason)}
+	text := o.DiagText
+	// The reply of a host has a code and a status of its own, which the client need not read twice.
+	if len(text) > 3 && text[0] == '5' && (text[3] == ' ' || text[3] == '-') {
+		text = strings.TrimPrefix(text[4:], o.Status.String()+" ")
+	}
+	r := &proto.SubmitReply{Code: 550, Status: o.Status, Text: cmp.Or(text, o.Reason)}
 	if r.Status.Class != 5 {
 		r.Status = dsn.S(5, 0, 0)
 	}

@@ -153,7 +153,7 @@ func TestProvisional(t *testing.T) {
 		return // and it is not kept
 	}
 	kept("another queue manager asks", e, verdict, 2)
-	failed := []mail.Outcome{{Rcpt: 0, Action: dsn.Failed, Status: dsn.S(5, 1, 1), DiagText: "who?"}, {Rcpt: 1, Action: dsn.Failed, Status: dsn.S(5, 1, 2)}}
+	failed := []mail.Outcome{{Rcpt: 0, Action: dsn.Failed, Status: dsn.S(5, 1, 1), DiagText: "550 5.1.1 who?"}, {Rcpt: 1, Action: dsn.Failed, Status: dsn.S(5, 1, 2)}}
 	e, verdict = submit(time.Hour, false)
 	q.decide(t, proto.Op{ID: e.ID, Keep: true, Change: queue.Change{Outcomes: failed}})
 	kept("failed, to be bounced", e, verdict, 2)
