@@ -260,6 +260,7 @@ const ownCommands = `  explain ID|DESTINATION ... say why a message is still in 
   dmarc report [FILE ...]    read DMARC and TLS reports: who sends in your domains' names
   setup site|relay|null-client|backup-mx|sender
                              write main.cf and master.cf for one of the usual cases
+  whatif [-o NAME=VALUE ...] forecast when the queue will be empty, with other settings
   simulate [FILE]            run mail through the scheduler, in virtual time
 `
 

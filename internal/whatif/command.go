@@ -122,7 +122,7 @@ func (c *command) take(ctx context.Context, queue *queueclient.Queue) (*Copy, er
 		return nil, err
 	}
 	mail, err := Take(ctx, conn, time.Now())
-	if errors.Is(err, ErrShared) || errors.Is(err, ErrLarge) {
+	if errors.Is(err, ErrShared) || errors.Is(err, ErrLarge) || errors.Is(err, ErrUnknown) {
 		return nil, cli.Errorf(cli.ExitData, "%w", err)
 	}
 	if err != nil {

@@ -23,6 +23,10 @@ const maxRows = 500_000
 // ErrShared is why there is no forecast for destinations that have limits in common.
 var ErrShared = errors.New("there are no forecasts where destinations have limits in common or mail goes from pools of sources (destination_limit_maps, destination_rollup, shaping_files, egress_source_maps)")
 
+// ErrUnknown is why there is no forecast for mail of which nothing is known: there is no destination
+// to share it out among.
+var ErrUnknown = errors.New("it is not known yet where any of the mail in the queue goes: the queue manager learns that when it tries the messages, so ask again then")
+
 // A Copy is Mail with what is not in it.
 type Copy struct {
 	Mail
@@ -40,7 +44,8 @@ func (c *Copy) Messages() (n int) {
 	return n
 }
 
-// Take asks the queue manager for a copy of the queue.
+// Take asks the queue manager for a copy of the queue. Its errors are [ErrShared], [ErrLarge] and
+// [ErrUnknown], which say that there is no forecast of this queue, and those of the connection.
 func Take(ctx context.Context, conn *ipc.Conn, now time.Time) (*Copy, error) {
 	t := taking{Copy: Copy{Mail: Mail{Now: now}}, index: make(map[destKey]int)}
 	for cursor := 0; ; {
@@ -55,7 +60,10 @@ func Take(ctx context.Context, conn *ipc.Conn, now time.Time) (*Copy, error) {
 			break
 		}
 	}
-	return &t.Copy, t.share()
+	if err := t.share(); err != nil {
+		return nil, err
+	}
+	return &t.Copy, nil
 }
 
 // taking is a copy that is being taken.
@@ -113,12 +121,7 @@ func (t *taking) share() error {
 	for i := range t.Dests {
 		hops[strings.ToLower(string(t.Dests[i].Nexthop))] = i
 	}
-	weights, total := make([]int, len(t.Dests)), 0
-	for i := range t.Rows {
-		weights[t.Rows[i].Dest] += t.Rows[i].Count
-		total += t.Rows[i].Count
-	}
-	carry := make([]float64, len(t.Dests))
+	rest := t.unknown[:0]
 	for i := range t.unknown {
 		row := &t.unknown[i]
 		if at, ok := hops[row.Domain]; ok && row.Domain != "" {
@@ -126,6 +129,24 @@ func (t *taking) share() error {
 			continue
 		}
 		t.Unknown += row.Count
+		rest = append(rest, *row)
+	}
+	weights, total := make([]int, len(t.Dests)), 0
+	for i := range t.Rows {
+		weights[t.Rows[i].Dest] += t.Rows[i].Count
+		total += t.Rows[i].Count
+	}
+	if total == 0 && len(rest) > 0 {
+		return ErrUnknown
+	}
+	return t.shareOut(rest, weights, total)
+}
+
+// shareOut gives rows to destinations by weight. total is the sum of the weights.
+func (t *taking) shareOut(rows []proto.BacklogRow, weights []int, total int) error {
+	carry := make([]float64, len(weights))
+	for i := range rows {
+		row := &rows[i]
 		left := row.Count
 		for at, w := range weights {
 			if w == 0 {

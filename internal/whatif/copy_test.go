@@ -1,0 +1,48 @@
+package whatif
+
+import (
+	"errors"
+	"testing"
+
+	"posthaste/internal/proto"
+)
+
+// Mail of which it is not known where it goes is shared out, or the copy is refused: it never leaves
+// the forecast without a word.
+func TestUnknown(t *testing.T) {
+	t.Parallel()
+	dests := []proto.BacklogDest{{Transport: "smtp", Queue: "a.test", Nexthop: "A.test"}, {Transport: "smtp", Queue: "b.test", Nexthop: "b.test"}}
+	at := func(queue string, n int) proto.BacklogRow {
+		return proto.BacklogRow{Transport: "smtp", Queue: queue, Count: n, Rcpts: 1}
+	}
+	to := func(domain string, n int) proto.BacklogRow {
+		return proto.BacklogRow{Domain: domain, Count: n, Rcpts: 1}
+	}
+	for _, c := range []struct {
+		name    string
+		reply   proto.BacklogReply
+		a, b    int // messages
+		unknown int
+		err     error
+	}{
+		{name: "nothing"},
+		{name: "no destination at all", reply: proto.BacklogReply{Rows: []proto.BacklogRow{to("a.test", 5), to("", 2)}}, err: ErrUnknown},
+		{name: "destinations without mail", reply: proto.BacklogReply{Dests: dests, Rows: []proto.BacklogRow{to("c.test", 5)}}, err: ErrUnknown},
+		{name: "by domain", reply: proto.BacklogReply{Dests: dests, Rows: []proto.BacklogRow{to("a.test", 5)}}, a: 5},
+		{name: "the rest goes where those by domain go", reply: proto.BacklogReply{Dests: dests, Rows: []proto.BacklogRow{to("", 2), to("a.test", 5)}}, a: 7, unknown: 2},
+		{name: "by share", reply: proto.BacklogReply{Dests: dests, Rows: []proto.BacklogRow{at("a.test", 30), at("b.test", 10), to("c.test", 8)}}, a: 36, b: 12, unknown: 8},
+	} {
+		g := taking{index: make(map[destKey]int)}
+		if err := g.part(&c.reply); err != nil {
+			t.Fatal(c.name, err)
+		}
+		err := g.share()
+		var n [2]int
+		for _, row := range g.Rows {
+			n[row.Dest] += row.Count
+		}
+		if !errors.Is(err, c.err) || err == nil && (n != [2]int{c.a, c.b} || g.Unknown != c.unknown) {
+			t.Errorf("%s: %v, %d of them unknown, error %v", c.name, n, g.Unknown, err)
+		}
+	}
+}
