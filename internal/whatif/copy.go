@@ -142,27 +142,36 @@ func (t *taking) share() error {
 	return t.shareOut(rest, weights, total)
 }
 
-// shareOut gives rows to destinations by weight. total is the sum of the weights.
+// shareOut gives rows to destinations by weight, all of their messages. total is the sum of the
+// weights, more than 0 if there are rows.
 func (t *taking) shareOut(rows []proto.BacklogRow, weights []int, total int) error {
-	carry := make([]float64, len(weights))
+	carry := make([]float64, len(weights)) // what each is owed; less than 0: it had more than its share
 	for i := range rows {
-		row := &rows[i]
-		left := row.Count
+		left, most := rows[i].Count, -1
+		give := func(at, n int) {
+			carry[at] -= float64(n)
+			left -= n
+			x := rows[i]
+			x.Count = n
+			t.Rows = append(t.Rows, rowOf(at, &x))
+		}
 		for at, w := range weights {
 			if w == 0 {
 				continue
 			}
-			carry[at] += float64(row.Count) * float64(w) / float64(total)
+			carry[at] += float64(rows[i].Count) * float64(w) / float64(total)
 			if n := min(int(carry[at]), left); n > 0 {
-				carry[at] -= float64(n)
-				left -= n
-				x := *row
-				x.Count = n
-				t.Rows = append(t.Rows, rowOf(at, &x))
-				if len(t.Rows) > 2*maxRows {
-					return ErrLarge
-				}
+				give(at, n)
 			}
+			if most < 0 || carry[at] > carry[most] {
+				most = at
+			}
+		}
+		if left > 0 { // parts of messages: whoever is owed most has them
+			give(most, left)
+		}
+		if len(t.Rows) > 2*maxRows {
+			return ErrLarge
 		}
 	}
 	return nil

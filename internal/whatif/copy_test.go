@@ -31,6 +31,8 @@ func TestUnknown(t *testing.T) {
 		{name: "by domain", reply: proto.BacklogReply{Dests: dests, Rows: []proto.BacklogRow{to("a.test", 5)}}, a: 5},
 		{name: "the rest goes where those by domain go", reply: proto.BacklogReply{Dests: dests, Rows: []proto.BacklogRow{to("", 2), to("a.test", 5)}}, a: 7, unknown: 2},
 		{name: "by share", reply: proto.BacklogReply{Dests: dests, Rows: []proto.BacklogRow{at("a.test", 30), at("b.test", 10), to("c.test", 8)}}, a: 36, b: 12, unknown: 8},
+		{name: "one alone", reply: proto.BacklogReply{Dests: dests, Rows: []proto.BacklogRow{at("a.test", 1), at("b.test", 1), to("", 1)}}, a: 2, b: 1, unknown: 1},
+		{name: "one by one", reply: proto.BacklogReply{Dests: dests, Rows: []proto.BacklogRow{at("a.test", 3), at("b.test", 1), to("", 1), to("", 1), to("", 1), to("", 1)}}, a: 6, b: 2, unknown: 4},
 	} {
 		g := taking{index: make(map[destKey]int)}
 		if err := g.part(&c.reply); err != nil {
