@@ -211,16 +211,8 @@ func (s *Store) Entries(now time.Time) []Entry {
 // Put adds an entry, in place of one of the same kind and target. It is on
 // stable storage when Put returns nil. Errors to tell apart: ErrNotOwner, ErrFull.
 func (s *Store) Put(e Entry, now time.Time) error {
-	if err := e.check(); err != nil {
-		return err
-	}
-	return s.change(now, func(list []Entry) ([]Entry, error) {
-		list = slices.DeleteFunc(list, func(o Entry) bool { return o.same(&e) })
-		if len(list) >= MaxEntries {
-			return nil, ErrFull
-		}
-		return append(list, e), nil
-	})
+	_, err := s.PutIf(e, now, func([]Entry) bool { return true })
+	return err
 }
 
 // PutIf is Put, if may says so of the entries that there are at that moment: nobody changes them in between. It says whether
