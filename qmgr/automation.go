@@ -146,8 +146,7 @@ func (s *Server) watchReplies(d *delivery, reply *proto.DeliverReply) {
 	if m := s.messages[d.num]; m != nil && m.active != nil {
 		tenant, campaign = m.active.env.Tenant, m.active.env.Campaign
 	}
-	// Limits and settings go by names of hosts and domains, and so does what a rule sets for a domain.
-	// The name that a setting is laid by: next hops in brackets, and with ports, have one, too.
+	// Limits and settings go by names of hosts and domains, which next hops in brackets, and with ports, have, too.
 	domain, _ := d.nexthop.Host()
 	// Each recipient counts, whether or not one reply was for all: so it is with KumoMTA.
 	for i := range reply.Outcomes {
@@ -340,9 +339,7 @@ func (s *Server) enforce(list []ordered) {
 // takeActs does what could not be done before the store was ours. It runs in the loop.
 func (s *Server) takeActs() {
 	s.auto.owner = true
-	// They are asked about once more: the former queue manager may have done the same, and operators may have said
-	// something to it.
-	// The former one may have taken long to end. What is over by now is not done: the log would say
+	// The former queue manager may have taken long to end. What is over by now is not done: the log would say
 	// that mail waits, and it does not.
 	list := slices.DeleteFunc(s.auto.later, func(o ordered) bool {
 		if !o.Over(s.now) {
@@ -352,6 +349,8 @@ func (s *Server) takeActs() {
 		return true
 	})
 	s.auto.later = nil
+	// They are asked about once more: the former queue manager may have done the same, and operators may have said
+	// something to it.
 	s.enforce(list)
 }
 

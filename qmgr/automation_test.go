@@ -418,14 +418,14 @@ func TestAllow(t *testing.T) {
 	}
 }
 
-// TestSiteMoves has the MX hosts of a domain change while mail for it waits for the suspension of its site.
-func TestSiteMoves(t *testing.T) {
-	t.Parallel()
-	st := newStage(t, "smtp_destination_recipient_limit = 1\n"+shapingConf(t, automationRules))
+// suspendedSite has a message for each of two domains of a site wait, since an operator has suspended it.
+func suspendedSite(t *testing.T) (st *stage, smtp *fakeAgent, ids []mail.QueueID) {
+	t.Helper()
+	st = newStage(t, "smtp_destination_recipient_limit = 1\n"+shapingConf(t, automationRules))
 	st.keep()
 	st.shapes("mx.big.test", "one.test", "two.test")
-	ids := st.fill(deferredMail(queue.Hold, time.Minute, "s@from.test", "", "a@one.test"), deferredMail(queue.Hold, time.Minute, "s@from.test", "", "b@two.test"))
-	smtp := st.agent("smtp", proto.Inventory{})
+	ids = st.fill(deferredMail(queue.Hold, time.Minute, "s@from.test", "", "a@one.test"), deferredMail(queue.Hold, time.Minute, "s@from.test", "", "b@two.test"))
+	smtp = st.agent("smtp", proto.Inventory{})
 	st.run()
 	st.waitAttached(1)
 	st.override(proto.OverridePut, "site=mx.big.test", "", time.Time{})
@@ -434,6 +434,13 @@ func TestSiteMoves(t *testing.T) {
 		st.waitOp(id, "its deferral", inQueue(queue.Deferred))
 		st.waitExplain(id, "site mx.big.test is suspended by ann")
 	}
+	return st, smtp, ids
+}
+
+// TestSiteMoves has the MX hosts of a domain change while mail for it waits for the suspension of its site.
+func TestSiteMoves(t *testing.T) {
+	t.Parallel()
+	st, smtp, ids := suspendedSite(t)
 	st.shapes("mx.other.test", "one.test")
 	st.srv.post(func() { st.srv.terms.again = st.srv.now }, sched.Event{})
 	if o := smtp.next(); o.Envelope.Recipients[0].Address != "a@one.test" {
@@ -477,19 +484,7 @@ func TestActTooLate(t *testing.T) {
 // TestSiteLeft has new mail bring the news that a domain has left a suspended site: what waits there for the domain goes, too.
 func TestSiteLeft(t *testing.T) {
 	t.Parallel()
-	st := newStage(t, "smtp_destination_recipient_limit = 1\n"+shapingConf(t, automationRules))
-	st.keep()
-	st.shapes("mx.big.test", "one.test", "two.test")
-	ids := st.fill(deferredMail(queue.Hold, time.Minute, "s@from.test", "", "a@one.test"), deferredMail(queue.Hold, time.Minute, "s@from.test", "", "b@two.test"))
-	smtp := st.agent("smtp", proto.Inventory{})
-	st.run()
-	st.waitAttached(1)
-	st.override(proto.OverridePut, "site=mx.big.test", "", time.Time{})
-	for _, id := range ids {
-		st.command(proto.Command{Verb: proto.VerbRelease, ID: id})
-		st.waitOp(id, "its deferral", inQueue(queue.Deferred))
-		st.waitExplain(id, "site mx.big.test is suspended by ann")
-	}
+	st, smtp, ids := suspendedSite(t)
 	st.shapes("mx.other.test", "one.test")
 	st.arrive("s@from.test", "new@one.test")
 	for _, want := range []string{"new@one.test", "a@one.test"} {
