@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -18,6 +17,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/queue"
+	"posthaste/internal/service"
 	"posthaste/internal/spool"
 )
 
@@ -261,33 +261,48 @@ func memory(t testing.TB, pid int) string {
 // due.
 func fillDeferred(t testing.TB, s *system, n, due int) {
 	t.Helper()
+	body := strings.Repeat("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcd\r\n", 64)
+	fillQueue(t, s, n, body, func(i int) deferredMail {
+		m := deferredMail{sender: fmt.Sprintf("u%d@s%d.from.test", i, i%50), rcpt: fmt.Sprintf("r%d@d%d.to.test", i, i%5000), host: fmt.Sprintf("mx%d.to.test", i%5000),
+			age: time.Duration(i%36000) * time.Second, due: i < due}
+		if i%50 == 0 {
+			m.sender = fmt.Sprintf("u%d@from.test", i)
+		}
+		return m
+	})
+}
+
+// deferredMail is a message that waits in the queue, since a host could not be reached.
+type deferredMail struct {
+	sender, rcpt, host string
+	age                time.Duration
+	due                bool // it is tried at once, and not in hours
+}
+
+// fillQueue makes a spool of n such messages with one body, for a mail system that is not started yet.
+func fillQueue(t testing.TB, s *system, n int, body string, of func(i int) deferredMail) {
+	t.Helper()
 	dir := s.path("spool", spool.Subdir)
 	sp, err := spool.Open(spool.Options{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
-	body := []byte(strings.Repeat("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcd\r\n", 64))
-	now := time.Now()
-	b := new(spool.Batch)
+	content, now, b := []byte(body), time.Now(), new(spool.Batch)
 	for i := range n {
 		number, err := sp.Lease(1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		env := mail.Envelope{Sender: fmt.Sprintf("u%d@s%d.from.test", i, i%50), Arrival: now.Add(-time.Duration(i%36000) * time.Second), Size: int64(len(body))}
-		if i%50 == 0 {
-			env.Sender = fmt.Sprintf("u%d@from.test", i)
-		}
+		m := of(i)
+		env := mail.Envelope{Sender: m.sender, Arrival: now.Add(-m.age), Size: int64(len(body))}
 		env.ID = mail.MakeQueueID(env.Arrival, number)
-		rcpts := []mail.Recipient{{Address: fmt.Sprintf("r%d@d%d.to.test", i, i%5000)}}
 		at := now.Add(20*time.Hour + time.Duration(i%3600)*time.Second)
-		if i < due {
+		if m.due {
 			at = now
 		}
-		b.Add(spool.Message{ID: env.ID, Envelope: env.Append(nil), Recipients: mail.AppendRecipients(nil, rcpts), NRcpt: 1, Content: body})
-		b.Update(env.ID, queue.Change{Set: queue.SetQueue | queue.SetNextAttempt | queue.SetAttempts, Queue: queue.Deferred, Attempts: 1,
-			NextAttempt: at, Outcomes: []mail.Outcome{{Action: dsn.Deferred, Status: dsn.S(4, 4, 1), Relay: "none", When: now,
-				Reason: fmt.Sprintf("connect to mx%d.to.test[192.0.2.1]:25: Connection timed out", i%5000)}}})
+		b.Add(spool.Message{ID: env.ID, Envelope: env.Append(nil), Recipients: mail.AppendRecipients(nil, []mail.Recipient{{Address: m.rcpt}}), NRcpt: 1, Content: content})
+		b.Update(env.ID, queue.Change{Set: queue.SetQueue | queue.SetNextAttempt | queue.SetAttempts, Queue: queue.Deferred, Attempts: 1, NextAttempt: at,
+			Outcomes: []mail.Outcome{{Action: dsn.Deferred, Status: dsn.S(4, 4, 1), Relay: "none", When: now, Reason: "connect to " + m.host + "[192.0.2.1]:25: Connection timed out"}}})
 		if i%200 == 199 || i == n-1 {
 			if err := sp.Commit(b); err != nil {
 				t.Fatal(err)
@@ -298,21 +313,20 @@ func fillDeferred(t testing.TB, s *system, n, due int) {
 	if err := sp.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if os.Getuid() == 0 {
-		owner, _ := mailOwner(t)
-		u, err := user.Lookup(owner)
+	if os.Getuid() != 0 {
+		return
+	}
+	name, _ := mailOwner(t)
+	owner, err := service.LookupAccount(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
-		uid, _ := strconv.Atoi(u.Uid)
-		gid, _ := strconv.Atoi(u.Gid)
-		if err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
-			if err != nil {
-				return err
-			}
-			return os.Chown(path, uid, gid)
-		}); err != nil {
-			t.Fatal(err)
-		}
+		return os.Chown(path, owner.UID, owner.GID)
+	}); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -138,7 +138,7 @@ func TestDeliveryWaitRefused(t *testing.T) {
 func TestDeliveryWaitKill(t *testing.T) {
 	t.Parallel()
 	next := newSink(t, nil)
-	s := newSystem(t, options{main: next.relayhost() + "smtpd_delivery_wait = 10s\nminimal_backoff_time = 1s\nmaximal_backoff_time = 2s\nqueue_run_delay = 1s\ntransport_retry_time = 1s\nservice_throttle_time = 1s\n"})
+	s := newSystem(t, options{main: next.relayhost() + "smtpd_delivery_wait = 10s\n" + quick})
 	load := startLoad(s, 6)
 	for _, victim := range []string{"cleanup", "qmgr", "smtp", "cleanup", "smtpd", "qmgr"} {
 		load.waitAccepted(60)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"posthaste/internal/testproc"
 )
 
 // dnsAddress is where the servers listen: no client has taken a port there.
@@ -103,7 +105,7 @@ func (d *signedDNS) sign(z *zoneFile) (file, anchor string) {
 // start starts a program that stays until the test ends.
 func (d *signedDNS) start(program string, args ...string) *exec.Cmd {
 	cmd := exec.Command(need(d.t, program), args...)
-	var out lockedBuffer
+	var out testproc.Output
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.Dir = d.dir
 	if err := cmd.Start(); err != nil {

@@ -220,7 +220,7 @@ func TestEvents(t *testing.T) {
 func TestEventsKilled(t *testing.T) {
 	t.Parallel()
 	next := newSink(t, nil)
-	s := newEvents(t, next.relayhost()+"minimal_backoff_time = 1s\nmaximal_backoff_time = 2s\nqueue_run_delay = 1s\ntransport_retry_time = 1s\nservice_throttle_time = 1s\n", options{})
+	s := newEvents(t, next.relayhost()+quick, options{})
 	load := startLoad(s, 6)
 	for _, victim := range []string{"events", "cleanup", "qmgr", "smtp", "events", "smtpd", "cleanup"} {
 		load.waitAccepted(60)

@@ -15,7 +15,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,6 +22,7 @@ import (
 	"posthaste/internal/service"
 	"posthaste/internal/testport"
 	"posthaste/internal/testpostfix"
+	"posthaste/internal/testproc"
 	"posthaste/internal/testusers"
 	"posthaste/internal/testwait"
 )
@@ -90,26 +90,8 @@ type system struct {
 	// what follows.
 	original *testpostfix.Instance
 	cmd      *exec.Cmd
-	out      lockedBuffer
+	out      testproc.Output
 	done     chan struct{}
-}
-
-// lockedBuffer is a buffer that may be read while it is written.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // output is what the mail system has printed so far.

@@ -15,7 +15,7 @@ import (
 func TestKill(t *testing.T) {
 	t.Parallel()
 	next := newSink(t, nil)
-	s := newSystem(t, options{main: next.relayhost() + "minimal_backoff_time = 1s\nmaximal_backoff_time = 2s\nqueue_run_delay = 1s\ntransport_retry_time = 1s\nservice_throttle_time = 1s\n"})
+	s := newSystem(t, options{main: next.relayhost() + quick})
 	load := startLoad(s, 6)
 	for _, victim := range []string{"cleanup", "qmgr", "smtp", "smtpd", "trivial-rewrite", "pickup", "bounce", "postlogd"} {
 		load.waitAccepted(60)

@@ -183,7 +183,7 @@ func startExporter(t *testing.T, s *system) string {
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	cmd := exec.Command(program, "--web.listen-address="+address, "--postfix.logfile_path="+s.path("mail.log"), "--postfix.showq_path="+s.path("none"))
-	var out lockedBuffer
+	var out testproc.Output
 	cmd.Stdout, cmd.Stderr = &out, &out
 	t.Cleanup(func() {
 		if t.Failed() {

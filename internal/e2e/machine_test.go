@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"net"
 	"os"
@@ -17,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/resolver/fakezone"
+	"posthaste/internal/testproc"
 	"posthaste/internal/testwait"
 )
 
@@ -84,7 +83,7 @@ func newNetwork(t *testing.T, zone string) *network {
 type machine struct {
 	t    *testing.T
 	init *exec.Cmd
-	out  lockedBuffer
+	out  testproc.Output
 }
 
 // machineInit makes the machine's root in $1 and is its first process. $2 has
@@ -201,29 +200,9 @@ func (m *machine) write(name, text string) {
 // exit status.
 func (m *machine) run(user, command string) (out string, status int) {
 	m.t.Helper()
-	ctx, cancel := context.WithTimeout(m.t.Context(), 3*patience) // it may be a whole row of commands
-	defer cancel()
-	args := []string{"--target", strconv.Itoa(m.init.Process.Pid), "--mount", "--pid", "--uts", "--ipc", "--root", "--",
-		"env", "-i", "-C", "/", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TZ=UTC", "LC_ALL=C.UTF-8", "HOME=/root"}
-	if user != "root" {
-		args = append(args, "runuser", "-u", user, "--", "env", "HOME=/home/"+user)
-	}
-	cmd := exec.CommandContext(ctx, "nsenter", append(args, "/bin/sh", "-c", command)...)
-	// Not a pipe: what the command leaves running may keep it open.
-	file, err := os.CreateTemp(m.t.TempDir(), "out")
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	defer file.Close()
-	cmd.Stdout, cmd.Stderr = file, file
-	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
-		m.t.Fatalf("%s: %v", command, err)
-	}
-	text, err := os.ReadFile(file.Name())
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	return string(bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n"))), cmd.ProcessState.ExitCode()
+	// It may be a whole row of commands.
+	out, status = testproc.Inside(m.t, m.init.Process.Pid, []string{"--mount", "--pid", "--uts", "--ipc"}, 3*patience, user, command)
+	return strings.ReplaceAll(out, "\r\n", "\n"), status
 }
 
 // must is run for what has to succeed.

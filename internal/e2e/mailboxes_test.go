@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"posthaste/internal/testproc"
 	"posthaste/internal/testusers"
 )
 
@@ -205,7 +206,7 @@ func (x *site) dovecot() {
 func (s *system) runDovecot(program, conf, socket string, logs ...string) {
 	s.t.Helper()
 	cmd := exec.Command(program, "-F", "-c", conf)
-	var out lockedBuffer
+	var out testproc.Output
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)

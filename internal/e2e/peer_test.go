@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"posthaste/internal/testproc"
 )
 
 // unpacked is where peers.sh puts the content of packages that cannot be
@@ -76,7 +78,7 @@ func (p *peer) configure(name, as, next string) {
 // start runs a server until the test ends. It returns when the server listens.
 func (p *peer) start(cmd *exec.Cmd) {
 	p.t.Helper()
-	var out lockedBuffer
+	var out testproc.Output
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = new(syscall.SysProcAttr)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os/exec"
 	"testing"
+
+	"posthaste/internal/testproc"
 )
 
 var reloads = flag.Int("reloads", 10, "how often TestReloads reloads")
@@ -24,7 +26,7 @@ func TestReloads(t *testing.T) {
 		s.mustTool("postconf", "-e", fmt.Sprintf("smtpd_banner = $myhostname ESMTP %d", i))
 		// A session for each message, and a recipient of its own.
 		clients := exec.Command(source, "-s", "5", "-l", "2000", "-m", fmt.Sprint(batch), "-N", "-f", "a@from.test", "-t", fmt.Sprintf("b%d@to.test", i), s.addr())
-		var said lockedBuffer
+		var said testproc.Output
 		clients.Stdout, clients.Stderr = &said, &said
 		if err := clients.Start(); err != nil {
 			t.Fatal(err)

@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"posthaste/internal/testproc"
 )
 
 // rspamdConf is rspamd as a filter and nothing else: no DNS that answers, no
@@ -51,7 +53,7 @@ func TestRspamd(t *testing.T) {
 		args = append(args, "-u", "root", "-g", "root")
 	}
 	cmd := exec.Command(program, args...)
-	var out lockedBuffer
+	var out testproc.Output
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"posthaste/internal/testproc"
 )
 
 // newPasswordServer is an IMAP server that says whose passwords are right, and no more: saslauthd
@@ -65,7 +67,7 @@ func TestSaslauthd(t *testing.T) {
 	if err := os.MkdirAll(s.path("saslauthd"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	var out lockedBuffer
+	var out testproc.Output
 	cmd := exec.Command(saslauthd, "-d", "-r", "-a", "rimap", "-O", fmt.Sprintf("127.0.0.1/%d", port), "-m", s.path("saslauthd"), "-n", "1")
 	cmd.Stdout, cmd.Stderr = &out, &out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it ends its whole process group

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,12 +16,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"posthaste/internal/dsn"
-	"posthaste/internal/mail"
-	"posthaste/internal/queue"
 	"posthaste/internal/sasl"
-	"posthaste/internal/service"
-	"posthaste/internal/spool"
 	"posthaste/internal/testpeers"
 )
 
@@ -72,17 +66,7 @@ func throttle(conn net.Conn) {
 // one campaign. A few of the provider's and of the dead host's are due; the others wait for hours.
 func fillTrial(t *testing.T, s *system, n int) (campaign int) {
 	t.Helper()
-	sp, err := spool.Open(spool.Options{Dir: s.path("spool", spool.Subdir)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	now, b := time.Now(), new(spool.Batch)
-	const body = "Subject: offers\r\n\r\nbuy\r\n"
-	for i := range n {
-		number, err := sp.Lease(1)
-		if err != nil {
-			t.Fatal(err)
-		}
+	fillQueue(t, s, n, "Subject: offers\r\n\r\nbuy\r\n", func(i int) deferredMail {
 		domain, due := fmt.Sprintf("d%d.test", i%298), false
 		switch {
 		case i%5 < 2:
@@ -90,44 +74,13 @@ func fillTrial(t *testing.T, s *system, n int) (campaign int) {
 		case i%20 == 7:
 			domain, due = "dead.test", i < 250
 		}
-		env := mail.Envelope{Sender: fmt.Sprintf("u%d@from%d.test", i, i%40), Arrival: now.Add(-time.Duration(i%14400) * time.Second), Size: int64(len(body))}
+		m := deferredMail{sender: fmt.Sprintf("u%d@from%d.test", i, i%40), rcpt: fmt.Sprintf("r%d@%s", i, domain), host: "mx." + domain, age: time.Duration(i%14400) * time.Second, due: due}
 		if i%5 == 4 || i%25 == 1 {
-			env.Sender = "news@shop.test"
+			m.sender = "news@shop.test"
 			campaign++
 		}
-		env.ID = mail.MakeQueueID(env.Arrival, number)
-		at := now.Add(20*time.Hour + time.Duration(i%3600)*time.Second)
-		if due {
-			at = now
-		}
-		b.Add(spool.Message{ID: env.ID, Envelope: env.Append(nil), Recipients: mail.AppendRecipients(nil, []mail.Recipient{{Address: fmt.Sprintf("r%d@%s", i, domain)}}), NRcpt: 1, Content: []byte(body)})
-		b.Update(env.ID, queue.Change{Set: queue.SetQueue | queue.SetNextAttempt | queue.SetAttempts, Queue: queue.Deferred, Attempts: 1, NextAttempt: at,
-			Outcomes: []mail.Outcome{{Action: dsn.Deferred, Status: dsn.S(4, 4, 1), Relay: "none", When: now, Reason: "connect to mx." + domain + "[192.0.2.1]:25: Connection timed out"}}})
-		if i%200 == 199 || i == n-1 {
-			if err := sp.Commit(b); err != nil {
-				t.Fatal(err)
-			}
-			b.Reset()
-		}
-	}
-	if err := sp.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if os.Getuid() == 0 {
-		name, _ := mailOwner(t)
-		owner, err := service.LookupAccount(name)
-		if err == nil {
-			err = filepath.WalkDir(s.path("spool", spool.Subdir), func(path string, _ os.DirEntry, err error) error {
-				if err != nil {
-					return err
-				}
-				return os.Chown(path, owner.UID, owner.GID)
-			})
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+		return m
+	})
 	return campaign
 }
 

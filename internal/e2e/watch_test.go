@@ -9,12 +9,13 @@ import (
 	"syscall"
 	"testing"
 
+	"posthaste/internal/testproc"
 	"posthaste/internal/testwait"
 )
 
 // A watched is a "posthaste watch" that runs.
 type watched struct {
-	out lockedBuffer
+	out testproc.Output
 	end func() error
 }
 

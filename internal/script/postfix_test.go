@@ -17,6 +17,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/testpostfix"
+	"posthaste/internal/testproc"
 )
 
 // differencesFile says where the dialogues go otherwise with Postfix 3.7, and
@@ -143,7 +144,7 @@ func (o *original) add(t testing.TB, name string, ar *txtar.Archive) {
 	if err := os.Mkdir(p.dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	p.world = &world{t: t, dir: p.dir, lines: &lockedBuffer{}, peer: "198.51.100.7"}
+	p.world = &world{t: t, dir: p.dir, lines: &testproc.Output{}, peer: "198.51.100.7"}
 	names, values := mainLines("dir = " + p.dir + "\nsyslog_name = " + service + "\n" + ourDefaults() + p.world.layOut(ar))
 	own := false
 	set := func(name, value string) {

@@ -23,6 +23,7 @@ import (
 	"posthaste/internal/resolver/fakezone"
 	"posthaste/internal/submit"
 	"posthaste/internal/table"
+	"posthaste/internal/testproc"
 	"posthaste/smtpd"
 )
 
@@ -146,7 +147,7 @@ type world struct {
 	ipc      *ipc.Client
 	submit   *submit.Client
 	log      *maillog.Logger
-	lines    *lockedBuffer
+	lines    *testproc.Output
 	stop     context.CancelFunc
 	serving  sync.WaitGroup
 	sessions sync.WaitGroup
@@ -160,29 +161,12 @@ type world struct {
 	dial func(ahead []byte) net.Conn
 }
 
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 func newWorld(t testing.TB, ar *txtar.Archive) *world {
 	dir, err := os.MkdirTemp("", "script") // a short path: sockets are in it
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, dir: dir, lines: &lockedBuffer{}, peer: "198.51.100.7"}
+	w := &world{t: t, dir: dir, lines: &testproc.Output{}, peer: "198.51.100.7"}
 	main := "dir = " + dir + "\n" + defaults + w.layOut(ar)
 	cfg, err := config.LoadString(main)
 	if err != nil {

@@ -14,7 +14,6 @@ package smallnet
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,7 +21,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/testpeers"
+	"posthaste/internal/testproc"
 	"posthaste/internal/testwait"
 )
 
@@ -108,26 +107,8 @@ type host struct {
 	name    string
 	address string
 	init    *exec.Cmd
-	out     lockedBuffer
+	out     testproc.Output
 	logs    []string // what is shown if the test fails
-}
-
-// A lockedBuffer may be read while it is written.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // hostInit makes the root of a host in $1 and is its first process; $2 is its name.
@@ -241,29 +222,7 @@ func (h *host) run(command string) (out string, status int) { return h.runAs("ro
 
 func (h *host) runAs(user, command string) (out string, status int) {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(h.t.Context(), patience)
-	defer cancel()
-	args := []string{"--target", strconv.Itoa(h.init.Process.Pid), "--mount", "--pid", "--uts", "--ipc", "--net", "--root", "--",
-		"env", "-i", "-C", "/", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TZ=UTC", "LC_ALL=C.UTF-8", "HOME=/root"}
-	if user != "root" {
-		args = append(args, "runuser", "-u", user, "--", "env", "HOME=/home/"+user)
-	}
-	cmd := exec.CommandContext(ctx, "nsenter", append(args, "/bin/sh", "-c", command)...)
-	// Not a pipe: what the command leaves running may keep it open.
-	file, err := os.CreateTemp(h.t.TempDir(), "out")
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	defer file.Close()
-	cmd.Stdout, cmd.Stderr = file, file
-	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
-		h.t.Fatalf("%s: %s: %v", h.name, command, err)
-	}
-	text, err := os.ReadFile(file.Name())
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	return string(text), cmd.ProcessState.ExitCode()
+	return testproc.Inside(h.t, h.init.Process.Pid, []string{"--mount", "--pid", "--uts", "--ipc", "--net"}, patience, user, command)
 }
 
 // must is run for what has to succeed.

@@ -4,8 +4,12 @@
 package testproc
 
 import (
+	"bytes"
+	"context"
+	"os"
 	"os/exec"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -102,4 +106,54 @@ func (p *Process) Stop() {
 		p.cmd.Process.Kill()
 		<-p.Done
 	}
+}
+
+// An Output gathers what a process prints, and may be read meanwhile. The zero value is empty.
+type Output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+// Write adds to it.
+func (o *Output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+// String is what has been printed so far.
+func (o *Output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// Inside has a shell of a user run a command in name spaces of the process pid, and below its root, within limit. spaces
+// are nsenter's options that name them. It returns what the command prints, and its exit status.
+func Inside(t testing.TB, pid int, spaces []string, limit time.Duration, user, command string) (out string, status int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	args := append([]string{"--target", strconv.Itoa(pid)}, spaces...)
+	args = append(args, "--root", "--",
+		"env", "-i", "-C", "/", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "TZ=UTC", "LC_ALL=C.UTF-8", "HOME=/root")
+	if user != "root" {
+		args = append(args, "runuser", "-u", user, "--", "env", "HOME=/home/"+user)
+	}
+	cmd := exec.CommandContext(ctx, "nsenter", append(args, "/bin/sh", "-c", command)...)
+	// Not a pipe: what the command leaves running may keep it open.
+	file, err := os.CreateTemp(t.TempDir(), "out")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	cmd.Stdout, cmd.Stderr = file, file
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		t.Fatalf("%s: %v", command, err)
+	}
+	text, err := os.ReadFile(file.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text), cmd.ProcessState.ExitCode()
 }
