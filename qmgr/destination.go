@@ -122,7 +122,7 @@ func (s *Server) portrayRules(p *portrait) {
 			}
 		}
 	}
-	// Who asks for either end of a diversion is told of it: mail that should be here is there, and the other way round.
+	// A diversion is shown for both of its ends: the mail that is missing at one is at the other.
 	for _, r := range s.rules.diversions.Load().all() {
 		_, value := r.target.Condition()
 		if !r.over(s.now) && (strings.EqualFold(value, text) || r.target.Match(m) || p.dest.Match("", value, "") || p.dest.Match(string(r.to.transport), string(r.to.nexthop), "")) {

@@ -125,7 +125,7 @@ func TestLongLists(t *testing.T) {
 	}
 }
 
-// Who reads a message and then stops reading is given up, and gives his place back.
+// A reader who stops in the middle of a message is cut off, and the place is free for another.
 func TestSlowDownload(t *testing.T) {
 	t.Parallel()
 	w, id := withMail(t, "A: b\r\n\r\n"+strings.Repeat("0123456789\r\n", 100000))

@@ -93,7 +93,7 @@ func (r *reading) Close() error {
 	return r.ReadCloser.Close()
 }
 
-// Content is what a message says, or its header. Who has it closes it.
+// Content is what a message says, or its header. The caller must close it.
 type Content struct {
 	id     string
 	header bool

@@ -39,7 +39,7 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 	// Of the mail that waits for one limit, so much is in the active queue; the rest is outside, so that other mail
 	// finds room.
 	c.SharedActiveLimit = cfg.Int("shared_limit_active_limit")
-	// Who wants no advice is not warned of a clogged active queue either, as with Postfix.
+	// Without helpful_warnings there is no warning of a clogged active queue either, as with Postfix.
 	if !cfg.Bool("helpful_warnings") {
 		c.ClogWarn = 0
 	}
