@@ -15,7 +15,8 @@
 //
 // The rows of a node that is gone count until its lease has run out by the table's clock. The node stops earlier: its
 // own lease is counted by its monotonic clock from before the exchange, less a margin. What it has under way then may
-// go on for as long as it lasts: beside it others may already use the limit.
+// go on for as long as it lasts: beside it others may already use the limit. When the node comes back its row says so,
+// and until that has ended nobody begins anything beyond the limit.
 //
 // A node that is alone uses limits as they are, without rows. It stays alone, in the table, until it has heard of
 // another node and has said so in its next exchange; until then the other one gets nothing.
@@ -104,9 +105,10 @@ func Exchange(q *Request, nodes []Node, rows []Row) Reply {
 		if alone {
 			room = 0 // that node has no rows yet, and may use all of it
 		}
-		// What it holds it holds: others were refused it.
-		g.Share = max(min(g.Target, room), c.Hold)
-		g.Target = min(g.Target, g.Share)
+		// What it holds it holds: others were refused it. Where they were not, since its lease was over, it is to begin
+		// nothing in the place of what ends: that place is theirs.
+		g.Target = min(g.Target, max(room, 0))
+		g.Share = max(g.Target, c.Hold)
 		r.Grants = append(r.Grants, g)
 	}
 	return r

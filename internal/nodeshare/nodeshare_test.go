@@ -112,7 +112,7 @@ func (w *world) step() {
 	key := rapid.SampledFrom([]string{"k", "l"}).Draw(w.t, "key")
 	switch rapid.IntRange(0, 9).Draw(w.t, "what") {
 	case 0, 1:
-		w.now = w.now.Add(time.Duration(rapid.IntRange(1, 3000).Draw(w.t, "ms")) * time.Millisecond)
+		w.pass(time.Duration(rapid.IntRange(1, 3000).Draw(w.t, "ms")) * time.Millisecond)
 	case 2:
 		n.want[key] = rapid.IntRange(0, 12).Draw(w.t, "want")
 	case 3:
@@ -157,14 +157,21 @@ func (w *world) talk(n *node) {
 	}
 }
 
+// pass lets time pass, in which leases run out.
+func (w *world) pass(d time.Duration) {
+	w.now = w.now.Add(d)
+	for _, n := range w.nodes {
+		if !n.now(w).Before(n.h.Good()) {
+			maps.Copy(n.stale, n.busy)
+		}
+	}
+}
+
 // check fails the test when more is in use than a limit, but for what nodes began whose leases have run out since.
 func (w *world) check() {
 	for key, limit := range w.limit {
 		sum := 0
 		for _, n := range w.nodes {
-			if !n.now(w).Before(n.h.Good()) {
-				n.stale[key] = n.busy[key]
-			}
 			sum += n.busy[key] - n.stale[key]
 		}
 		if sum > limit {
@@ -203,6 +210,7 @@ func TestNoStarvation(t *testing.T) {
 		w := newWorld(t)
 		for range rapid.IntRange(0, 100).Draw(t, "before") {
 			w.step()
+			w.check()
 		}
 		served := map[string]bool{}
 		for range 40 * len(w.nodes) {
@@ -221,7 +229,7 @@ func TestNoStarvation(t *testing.T) {
 				}
 				w.check()
 			}
-			w.now = w.now.Add(time.Second)
+			w.pass(time.Second)
 		}
 		if len(served) != len(w.nodes) {
 			t.Fatalf("of %d nodes only %v have got anything", len(w.nodes), served)
@@ -230,6 +238,35 @@ func TestNoStarvation(t *testing.T) {
 			t.Fatalf("a node that is alone has %d of %d", n.busy["k"], w.limit["k"])
 		}
 	})
+}
+
+// A node whose lease was over meanwhile comes back with what it has under way: nothing is begun in its place, by either,
+// before it has ended, and then one of them.
+func TestComesBack(t *testing.T) {
+	t.Parallel()
+	claim := func(node string, hold int) *Request {
+		return &Request{Node: node, Claims: []Claim{{Key: "k", Limit: 1, Hold: hold, Demand: 1}}}
+	}
+	for _, test := range []struct {
+		name          string
+		alone         bool // the other one believes so
+		share, hold   int  // the other's, and what comes back
+		target, gives int
+	}{
+		{"the other is alone", true, 0, 1, 0, 1},
+		{"the other has a share", false, 1, 1, 0, 1},
+		{"the other has a share, and it has ended", false, 1, 0, 0, 0},
+		{"the other has none", false, 0, 1, 1, 1},
+	} {
+		for turn := range int64(2) {
+			q := claim("a", test.hold)
+			q.Turn = turn
+			got := Exchange(q, []Node{{"b", test.alone}}, []Row{{"b", "k", test.share, 0}}).Grants[0]
+			if want := (Grant{"k", test.gives, test.target}); got != want {
+				t.Errorf("%s: %+v, want %+v", test.name, got, want)
+			}
+		}
+	}
 }
 
 // What a node does not claim in an exchange it has no share of from when that begins: the exchange may be made although its
