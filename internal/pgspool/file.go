@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"syscall"
 
 	"github.com/jackc/pgx/v5"
@@ -135,7 +136,9 @@ func (e *engine) uploadFile(f *file, number uint64) (*place, error) {
 	seg.bytes += f.size
 	e.mu.Unlock()
 	err = e.transact(ctx, conn, []*shard{sh}, func() error {
-		_, err := conn.PgConn().CopyFrom(ctx, &partReader{f: f, number: number, pos: p.pos}, copySQL(sh.id, seg.segno))
+		r := &partReader{f: f, number: number, pos: p.pos}
+		defer r.end()
+		_, err := conn.PgConn().CopyFrom(ctx, r, copySQL(sh.id, seg.segno))
 		return err
 	})
 	if err != nil {
@@ -179,9 +182,12 @@ func (b *batch) settle() {
 	}
 }
 
-// A partReader reads a content file as rows in the binary form of COPY, one part at a time.
+// A partReader reads a content file as rows in the binary form of COPY, one part at a time. CopyFrom reads in a
+// goroutine, for which it does not wait when the connection breaks: the file is no longer read after end, whatever
+// still asks.
 type partReader struct {
-	f      *file
+	mu     sync.Mutex // of all that follows
+	f      *file      // nil after end
 	number uint64
 	pos    uint32
 	part   int
@@ -193,6 +199,11 @@ type partReader struct {
 
 // Read implements io.Reader.
 func (r *partReader) Read(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.f == nil {
+		return 0, io.ErrClosedPipe
+	}
 	if r.off == len(r.rows.buf) {
 		if err := r.next(); err != nil {
 			return 0, err
@@ -201,6 +212,13 @@ func (r *partReader) Read(p []byte) (int, error) {
 	n := copy(p, r.rows.buf[r.off:])
 	r.off += n
 	return n, nil
+}
+
+// end waits for a Read that is under way. After it the file may be given up.
+func (r *partReader) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.f = nil
 }
 
 // next makes the rows of the next part, and after the last one the trailer.
