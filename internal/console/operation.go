@@ -95,7 +95,8 @@ func operations() []operation {
 		{"count", "GET", "/messages/count", look, "How many messages fulfil all conditions, and their octets", conditionParams(), Counted{}, (*console).opCount},
 		{"all", "POST", "/messages", operate, "Do something to all messages that fulfil all conditions; there must be one",
 			append(conditionParams(), param{"verb", "What: hold, release, retry, requeue, return or delete", true},
-				param{"count", "How many messages are meant: if others fulfil the conditions by now nothing is done", true}), Done{}, (*console).opAll},
+				param{"count", "How many messages are meant: if others fulfil the conditions by now nothing is done", true},
+				param{"at", "When they were counted, as the answer said: ages count from there, and what came later is not meant. Without it now", false}), Done{}, (*console).opAll},
 		{"message", "GET", "/messages/{id}", look, "One message, and why it is in the queue", []param{idParam}, Explained{}, (*console).opMessage},
 		{"content", "POST", "/messages/{id}/content", read, "Read what a message says; who read it, and why, is logged", []param{idParam,
 			{"reason", "Why, in a line", true}, {"part", "all, or header; without it all", false}}, Content{}, (*console).opContent},
@@ -194,13 +195,14 @@ func (c *console) opShape(q *query) (any, error) {
 
 // Counted is how many messages fulfil conditions.
 type Counted struct {
-	Messages int   `json:"messages"`
-	Octets   int64 `json:"octets"`
+	Messages int       `json:"messages"`
+	Octets   int64     `json:"octets"`
+	At       time.Time `json:"at" doc:"When they were counted, for what is done to all of them"`
 }
 
-// where are the conditions of a query.
-func (c *console) where(q *query) (*selection.Selection, error) {
-	where := selection.New(c.now())
+// where are the conditions of a query, as they were at a time: messages grow older, and others come.
+func (c *console) where(q *query, at time.Time) (*selection.Selection, error) {
+	where := selection.New(at)
 	for _, name := range selection.Names() {
 		for _, v := range q.values[name] {
 			if v == "" {
@@ -218,16 +220,34 @@ func (c *console) where(q *query) (*selection.Selection, error) {
 }
 
 func (c *console) opCount(q *query) (any, error) {
-	where, err := c.where(q)
+	at := c.now()
+	where, err := c.where(q, at)
 	if err != nil {
 		return nil, err
 	}
 	n, octets, err := c.mta.count(q.ctx, where)
-	return &Counted{n, octets}, err
+	return &Counted{n, octets, at}, err
+}
+
+// countedAt is the parameter at, for which there is no later time than now.
+func (c *console) countedAt(q *query) (time.Time, error) {
+	now, text := c.now(), q.get("at")
+	if text == "" {
+		return now, nil
+	}
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil || at.After(now) {
+		return now, wrong("at is when the messages were counted, as the answer said it")
+	}
+	return at, nil
 }
 
 func (c *console) opAll(q *query) (any, error) {
-	where, err := c.where(q)
+	at, err := c.countedAt(q)
+	if err != nil {
+		return nil, err
+	}
+	where, err := c.where(q, at)
 	if err != nil {
 		return nil, err
 	}
@@ -250,7 +270,7 @@ func (c *console) opAll(q *query) (any, error) {
 }
 
 func (c *console) opMessages(q *query) (any, error) {
-	where, err := c.where(q)
+	where, err := c.where(q, c.now())
 	if err != nil {
 		return nil, err
 	}

@@ -61,7 +61,7 @@ func functions() template.FuncMap {
 	return template.FuncMap{
 		"number": number, "size": size, "join": strings.Join, "rate": func(v float64) string { return overview.Number(int64(math.Round(v))) }, "vis": visible, "stamp": stamp, "ago": func(t time.Time) string { return overview.Span(time.Since(t)) },
 		"heat":  heat,
-		"cells": cells, "domain": domainName, "place": func(name string) string { return "/destination/" + url.PathEscape(name) },
+		"cells": cells, "total": total, "domain": domainName, "place": func(name string) string { return "/destination/" + url.PathEscape(name) },
 		"form": func(p *page, name, label, confirm string, fields ...string) actForm {
 			return newForm(p, name, label, confirm, fields)
 		},
@@ -137,11 +137,25 @@ type cell struct {
 	Link string // to the messages behind it; empty: there are none, or they cannot be told
 }
 
+// told says whether the messages behind a row can be told: those of an earlier time are others by now.
+func told(s *overview.Shape, domain string) bool {
+	return !strings.HasPrefix(domain, "(") && time.Since(s.At) < time.Hour
+}
+
+// total is the cell of all ages.
+func total(s *overview.Shape, r overview.ShapeRow) cell {
+	c := cell{N: r.Total}
+	if c.N > 0 && told(s, r.Domain) {
+		c.Link = "/messages?" + conditions(s, r.Domain).Encode()
+	}
+	return c
+}
+
 // cells are a row's, with the way to the messages behind each.
 func cells(s *overview.Shape, r overview.ShapeRow) (list []cell) {
 	for i, n := range r.Counts {
 		c := cell{N: n}
-		if n > 0 && !strings.HasPrefix(r.Domain, "(") && time.Since(s.At) < time.Hour {
+		if n > 0 && told(s, r.Domain) {
 			v := conditions(s, r.Domain)
 			if i > 0 {
 				v.Set("older", fmt.Sprint(int(history.Tick/time.Minute)<<(i-1), "m"))
@@ -302,7 +316,7 @@ func viewMessages(c *console, q *query) (string, any, error) {
 
 // Form are the fields of a form that does something to all.
 func (b messagesBody) Form(verb string) []string {
-	return append(slices.Clone(b.Fields), "verb", verb, "count", fmt.Sprint(b.Counted.Messages))
+	return append(slices.Clone(b.Fields), "verb", verb, "count", fmt.Sprint(b.Counted.Messages), "at", b.Counted.At.Format(time.RFC3339Nano))
 }
 
 func nextLink(v url.Values, next int) string {

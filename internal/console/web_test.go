@@ -339,7 +339,7 @@ func TestHostileData(t *testing.T) {
 	}
 	for p, want := range map[string]string{"/": "4,311 recipients wait, the oldest for over 10 min", "/queue": `class="n h7"`, "/message/" + queueID: `\u202e\u001b[2J`,
 		"/search?q=" + queueID: "status", "/suspended": "slow.test", "/destination/slow.test": "Resume", "/queue?side=sender": `<td class="n">7</td>`,
-		"/queue?side=nexthop": `nexthop=%5Bhub.test%5D%3A25&amp;queue=incoming&amp;queue=active&amp;queue=deferred&amp;transport=smtp&amp;younger=5m"`, "/queue?side=transport": `<th scope="row">smtp</th><td class="n">6</td>`} {
+		"/queue?side=nexthop": `nexthop=%5Bhub.test%5D%3A25&amp;queue=incoming&amp;queue=active&amp;queue=deferred&amp;transport=smtp&amp;younger=5m"`, "/queue?side=transport": `<th scope="row">smtp</th><td class="n"><a href="/messages?queue=incoming&amp;queue=active&amp;queue=deferred&amp;transport=smtp">6</a></td>`} {
 		if status, text, _ := b.do("GET", p, nil); status != 200 || !strings.Contains(text, want) {
 			t.Errorf("%s: %d, there is no %q\n%s", p, status, want, text)
 		}
@@ -479,7 +479,16 @@ func TestActs(t *testing.T) {
 		{"sender", "", "verb", "delete", "count", "2"}, {"older", "soon", "verb", "delete", "count", "2"}, {"all-recipients", "yes", "verb", "delete", "count", "2"}} {
 		act("all", http.StatusBadRequest, nil, nil, bad...)
 	}
-	if _, text, _ := b.do("GET", "/messages?sender=%40from.test&counted=yes", nil); !strings.Contains(text, `name="count" value="2"`) || !strings.Contains(text, "Delete all") {
+	// What is done is done to what was counted, whenever that was; nobody counts in the future.
+	counted := w.console.now().Add(-time.Hour)
+	b.do("POST", "/do/all", b.form(append(conditions, "verb", "hold", "count", "2", "at", counted.Format(time.RFC3339Nano))...))
+	if _, changes := w.take(); len(changes) == 0 || changes[0].(*proto.Select).Where[0] != fmt.Sprint(counted.UnixMicro()) {
+		t.Errorf("counted at %d, done %+v", counted.UnixMicro(), show(changes))
+	}
+	for _, at := range []string{"yesterday", w.console.now().Add(time.Hour).Format(time.RFC3339Nano)} {
+		act("all", http.StatusBadRequest, nil, nil, append(conditions, "verb", "hold", "count", "2", "at", at)...)
+	}
+	if _, text, _ := b.do("GET", "/messages?sender=%40from.test&counted=yes", nil); !strings.Contains(text, `name="at" value="`) || !strings.Contains(text, `name="count" value="2"`) || !strings.Contains(text, "Delete all") {
 		t.Errorf("the page does not count:\n%s", text)
 	}
 	if _, text, _ := w.login("joe").do("GET", "/messages?sender=%40from.test&counted=yes", nil); strings.Contains(text, "/do/") {

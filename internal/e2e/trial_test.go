@@ -211,8 +211,8 @@ func (r *trial) mouse(t *testing.T, chromium string) {
 	h.click("details[open] button", "Hold all")
 	h.see("Put the message on hold: ")
 	h.answered("a campaign is held", 7)
-	if out := r.mustTool("queue", "list", "--queue=hold", "--sender=news@shop.test"); counted(out) == 0 {
-		t.Error("nothing is on hold")
+	if out := r.mustTool("queue", "list", "--queue=hold", "--sender=news@shop.test"); counted(out) != r.campaign {
+		t.Errorf("of %d messages %d are on hold", r.campaign, counted(out))
 	}
 }
 
