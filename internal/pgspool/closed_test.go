@@ -9,6 +9,8 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/queue"
 	"posthaste/internal/testwait"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // Deliveries under way at an orderly end go on, and are not in doubt: the next process of the node has them in hand. After
@@ -84,19 +86,21 @@ func TestDrainWithDoubt(t *testing.T) {
 func TestLaterTables(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, newServer(t), 2)
-	for _, x := range later {
-		if _, err := d.conn().Exec(t.Context(), "DROP TABLE "+x[0]); err != nil {
-			t.Fatal(err)
+	conns := []*pgx.Conn{d.conn(), d.conn(), d.conn(), d.conn()}
+	for range 20 {
+		for _, x := range later {
+			if _, err := conns[0].Exec(t.Context(), "DROP TABLE "+x[0]); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	failed := make(chan error, 4)
-	for range 4 {
-		conn := d.conn()
-		go func() { failed <- addTables(t.Context(), conn) }()
-	}
-	for range 4 {
-		if err := <-failed; err != nil {
-			t.Error(err)
+		failed := make(chan error, len(conns))
+		for _, conn := range conns {
+			go func() { failed <- addTables(t.Context(), conn) }()
+		}
+		for range conns {
+			if err := <-failed; err != nil {
+				t.Error(err)
+			}
 		}
 	}
 	d.store("a").mustOpen(t).Close()

@@ -44,19 +44,28 @@ var later = [][2]string{{"closed", closedTable}, {"node_share", nodeShareTable},
 // addTables makes what an older program has not made.
 func addTables(ctx context.Context, conn *pgx.Conn) error {
 	for _, t := range later {
-		var there bool
-		if err := conn.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", t[0]).Scan(&there); err != nil {
+		there, err := hasTable(ctx, conn, t[0])
+		if err != nil {
 			return err
 		}
 		if there {
 			continue
 		}
-		// Another node may do it at the same time: then one of us fails.
-		if _, err := conn.Exec(ctx, t[1]); err != nil && sqlState(err) != duplicateTable && sqlState(err) != uniqueViolation {
-			return err
+		if _, err := conn.Exec(ctx, t[1]); err != nil {
+			// Another node may have made it at the same time. What our statement meets then depends on how far the
+			// other one was: the table, its row type, or a key of the catalogue.
+			if there, _ := hasTable(ctx, conn, t[0]); !there {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// hasTable says whether the schema has a table of that name.
+func hasTable(ctx context.Context, conn *pgx.Conn, name string) (there bool, err error) {
+	err = conn.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", name).Scan(&there)
+	return there, err
 }
 
 // errNoSchema says that the database has no queue.
@@ -120,14 +129,12 @@ func dropSegment(shard, segno uint32) string {
 
 // SQLSTATE codes, and classes of them, that are told apart.
 const (
-	undefinedTable  = "42P01"
-	duplicateTable  = "42P07"
-	uniqueViolation = "23505"
-	lockTimeout     = "55P03"
-	deadlock        = "40P01"
-	classResources  = "53" // the disk is full, there is no memory
-	dataCorrupted   = "XX001"
-	indexCorrupted  = "XX002"
+	undefinedTable = "42P01"
+	lockTimeout    = "55P03"
+	deadlock       = "40P01"
+	classResources = "53" // the disk is full, there is no memory
+	dataCorrupted  = "XX001"
+	indexCorrupted = "XX002"
 )
 
 // sqlState is the code of the server's error, "" for other errors.
