@@ -10,6 +10,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/queue"
 	"posthaste/internal/storage"
+	"posthaste/internal/testseed"
 )
 
 // tidy has the cleaner do all that there is to do.
@@ -50,7 +51,7 @@ func TestMonth(t *testing.T) {
 	st := d.store("a")
 	st.segmentSize = 48 << 10
 	e := st.mustOpen(t)
-	seed := crashSeed(t)
+	seed := testseed.First(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	alive := map[mail.QueueID]string{}
 	attempts := map[mail.QueueID]int{}

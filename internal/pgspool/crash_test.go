@@ -5,14 +5,13 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"posthaste/internal/mail"
 	"posthaste/internal/queue"
+	"posthaste/internal/testseed"
 	"posthaste/internal/testservers"
 	"posthaste/internal/testwait"
 )
@@ -168,23 +167,13 @@ func crash(t *testing.T, st *Store, rounds int, seed uint64, kill func(*engine),
 	return append(wrong, l.check(e)...)
 }
 
-// crashSeed is printed by those who use it; POSTHASTE_SEED repeats one.
-func crashSeed(t *testing.T) uint64 {
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv("POSTHASTE_SEED"); text != "" {
-		seed, _ = strconv.ParseUint(text, 10, 64)
-	}
-	t.Logf("POSTHASTE_SEED=%d", seed)
-	return seed
-}
-
 // Nothing that was acknowledged is lost when the database is killed at any moment, nothing that was refused
 // or removed is there, and nothing is half there.
 func TestDatabaseKilled(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	kill := func(*engine) { s.Kill() }
-	for _, wrong := range crash(t, newDatabase(t, s, 1).store("a"), 4, crashSeed(t), kill, s.Start) {
+	for _, wrong := range crash(t, newDatabase(t, s, 1).store("a"), 4, testseed.First(t), kill, s.Start) {
 		t.Error(wrong)
 	}
 }
@@ -194,7 +183,7 @@ func TestConnectionLost(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
 	kill := func(e *engine) { e.conn.PgConn().Conn().Close() }
-	for _, wrong := range crash(t, newDatabase(t, s, 1).store("a"), 6, crashSeed(t), kill, func() {}) {
+	for _, wrong := range crash(t, newDatabase(t, s, 1).store("a"), 6, testseed.First(t), kill, func() {}) {
 		t.Error(wrong)
 	}
 }

@@ -11,12 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/testseed"
 	"posthaste/internal/vfs"
 )
 
 var (
 	crashTime = flag.Duration("crash.time", 3*time.Second, "how long each random crash test runs")
-	crashSeed = flag.Uint64("crash.seed", 0, "first seed of the random crash tests; 0: by the clock")
+	crashSeed = flag.Uint64("crash.seed", 0, "first seed of the random crash tests; 0: as package testseed says")
 )
 
 // walk is a random history with crashes. What it may lose: nothing that was
@@ -188,16 +189,17 @@ func once(t *testing.T) {
 	}
 }
 
-func firstSeed() uint64 {
+func firstSeed(t *testing.T) uint64 {
+	t.Helper()
 	if *crashSeed != 0 {
 		return *crashSeed
 	}
-	return uint64(time.Now().UnixNano())
+	return testseed.First(t)
 }
 
 func TestCrashWalk(t *testing.T) {
 	start := time.Now()
-	seed := firstSeed()
+	seed := firstSeed(t)
 	t.Logf("first seed %d", seed)
 	var total walk
 	for time.Since(start) < *crashTime {

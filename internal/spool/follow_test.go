@@ -493,7 +493,7 @@ var followSeeds = []uint64{1795765952843865904, 1795769131652692760, 17957700349
 func TestCrashFollow(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
-	seed := firstSeed()
+	seed := firstSeed(t)
 	t.Logf("first seed %d", seed)
 	var total followed
 	for i := 0; time.Since(start) < *crashTime || i <= len(followSeeds); i++ {

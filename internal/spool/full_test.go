@@ -147,7 +147,7 @@ func (w *fullWorld) summary() string {
 
 // manyHistories runs random ones for crashTime, and says how many.
 func manyHistories(t *testing.T, segSize int64, run func(w *fullWorld)) (n int) {
-	seed := firstSeed()
+	seed := firstSeed(t)
 	t.Logf("first seed %d", seed)
 	for start := time.Now(); time.Since(start) < *crashTime; seed++ {
 		w := newFullWorld(seed, segSize, 0)

@@ -25,7 +25,7 @@ import (
 // may be few: it goes on until they have shown enough, or are 200. A nil enough is always so.
 func manySeeds(t *testing.T, enough func() bool, run func(seed uint64) (trace []string, err error)) {
 	t.Helper()
-	seed := firstSeed()
+	seed := firstSeed(t)
 	t.Logf("first seed %d", seed)
 	n := 0
 	for start := time.Now(); time.Since(start) < *crashTime || enough != nil && n < 200 && !enough(); n++ {

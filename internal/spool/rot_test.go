@@ -204,7 +204,7 @@ func runRot(seed uint64, plant fault) (*rot, error) {
 
 func TestRot(t *testing.T) {
 	start := time.Now()
-	seed := firstSeed()
+	seed := firstSeed(t)
 	t.Logf("first seed %d", seed)
 	spoiled, alarms, aside := 0, 0, 0
 	for n := 0; time.Since(start) < *crashTime || n < 200 && (alarms == 0 || aside == 0); n++ { // few, on a busy machine
