@@ -148,3 +148,48 @@ func TestPageWidth(t *testing.T) {
 		}
 	}
 }
+
+// README's tree has each package directly below internal.
+func TestTree(t *testing.T) {
+	t.Parallel()
+	root := moduleRoot(t)
+	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if missing := notInTree(t, root, string(text)); len(missing) > 0 {
+		t.Errorf("README.md has no row for %s", strings.Join(missing, ", "))
+	}
+	if missing := notInTree(t, root, strings.Replace(string(text), "`internal/arch`", "`internal/nothing`", 1)); len(missing) != 1 || missing[0] != "arch" {
+		t.Errorf("without its row arch is not missed: %v", missing)
+	}
+}
+
+// notInTree are the packages directly below internal that no cell of the tree's first column names.
+func notInTree(t *testing.T, root, readme string) (missing []string) {
+	t.Helper()
+	_, tree, _ := strings.Cut(readme, "\n## The tree\n")
+	tree, _, _ = strings.Cut(tree, "\n## ")
+	named := map[string]bool{}
+	for row := range strings.Lines(tree) {
+		cells := strings.SplitN(row, "|", 3)
+		if len(cells) < 3 {
+			continue
+		}
+		for i, name := range strings.Split(cells[1], "`") {
+			if i%2 == 1 {
+				named[strings.TrimPrefix(name, "internal/")] = true
+			}
+		}
+	}
+	dirs, err := os.ReadDir(filepath.Join(root, "internal"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range dirs {
+		if d.IsDir() && !named[d.Name()] {
+			missing = append(missing, d.Name())
+		}
+	}
+	return missing
+}
