@@ -146,7 +146,12 @@ func setupTool(io streams, args []string) int {
 	}
 	return setup.Run("posthaste setup", args, setup.Tools{Main: etc.Main, Master: etc.Master, Hostname: os.Hostname, Aliases: "/etc/aliases",
 		Build: func(dir, table string) int { return ourselves("postalias", "-c", dir, table) },
-		Check: func(dir string) int { return ourselves("posthaste", "-c", dir, "check") }}, io.out, io.err)
+		Check: func(dir string) int { return ourselves("posthaste", "-c", dir, "check") },
+		Running: func(dir string) bool {
+			cmd := exec.Command("/proc/self/exe", "-c", dir, "status")
+			cmd.Args[0] = "posthaste"
+			return cmd.Run() == nil
+		}}, io.out, io.err)
 }
 
 func postmultiTool(io streams, args []string) int {

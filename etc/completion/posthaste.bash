@@ -453,9 +453,10 @@ _posthaste() {
         -r) :; return ;;
         -t) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
         -w) :; return ;;
+        --acme-email) :; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-c -d -n -r -t -w --dry-run"
+            _posthaste_words "-c -d -n -r -t -w --acme --acme-agree --acme-email --dry-run"
         elif ((COMP_CWORD == first)); then
             _posthaste_words "backup-mx null-client relay sender site"
         elif [[ ${COMP_WORDS[first]} == backup-mx ]]; then

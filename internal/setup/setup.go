@@ -29,10 +29,10 @@ import (
 	"posthaste/internal/resolver"
 )
 
-const usage = `usage: posthaste setup [--dry-run] [-c config_directory] [-n name] [-r relayhost] [-t chain_file] [-w networks] -d domain ... site
-       posthaste setup [--dry-run] [-c config_directory] [-d domain] [-n name] [-r relayhost] [-t chain_file] -w networks relay
+const usage = `usage: posthaste setup [--dry-run] [--acme --acme-agree [--acme-email address]] [-c config_directory] [-n name] [-r relayhost] [-t chain_file] [-w networks] -d domain ... site
+       posthaste setup [--dry-run] [--acme --acme-agree [--acme-email address]] [-c config_directory] [-d domain] [-n name] [-r relayhost] [-t chain_file] -w networks relay
        posthaste setup [--dry-run] [-c config_directory] [-d domain] [-n name] -r relayhost null-client
-       posthaste setup [--dry-run] [-c config_directory] [-n name] [-t chain_file] -d domain ... backup-mx
+       posthaste setup [--dry-run] [--acme --acme-agree [--acme-email address]] [-c config_directory] [-n name] [-t chain_file] -d domain ... backup-mx
        posthaste setup [--dry-run] [-c config_directory] [-d domain] [-n name] sender`
 
 // exitCreate is EX_CANTCREAT of sysexits.h: there is a configuration already.
@@ -47,6 +47,8 @@ type Tools struct {
 	// configuration directory, with an exit status.
 	Build func(dir, table string) int
 	Check func(dir string) int
+	// Running says whether a mail system runs with the configuration of a directory.
+	Running func(dir string) bool
 }
 
 // A choice is what was asked for.
@@ -56,6 +58,7 @@ type choice struct {
 	name     string // of this host
 	relay    string
 	chain    string
+	acme     acme
 	networks []string
 	aliases  bool // the file of aliases exists
 	dry      bool
@@ -109,7 +112,7 @@ func Run(name string, args []string, tools Tools, stdout, stderr io.Writer) int 
 	for _, l := range lines {
 		fmt.Fprintf(stdout, "unwise: %s\n", l)
 	}
-	fmt.Fprintf(stdout, "posthaste check finds no error; next: %s\n", c.next())
+	fmt.Fprintf(stdout, "posthaste check finds no error; next: %s\n", c.next(tools.Running(c.dir)))
 	return 0
 }
 
@@ -127,24 +130,30 @@ func unwise(dir string) ([]string, error) {
 	return advice.Unwise(cfg, services), nil
 }
 
-// next is what somebody does with the new configuration.
-func (c *choice) next() string {
-	switch c.kind {
-	case "site":
-		return "posthaste start; then posthaste domain add --class local " + c.domains[0]
-	case "sender":
-		if len(c.domains) > 0 {
-			return "posthaste start; then posthaste domain add --class none " + c.domains[0]
-		}
+// next is what somebody does with the new configuration. A package may have started the mail system
+// with that of the installation: then it runs, and is to read this one.
+func (c *choice) next(running bool) string {
+	start := "posthaste start"
+	if running {
+		start = "posthaste reload"
 	}
-	return "posthaste start, or posthaste reload"
+	class := map[string]string{"site": "local", "sender": "none"}[c.kind]
+	switch {
+	case class == "" || len(c.domains) == 0:
+		return start
+	case c.acme.on:
+		// The authority comes to the name that the records lead here.
+		return fmt.Sprintf("posthaste domain add --class %s %s; publish the records that it prints; then %s", class, c.domains[0], start)
+	}
+	return fmt.Sprintf("%s; then posthaste domain add --class %s %s", start, class, c.domains[0])
 }
 
 // parse reads the command line.
 func parse(args []string, tools *Tools) (*choice, error) {
 	c := &choice{}
-	if i := slices.Index(args, "--dry-run"); i >= 0 {
-		c.dry, args = true, slices.Delete(slices.Clone(args), i, i+1)
+	args, err := c.long(args)
+	if err != nil {
+		return nil, cli.Errorf(cli.ExitUsage, "%w\n%s", err, usage)
 	}
 	opts, rest, err := cli.Getopt(args, "c:d:n:r:t:w:")
 	if err != nil || len(rest) != 1 || allowed[rest[0]] == "" {
@@ -171,6 +180,9 @@ func parse(args []string, tools *Tools) (*choice, error) {
 	}
 	if slices.Contains(single, c.kind) && len(c.domains) > 1 {
 		return nil, cli.Errorf(cli.ExitUsage, "%s has one domain, that of its senders", c.kind)
+	}
+	if err := c.acme.valid(c); err != nil {
+		return nil, cli.Errorf(cli.ExitUsage, "%w", err)
 	}
 	c.dir = config.Dir(c.dir)
 	return c, c.complete(tools)

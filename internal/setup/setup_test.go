@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -20,7 +21,8 @@ func tools(aliases string, said *[]string, status int) Tools {
 	return Tools{Main: etc.Main, Master: etc.Master, Aliases: aliases,
 		Hostname: func() (string, error) { return "Mail.example.org", nil },
 		Build:    func(dir, table string) int { return note("build " + table) },
-		Check:    func(dir string) int { note("check"); return status }}
+		Check:    func(dir string) int { note("check"); return status },
+		Running:  func(dir string) bool { return strings.HasSuffix(dir, "/running") }}
 }
 
 // Each case gives a configuration of which nobody has anything to say, and in which the
@@ -36,6 +38,9 @@ func TestCases(t *testing.T) {
 			"smtpd_tls_chain_files": "", "smtpd_tls_auth_only": "yes", "mail_authentication": "check"}},
 		{"-d example.org -t /CHAIN -r [out.example.com]:587 -w 192.0.2.0/24,2001:db8::/32 site", map[string]string{"smtpd_tls_security_level": "may",
 			"relayhost": "[out.example.com]:587", "mynetworks": "127.0.0.0/8, [::1]/128, 192.0.2.0/24, [2001:db8::]/32"}},
+		{"--acme -d example.org --acme-agree site --acme-email ann@example.org", map[string]string{"tls_acme": "yes", "tls_acme_agree": "yes", "tls_acme_account": "ann@example.org",
+			"smtpd_tls_security_level": "may", "smtpd_tls_chain_files": ""}},
+		{"--acme --acme-agree -w 192.0.2.0/24 relay", map[string]string{"tls_acme": "yes", "tls_acme_account": ""}},
 		{"-w 192.0.2.0/24 -w 198.51.100.0/24 -n out.example.net relay", map[string]string{"myhostname": "out.example.net", "mydomain": "example.net", "myorigin": "out.example.net",
 			"mydestination": "out.example.net, localhost", "mynetworks": "127.0.0.0/8, [::1]/128, 192.0.2.0/24, 198.51.100.0/24",
 			"smtpd_client_restrictions": "permit_mynetworks, reject"}},
@@ -82,6 +87,10 @@ func TestCases(t *testing.T) {
 					t.Errorf("%s = %q, not %q (%v)", name, got, want, err)
 				}
 			}
+			acme := slices.ContainsFunc(services, func(s config.Service) bool { return s.Name == "80" && s.Command == "acme" })
+			if want := strings.Contains(c.args, "--acme"); acme != want {
+				t.Errorf("port 80 is open to the authority: %v", acme)
+			}
 			for name := range map[string]string{"main.cf": "", "master.cf": ""} {
 				text, _ := os.ReadFile(filepath.Join(cfg.Dir(), name))
 				for n, line := range strings.Split(string(text), "\n") {
@@ -90,7 +99,7 @@ func TestCases(t *testing.T) {
 					}
 				}
 			}
-			if strings.Contains(out.String(), "unwise") || !strings.Contains(out.String(), "\nposthaste check finds no error; next: posthaste start") {
+			if strings.Contains(out.String(), "unwise") || !strings.Contains(out.String(), "\nposthaste check finds no error; next: posthaste ") {
 				t.Errorf("said: %s", out.String())
 			}
 			// Once more, it is the same, and not in the way of itself.
@@ -98,6 +107,29 @@ func TestCases(t *testing.T) {
 				t.Errorf("again: status %d: %s", status, complaint.String())
 			}
 		})
+	}
+}
+
+// TestNext: what is said to come next depends on whether a mail system runs already, as it does after
+// the installation of a package, and on the certificate, for which the records come first.
+func TestNext(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"-c /fresh -d example.org site":                            "posthaste start; then posthaste domain add --class local example.org",
+		"-c /running -d example.org site":                          "posthaste reload; then posthaste domain add --class local example.org",
+		"-c /running --acme --acme-agree -d example.org site":      "posthaste domain add --class local example.org; publish the records that it prints; then posthaste reload",
+		"-c /fresh --acme --acme-agree -d example.org site":        "posthaste domain add --class local example.org; publish the records that it prints; then posthaste start",
+		"-c /running -d example.org sender":                        "posthaste reload; then posthaste domain add --class none example.org",
+		"-c /running -d example.org -r mx.example.net null-client": "posthaste reload",
+		"-c /fresh sender":                                         "posthaste start",
+	} {
+		dir := t.TempDir()
+		var out, complaint bytes.Buffer
+		var said []string
+		status := Run("posthaste setup", strings.Fields(strings.Replace(args, "-c ", "-c "+dir, 1)), tools("", &said, 0), &out, &complaint)
+		if status != 0 || !strings.HasSuffix(out.String(), "finds no error; next: "+want+"\n") {
+			t.Errorf("%s: status %d, %s%s, not: %s", args, status, out.String(), complaint.String(), want)
+		}
 	}
 }
 
@@ -214,6 +246,14 @@ func TestUsage(t *testing.T) {
 		{"-n host sender", `"host" is not a full name`},
 		{"-t cert.pem -d a.test site", "expected the path of a file"},
 		{"-r $x null-client", "expected [host]:port"},
+		{"--acme -d a.test site", "read the terms of service of Let's Encrypt, https://letsencrypt.org/repository/, and accept them with --acme-agree"},
+		{"--acme-agree -d a.test site", "--acme-agree and --acme-email are for --acme"},
+		{"--acme --acme-agree sender", "--acme is not for sender"},
+		{"--acme --acme-agree -t /x -d a.test site", "--acme and -t"},
+		{"--acme --acme-agree --acme-email ann -d a.test site", `--acme-email "ann": expected user@domain`},
+		{"--acme --acme-agree --acme-email=a$b@c.example -d a.test site", "expected user@domain"},
+		{"--acme-email", "--acme-email: expected an address"},
+		{"--acme=yes -d a.test site", "--acme has no value"},
 	} {
 		var out, complaint bytes.Buffer
 		var said []string

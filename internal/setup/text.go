@@ -168,18 +168,8 @@ func (c *choice) encrypted(t *mainText) {
 	if c.kind == "null-client" || c.kind == "sender" {
 		return
 	}
-	off, chain := "", c.chain
-	if chain == "" {
-		off, chain = "#", "/etc/posthaste/chain.pem"
-	}
-	t.set(off+"smtpd_tls_chain_files = "+chain, "One file with the private key and then the certificate with its chain; PEM. It is read again", "when it changes.")
-	t.set(off+"smtpd_tls_security_level = may", "Offer encryption to clients.")
+	c.certificate(t)
 	if c.kind == "site" {
 		t.set("smtpd_tls_auth_only = yes", "Passwords are taken under TLS only. Users log in at the submission ports of master.cf, which", "docs/submission.md opens.")
 	}
-}
-
-// master is the text of master.cf: what the installation has, with the head changed.
-func (c *choice) master(installed string) string {
-	return c.head() + "#\n" + installed
 }
