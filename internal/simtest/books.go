@@ -116,15 +116,19 @@ func (b *books) unnamed(d *delivery) bool {
 	if d.mood == slowly {
 		known = known.Add(pause)
 	}
-	within := func(on ...string) bool {
+	within := func(on string) bool {
 		return slices.ContainsFunc(b.faults, func(f blow) bool {
-			return f.Kind == kill && slices.Contains(on, f.On) && !f.at.Before(d.at.Add(-onTheWay)) && f.at.Sub(known) < unsettled
+			return f.Kind == kill && f.On == on && !f.at.Before(d.at.Add(-onTheWay)) && f.at.Sub(known) < unsettled
 		})
 	}
 	if b.exact {
 		return false
 	}
-	if within("qmgr") && within("smtp", "local") || b.nobodyLeft(d) {
+	agent := "smtp"
+	if d.hop == maildir {
+		agent = "local"
+	}
+	if within("qmgr") && within(agent) || b.nobodyLeft(d) {
 		return true
 	}
 	return slices.ContainsFunc(b.faults, func(f blow) bool {
@@ -206,7 +210,7 @@ type key struct{ token, rcpt string }
 func (b *books) check(text string) []string {
 	log := lines(text)
 	ids := tokens(log)
-	doubt, late := b.doubts(log, ids), deferred(log, ids)
+	why := excuses{doubt: b.doubts(log, ids), late: deferred(log, ids), copies: b.copies(log, ids)}
 	got, noticed, again := b.collect()
 	b.counts.Letters, b.counts.Deliveries, b.counts.Faults = len(b.fates), len(b.deliveries), len(b.faults)
 	if b.err != nil {
@@ -220,8 +224,8 @@ func (b *books) check(text string) []string {
 			b.counts.Acknowledged++
 			b.settled(f, got, noticed)
 		}
-		b.unasked(f, got, doubt)
-		b.repeated(f, got, again, doubt, late)
+		b.unasked(f, got, why.doubt)
+		b.repeated(f, got, again, why)
 	}
 	b.crowded()
 	b.reported(log)
@@ -278,6 +282,37 @@ func deferred(log []line, ids map[string]string) map[key]bool {
 	return m
 }
 
+// excuses are why something may happen twice.
+type excuses struct {
+	doubt  map[string]bool // letters
+	late   map[key]bool
+	copies map[key]int
+}
+
+// copies are how many messages local has made for a member of a list elsewhere and may make again without a word: what it
+// told of the list was lost. A copy is a message of its own by then, which is delivered or returned whatever becomes of the
+// list, and so is the next one.
+func (b *books) copies(log []line, ids map[string]string) map[key]int {
+	made := map[string]time.Time{}
+	type pair struct{ id, rcpt string }
+	seen := map[pair]bool{}
+	m := map[key]int{}
+	for _, l := range log {
+		if f := messageID.FindStringSubmatch(l.Text); f != nil {
+			made[f[1]], _ = time.Parse(time.RFC3339Nano, l.Time)
+		}
+		f := forListed.FindStringSubmatch(l.Text)
+		if f == nil || seen[pair{f[1], f[2]}] {
+			continue
+		}
+		seen[pair{f[1], f[2]}] = true
+		if b.unnamed(&delivery{at: made[f[1]], hop: maildir}) {
+			m[key{ids[f[1]], f[2]}]++
+		}
+	}
+	return m
+}
+
 // doubts are the letters of which the log says that something may happen twice.
 func (b *books) doubts(log []line, ids map[string]string) map[string]bool {
 	m := map[string]bool{}
@@ -301,6 +336,7 @@ func (b *books) doubts(log []line, ids map[string]string) map[string]bool {
 
 var (
 	notice    = regexp.MustCompile(`^(\w+): sender non-delivery notification: (\w+)$`)
+	forListed = regexp.MustCompile(`^(\w+): to=<(\S+)>, orig_to=<\S+>, relay=(?:mx|none)\b`)
 	tryAgain  = regexp.MustCompile(`^(\w+): to=<(\S+)>, .*, status=deferred `)
 	returned  = regexp.MustCompile(`, status=bounced \((.*)`)
 	deserved  = regexp.MustCompile(`^unknown user|said: 5\d\d |Disk quota exceeded|^Protocol error`)
@@ -370,18 +406,22 @@ func (b *books) unasked(f *fate, got map[key][]*delivery, doubt map[string]bool)
 
 // repeated: nothing happens twice but what was under way when something went wrong, and of which the log says so.
 // A list that is tried again is delivered to all accounts on it once more.
-func (b *books) repeated(f *fate, got map[key][]*delivery, noticed map[key]int, doubt map[string]bool, late map[key]bool) {
+func (b *books) repeated(f *fate, got map[key][]*delivery, noticed map[key]int, why excuses) {
 	for _, r := range f.members() {
 		k := key{f.letter.Token, r}
-		list := got[k]
-		if noticed[k] > 1 && !doubt[k.token] {
+		list, copies := got[k], why.copies[k]
+		if noticed[k] > 1+copies && !why.doubt[k.token] {
 			b.fail("the sender of %s was told %d times that <%s> does not get it", k.token, noticed[k], r)
 		}
 		for i := 0; i < len(list)-1; i++ {
 			b.counts.Repeated++
 			d := list[i]
-			named := doubt[k.token] || b.unnamed(d) || late[k] || d.hop == maildir && late[key{k.token, listOf(r)}]
-			if d.mood != loseReply && d.mood != twoReplies && !named {
+			named := why.doubt[k.token] || b.unnamed(d) || why.late[k] || d.hop == maildir && why.late[key{k.token, listOf(r)}]
+			switch {
+			case d.mood == loseReply || d.mood == twoReplies || named:
+			case copies > 0:
+				copies--
+			default:
 				b.fail("<%s> has got %s at %v, and again, and nothing says why", r, k.token, d.at.UTC().Format(time.StampMicro))
 			}
 		}
