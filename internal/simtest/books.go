@@ -73,6 +73,8 @@ type books struct {
 	overfull   bool               // there were too many tokens
 	events     bool               // services have told of events
 	published  map[string]float64 // what processes have counted, by family and labels
+	log        []line             // at the end
+	ids        map[string]string  // which letter each queue ID is, at the end
 }
 
 func (b *books) sent(l *Letter) *fate {
@@ -112,10 +114,7 @@ const onTheWay = time.Second
 // set: its record was lost when the power failed or cleanup died. Or both who knew of it died, the queue
 // manager and the agent, before it was recorded.
 func (b *books) unnamed(d *delivery) bool {
-	known := d.at
-	if d.mood == slowly {
-		known = known.Add(pause)
-	}
+	known := b.known(d)
 	within := func(on string) bool {
 		return slices.ContainsFunc(b.faults, func(f blow) bool {
 			return f.Kind == kill && f.On == on && !f.at.Before(d.at.Add(-onTheWay)) && f.at.Sub(known) < unsettled
@@ -135,6 +134,77 @@ func (b *books) unnamed(d *delivery) bool {
 		loses := f.Kind == powerCut || f.Kind == kill && f.On == "cleanup" || f.Kind == badSyncs
 		return loses && !f.at.Before(d.at) && f.at.Sub(known) < unsettled
 	})
+}
+
+// known is when an agent can have told of a delivery: it tells of all recipients of an order at once, when it is done with
+// the last one, for whom it may try other hosts for long.
+func (b *books) known(d *delivery) time.Time {
+	known := d.at
+	if d.mood == slowly {
+		known = known.Add(pause)
+	}
+	if d.hop == maildir || d.from == "" {
+		return known
+	}
+	for id, all := range b.together(d) {
+		if all[d.rcpts[0]] && b.ids[id] == d.token() {
+			known = b.orderEnd(d, id, all, known)
+		}
+	}
+	return known
+}
+
+// together are the recipients of each message at the destination of a delivery, of whom the log speaks.
+func (b *books) together(d *delivery) map[string]map[string]bool {
+	domain := d.rcpts[0][strings.Index(d.rcpts[0], "@"):]
+	m := map[string]map[string]bool{}
+	for _, l := range b.log {
+		f := rcptLine.FindStringSubmatch(l.Text)
+		if f == nil || l.Process != "postfix/smtp" || !strings.HasSuffix(f[2], domain) {
+			continue
+		}
+		if m[f[1]] == nil {
+			m[f[1]] = map[string]bool{}
+		}
+		m[f[1]][f[2]] = true
+	}
+	return m
+}
+
+// orderEnd is when the order ended with which a message with these recipients, all at one destination, was delivered: when
+// the log has spoken of all, or the message is taken up anew.
+func (b *books) orderEnd(d *delivery, id string, all map[string]bool, end time.Time) time.Time {
+	var rest map[string]bool
+	for _, l := range b.log {
+		at, _ := time.Parse(time.RFC3339Nano, l.Time)
+		if strings.HasPrefix(l.Text, id+": from=") {
+			if at.After(d.at) {
+				if len(rest) > 0 && at.After(end) {
+					end = at
+				}
+				return end
+			}
+			rest = maps.Clone(all)
+			for _, r := range d.rcpts {
+				delete(rest, r)
+			}
+		}
+		if f := rcptLine.FindStringSubmatch(l.Text); f != nil && f[1] == id && all[f[2]] {
+			delete(rest, f[2])
+			if at.After(end) {
+				end = at
+			}
+		}
+	}
+	return end
+}
+
+// token is the letter that was delivered; empty: another message.
+func (d *delivery) token() string {
+	if m := subject.FindStringSubmatch(d.content); m != nil {
+		return m[1]
+	}
+	return ""
 }
 
 // nobodyLeft says whether the queue manager was killed while the mail system was being stopped: none is started then, to
@@ -210,6 +280,7 @@ type key struct{ token, rcpt string }
 func (b *books) check(text string) []string {
 	log := lines(text)
 	ids := tokens(log)
+	b.log, b.ids = log, ids
 	why := excuses{doubt: b.doubts(log, ids), late: deferred(log, ids), copies: b.copies(log, ids)}
 	got, noticed, again := b.collect()
 	b.counts.Letters, b.counts.Deliveries, b.counts.Faults = len(b.fates), len(b.deliveries), len(b.faults)
@@ -337,6 +408,7 @@ func (b *books) doubts(log []line, ids map[string]string) map[string]bool {
 var (
 	notice    = regexp.MustCompile(`^(\w+): sender non-delivery notification: (\w+)$`)
 	forListed = regexp.MustCompile(`^(\w+): to=<(\S+)>, orig_to=<\S+>, relay=(?:mx|none)\b`)
+	rcptLine  = regexp.MustCompile(`^(\w+): to=<(\S+)>, `)
 	tryAgain  = regexp.MustCompile(`^(\w+): to=<(\S+)>, .*, status=deferred `)
 	returned  = regexp.MustCompile(`, status=bounced \((.*)`)
 	deserved  = regexp.MustCompile(`^unknown user|said: 5\d\d |Disk quota exceeded|^Protocol error`)

@@ -52,9 +52,10 @@
 //   - Nothing arrives twice, and no sender is told twice of one recipient, unless the next hop has not
 //     confirmed it, or the log says of the message that it is in doubt. Without spool_exact_doubt the log need not name
 //     what was delivered just before the power failed, cleanup was killed, or a sync failed; nor what the queue
-//     manager and an agent were both killed with, within moments, or what agents had in hand when it was killed
-//     during a stop. What local has forwarded for a list by then is a message of its own: its members elsewhere get one more for
-//     each, or its sender one more notice. Accounts on a list have it again when the log says that the list is tried again.
+//     manager and an agent were both killed with, within moments; nor what agents had in hand when it was killed
+//     during a stop. An agent tells of an order for several recipients when it is done with the last of them. What local
+//     has forwarded for a list by then is a message of its own: its members elsewhere get one more for each, or its
+//     sender one more notice. Accounts on a list have it again when the log says that the list is tried again.
 //   - No destination has more transactions at a time than its concurrency limit; when a queue manager takes over
 //     from another, than twice that.
 //   - There are never more tokens of in_flow_delay than may be made, and all of them when the queue is empty.
