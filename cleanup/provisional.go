@@ -337,7 +337,8 @@ func (in *incoming) mayWait(res *Result, changed bool) bool {
 	if in.q.Wait <= 0 || in.file != nil || changed || s.opt.Events != nil || s.opt.Exact || s.ending.Load() {
 		return false
 	}
-	if res.Hold || res.Refused != nil || in.q.Settles != nil || in.q.State != nil || in.q.Flags&proto.SubmitNoReceive != 0 ||
+	// A content filter is not who the client waits for: the message comes back from there, and waits then.
+	if res.Hold || res.Refused != nil || env.Filter != "" || in.q.Settles != nil || in.q.State != nil || in.q.Flags&proto.SubmitNoReceive != 0 ||
 		env.Trace != 0 || !env.SendAt.IsZero() || len(env.Recipients) > maxWaitRcpts || len(in.stored) > maxInlineEntry {
 		return false
 	}
@@ -437,7 +438,8 @@ func (in *incoming) over(p *provisional, st storage.Stasher, env *mail.Envelope,
 		}
 		return s.storageReply(env.ID, err)
 	case p.answer != nil:
-		st.Drop(p.entry.Ref, true)
+		// Nobody has it, so that a client that does not hear the refusal may send it again.
+		st.Drop(p.entry.Ref, false)
 		in.tellGone(p)
 		reply := refusalOf(p.answer)
 		s.opt.Log.Log(maillog.WaitRefused{ID: string(env.ID), Reply: reply.Reason()})

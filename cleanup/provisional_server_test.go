@@ -166,6 +166,17 @@ func TestProvisional(t *testing.T) {
 	if _, ok := sp.Locate(e.ID); ok || <-q.gone != e.ID {
 		t.Error("what was refused is in the queue, or the queue manager is not told")
 	}
+	// If the process were killed now, the client might not hear of it. Nobody has it, and there is nothing to name.
+	next, err := spool.Open(spool.Options{FS: disk.Clone(), Dir: "spool", SegmentSize: 1 << 20, InlineLimit: 8 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range next.Recovery().Withdrawn {
+		if w.ID == e.ID {
+			t.Errorf("what was refused is named: %+v", w)
+		}
+	}
+	next.Close()
 
 	// The queue manager goes, and the next one is told of what the last one had.
 	e, verdict = submit(time.Hour, false)

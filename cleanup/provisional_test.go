@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/event"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
@@ -143,4 +145,51 @@ func TestWaitHistories(t *testing.T) {
 			}
 		}
 	})
+}
+
+// What is not plain new mail to a few recipients is stored before anybody gets it.
+func TestMayWait(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(in *incoming, res *Result, opt *serverOptions){
+		"":                  func(*incoming, *Result, *serverOptions) {},
+		"nobody waits":      func(in *incoming, _ *Result, _ *serverOptions) { in.q.Wait = 0 },
+		"content in a file": func(in *incoming, _ *Result, _ *serverOptions) { in.file = struct{ contentFile }{} },
+		"exact doubt":       func(_ *incoming, _ *Result, opt *serverOptions) { opt.Exact = true },
+		"events":            func(_ *incoming, _ *Result, opt *serverOptions) { opt.Events = new(event.Reporter) },
+		"on hold":           func(_ *incoming, res *Result, _ *serverOptions) { res.Hold = true },
+		"refused":           func(_ *incoming, res *Result, _ *serverOptions) { res.Refused = new(refusal) },
+		"content filter":    func(_ *incoming, res *Result, _ *serverOptions) { res.Envelope.Filter = "scan:dummy" },
+		"settles":           func(in *incoming, _ *Result, _ *serverOptions) { in.q.Settles = new(proto.Settle) },
+		"a state":           func(in *incoming, _ *Result, _ *serverOptions) { in.q.State = new(queue.Change) },
+		"not received":      func(in *incoming, _ *Result, _ *serverOptions) { in.q.Flags |= proto.SubmitNoReceive },
+		"verification":      func(_ *incoming, res *Result, _ *serverOptions) { res.Envelope.Trace = mail.TraceProbe },
+		"later":             func(_ *incoming, res *Result, _ *serverOptions) { res.Envelope.SendAt = time.Unix(1900000000, 0) },
+		"too many": func(_ *incoming, res *Result, _ *serverOptions) {
+			res.Envelope.Recipients = make([]mail.Recipient, maxWaitRcpts+1)
+		},
+		"a large envelope": func(in *incoming, _ *Result, _ *serverOptions) { in.stored = make([]byte, maxInlineEntry+1) },
+		"success is to be told": func(_ *incoming, res *Result, _ *serverOptions) {
+			res.Envelope.Recipients[1].Notify = dsn.NotifySuccess
+		},
+	} {
+		s := &server{}
+		in := &incoming{s: s, q: proto.Submit{Wait: time.Second}}
+		res := &Result{Envelope: mail.Envelope{Recipients: make([]mail.Recipient, 2)}}
+		change(in, res, &s.opt)
+		if got := in.mayWait(res, false); got != (name == "") {
+			t.Errorf("%q: may wait: %v", name, got)
+		}
+		if in.mayWait(res, true) {
+			t.Errorf("%q: something is to be recorded of it, and it may wait", name)
+		}
+	}
+	s := &server{}
+	s.ending.Store(true)
+	if (&incoming{s: s, q: proto.Submit{Wait: time.Second}}).mayWait(&Result{}, false) {
+		t.Error("the process ends, and a message may wait")
+	}
+	full := &Result{Envelope: mail.Envelope{Recipients: make([]mail.Recipient, maxWaitRcpts)}}
+	if !(&incoming{s: new(server), q: proto.Submit{Wait: time.Second}}).mayWait(full, false) {
+		t.Errorf("%d recipients are too many", maxWaitRcpts)
+	}
 }

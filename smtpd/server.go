@@ -15,6 +15,7 @@ import (
 
 	"posthaste/internal/access"
 	"posthaste/internal/config"
+	"posthaste/internal/event"
 	"posthaste/internal/ipc"
 	"posthaste/internal/maillog"
 	"posthaste/internal/notice"
@@ -176,6 +177,9 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 	var err error
 	if s.set, err = readSettings(d.Config, d.Tables); err != nil {
 		return nil, err
+	}
+	if s.set.wait > 0 && event.Enabled(d.Config) {
+		d.Log.Warning("smtpd_delivery_wait = %v has no effect while event_sinks is set: an event must be on the disk before a delivery begins", s.set.wait)
 	}
 	// Sessions that are not under stress find their settings under the same key.
 	s.stressed.Store(d.Config, s.set)

@@ -126,6 +126,7 @@ func Mistakes(cfg *config.Config, services []config.Service, system System) []Mi
 	c.databases()
 	c.signing()
 	c.events()
+	c.waits()
 	c.commands()
 	c.sockets()
 	c.disk()

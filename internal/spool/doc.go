@@ -268,6 +268,9 @@
 // within a second of the end, whose clients may not have heard so, and removes the files. After
 // a loss of power there may be less to name.
 //
+// After a failed write the area is not used for ten seconds. Unlike the log it may go on then: nothing in it was ever
+// promised to be durable, a write that failed is written over, and readers verify what they read.
+//
 // # Memory
 //
 // What is alive is known by an index in the writer's memory, and by nothing else: it is made from the

@@ -23,6 +23,8 @@ const (
 	stashFiles = 4
 	// stashSize bounds a file, in bytes; the area has stashFiles times as much.
 	stashSize = 8 << 20
+	// stashRetry is how long the area is not used after a failed write.
+	stashRetry = 10 * time.Second
 	// maxWithdrawn bounds the messages that a start names.
 	maxWithdrawn = 1000
 )
@@ -36,11 +38,12 @@ type stash struct {
 	mu    sync.Mutex
 	size  int64 // of a file
 	files [stashFiles]stashFile
-	at    int    // the file that is written
-	segno uint64 // of the last use of a file
-	err   error  // the area cannot be used any more
-	b     Batch  // scratch
-	buf   []byte // scratch
+	at    int       // the file that is written
+	segno uint64    // of the last use of a file
+	err   error     // the area cannot be used, for good or until a time
+	until time.Time // from when on it is tried again; zero: it is not
+	b     Batch     // scratch
+	buf   []byte    // scratch
 }
 
 // A stashFile is one file of the area, and its present use.
@@ -57,7 +60,8 @@ func newStash(e *engine) *stash { return &stash{e: e, size: stashSize, at: -1} }
 
 // Stash writes a message with its content in memory into the volatile area, where a [Reader] finds it by the Ref
 // of the entry, and nothing else does. It is not durable. Its place is kept until Drop. ErrFull says that there is
-// no room: the oldest messages there are in the way. After another error the area is not used any more.
+// no room: the oldest messages there are in the way. After a write that failed (ErrUnstored) the area is not used for
+// stashRetry.
 func (s *Spool) Stash(m Message) (Entry, error) { return s.stash.add(m) }
 
 // Drop gives up the place of a message in the volatile area, which is kept by now, or done with: a start does not name
@@ -68,7 +72,8 @@ func (s *Spool) Drop(ref Ref, settled bool) { s.stash.drop(ref, settled) }
 func (s *stash) add(m Message) (Entry, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err != nil {
+	// Unlike the log the area may go on after a failed write: see the package comment.
+	if s.err != nil && (s.until.IsZero() || s.e.now().Before(s.until)) {
 		return Entry{}, s.err
 	}
 	b := &s.b
@@ -96,6 +101,10 @@ func (s *stash) add(m Message) (Entry, error) {
 	ref := Ref{File: stashBase + uint32(s.at), Segno: f.segno, Offset: uint32(f.off), Length: uint32(length)}
 	f.off += int64(len(w))
 	f.live++
+	if s.err != nil {
+		s.err, s.until = nil, time.Time{}
+		s.e.warn("spool: the volatile area is used again")
+	}
 	l := &o.msg
 	return Entry{ID: m.ID, Ref: ref, Queue: Queue(l.queue), NextAttempt: queue.FromMicros(l.next), Size: l.size, NRcpt: int(l.nrcpt),
 		NPending: int(l.npending), Trace: traceOf(l), Null: l.flags&msgNull != 0, Tenant: o.tenant}, nil
@@ -148,11 +157,13 @@ func (s *stash) use(f *stashFile, number uint32) error {
 	return err
 }
 
-// fail gives the area up. What is in it is still read.
+// fail has the area not used for a while. What is in it is still read. A disk that stays full is told of once.
 func (s *stash) fail(err error) error {
 	if s.err == nil {
-		s.err = fmt.Errorf("%w: volatile area: %w", ErrUnstored, err)
-		s.e.warn("spool: the volatile area is not used any more: %v", err)
+		s.e.warn("spool: the volatile area is not used until a write succeeds, tried every %v: %v", stashRetry, err)
+	}
+	if s.err == nil || !s.until.IsZero() { // else it is over for good
+		s.err, s.until = fmt.Errorf("%w: volatile area: %w", ErrUnstored, err), s.e.now().Add(stashRetry)
 	}
 	return s.err
 }
@@ -186,9 +197,7 @@ func (s *stash) drop(ref Ref, settled bool) {
 func (s *stash) close() (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err == nil {
-		s.err = ErrClosed
-	}
+	s.err, s.until = ErrClosed, time.Time{}
 	for i := range s.files {
 		f := &s.files[i]
 		if f.f == nil {
@@ -228,6 +237,7 @@ func (s *stash) empty() (list []queue.Withdrawn, more int) {
 		// Before anybody can write there: a name is not used twice.
 		if err := e.fs.Remove(path.Join(dir, name)); err != nil {
 			_ = s.fail(err)
+			s.until = time.Time{}
 		}
 	}
 	if len(names) > 0 {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -164,30 +166,134 @@ func TestStashFull(t *testing.T) {
 	}
 }
 
-// A write that fails ends the use of the area, and of nothing else.
+// A write that fails ends the use of the area for a while, and of nothing else. What was there is still read.
 func TestStashFails(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	s := openTest(t, dir, Options{})
-	defer s.Close()
-	e := stashed(t, s, []byte("first\r\n"))
-	s.stash.files[s.stash.at].f.Close()
+	for _, failing := range []vfs.OpKind{vfs.OpMkdir, vfs.OpCreate, vfs.OpWrite} {
+		t.Run(failing.String(), func(t *testing.T) {
+			t.Parallel()
+			var broken bool
+			var tries int
+			fs := &vfs.Faulty{FS: vfs.NewMem(4096), Hook: func(op vfs.Op) error {
+				if strings.Contains(op.Name, stashDir) && op.Kind == failing {
+					if tries++; broken {
+						return syscall.ENOSPC
+					}
+				}
+				return nil
+			}}
+			var said []string
+			s, err := Open(Options{FS: fs, Dir: "spool", SegmentSize: 128 << 10, Warn: func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			clock := time.Now()
+			s.e.now = func() time.Time { return clock }
+			var first Entry
+			if failing == vfs.OpWrite {
+				first = stashed(t, s, []byte("first\r\n"))
+			}
+			id := newID(t, s)
+			m := Message{ID: id, Envelope: testEnvelope(id, 4), Recipients: testRecipients(1), NRcpt: 1, Content: []byte("one\r\n")}
+			broken, tries = true, 0
+			for range 3 {
+				for range 2 {
+					if _, err := s.Stash(m); !errors.Is(err, ErrUnstored) || !errors.Is(err, syscall.ENOSPC) {
+						t.Fatalf("the error is %v", err)
+					}
+				}
+				clock = clock.Add(stashRetry)
+			}
+			if tries != 3 || len(said) != 1 {
+				t.Errorf("%d tries in %v, and said %q", tries, 2*stashRetry, said)
+			}
+			var b Batch
+			b.Add(m)
+			if err := s.Commit(&b); err != nil {
+				t.Error(err)
+			}
+			broken = false
+			second := stashed(t, s, []byte("second\r\n"))
+			third := stashed(t, s, []byte("third\r\n"))
+			if len(said) != 2 {
+				t.Errorf("said %q", said)
+			}
+			r := NewReader(fs, "spool")
+			defer r.Close()
+			for text, e := range map[string]Entry{"first\r\n": first, "second\r\n": second, "third\r\n": third} {
+				if e.ID == "" {
+					continue
+				}
+				if got, err := contentOf(r, e); err != nil || string(got) != text {
+					t.Errorf("%q, %v, want %q", got, err, text)
+				}
+			}
+			// A place that cannot be given up is no harm, and the area is away for a while again.
+			if failing == vfs.OpWrite {
+				broken = true
+				s.Drop(second.Ref, false)
+				if _, err := s.Stash(m); !errors.Is(err, ErrUnstored) {
+					t.Errorf("the error is %v", err)
+				}
+				broken = false
+			}
+		})
+	}
+}
+
+// A closed spool takes nothing, however long ago a write has failed.
+func TestStashClosedAfterFailure(t *testing.T) {
+	t.Parallel()
+	var broken bool
+	fs := &vfs.Faulty{FS: vfs.NewMem(4096), Hook: func(op vfs.Op) error {
+		if broken && strings.Contains(op.Name, stashDir) {
+			return syscall.EIO
+		}
+		return nil
+	}}
+	s, err := Open(Options{FS: fs, Dir: "spool", SegmentSize: 128 << 10, Warn: t.Logf})
+	if err != nil {
+		t.Fatal(err)
+	}
 	id := newID(t, s)
 	m := Message{ID: id, Envelope: testEnvelope(id, 4), Recipients: testRecipients(1), NRcpt: 1, Content: []byte("one\r\n")}
-	for range 2 {
-		if _, err := s.Stash(m); !errors.Is(err, ErrUnstored) {
-			t.Fatalf("the error is %v", err)
+	broken = true
+	if _, err := s.Stash(m); !errors.Is(err, ErrUnstored) {
+		t.Fatal(err)
+	}
+	broken = false
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.e.now = func() time.Time { return time.Now().Add(2 * stashRetry) }
+	if _, err := s.Stash(m); !errors.Is(err, ErrClosed) {
+		t.Errorf("a closed spool: %v", err)
+	}
+}
+
+// A file of the last process that stays is not written to: what is named of it would be named again.
+func TestStashFileStays(t *testing.T) {
+	t.Parallel()
+	var broken bool
+	fs := &vfs.Faulty{FS: vfs.NewMem(4096), Hook: func(op vfs.Op) error {
+		if broken && op.Kind == vfs.OpRemove && strings.Contains(op.Name, stashDir) {
+			return syscall.EIO
 		}
+		return nil
+	}}
+	s, err := Open(Options{FS: fs, Dir: "spool", SegmentSize: 128 << 10, Warn: t.Logf})
+	if err != nil {
+		t.Fatal(err)
 	}
-	var b Batch
-	b.Add(m)
-	if err := s.Commit(&b); err != nil {
-		t.Error(err)
-	}
-	r := NewReader(nil, dir)
-	defer r.Close()
-	if _, err := contentOf(r, e); err != nil {
-		t.Error(err)
+	stashed(t, s, []byte("x\r\n"))
+	broken = true
+	next := reopened(t, s)
+	defer next.Close()
+	next.e.now = func() time.Time { return time.Now().Add(2 * stashRetry) }
+	id := newID(t, next)
+	if _, err := next.Stash(Message{ID: id, Envelope: testEnvelope(id, 4), Recipients: testRecipients(1), NRcpt: 1}); !errors.Is(err, syscall.EIO) {
+		t.Errorf("the error is %v", err)
 	}
 }
 

@@ -98,7 +98,7 @@ type Drainer interface {
 type Stasher interface {
 	// Stash writes m, whose content is in memory, without making it durable. Its place is kept until Drop.
 	// ErrFull: there is no room, and the oldest messages there are in the way. After other errors but ErrTooLarge and
-	// ErrInvalid the area is not used any more.
+	// ErrInvalid the area is not used for a while.
 	Stash(m Addition) (queue.Entry, error)
 	// Drop gives up a place, once: the message is durable in the Engine, or done with. A reader is told ErrStale. settled says
 	// that nothing is left to do for it, and that its client is now to be told.
