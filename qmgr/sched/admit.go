@@ -81,7 +81,7 @@ func (s *Scheduler) ripen() {
 
 // seatTenant has a tenant take its turns, unless it is to wait until others have left.
 func (s *Scheduler) seatTenant(t *tenant) {
-	if t.overAt == 0 {
+	if t.overAt == 0 && !t.sated {
 		s.entry.sit(&t.seat)
 	}
 }
@@ -97,6 +97,9 @@ func (s *Scheduler) countActive(t *tenant, n int) {
 	s.stats.Active += n
 	if t.overAt != 0 {
 		s.crowding.fix(t.overAt, key{uint64(t.active), uint64(t.number)})
+	}
+	if n < 0 {
+		s.seatAgain(t)
 	}
 }
 
@@ -115,6 +118,9 @@ func (s *Scheduler) admitTenants() {
 			// It had nothing to say when its turn came, or must wait now.
 		case x == nil:
 			return
+		case s.sated(x.tenant):
+			x.rise()
+			x.tenant.sated = true
 		case s.crowds(x.tenant):
 			x.rise()
 			s.crowding.push(key{uint64(x.tenant.active), uint64(x.tenant.number)}, x.tenant)

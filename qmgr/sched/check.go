@@ -106,7 +106,9 @@ func (c *checker) tenants(incoming, due int) {
 		c.ok(int(t.number) == n && t.msgs == msgs[t.number] && t.active == active[t.number], "tenant %d: %d messages, %d active, counts %d, %d",
 			n, msgs[t.number], active[t.number], t.msgs, t.active)
 		c.ok(n == 0 || t.msgs > 0 && s.tenantIndex[t.name] == t, "tenant %s is not forgotten", t.name)
-		c.ok(!t.waits() || (t.seat.in != nil) != (t.overAt != 0), "tenant %s waits for no turn, or for two", t.name)
+		c.ok(!t.waits() || (t.seat.in != nil) != (t.overAt != 0 || t.sated), "tenant %s waits for no turn, or for two", t.name)
+		c.ok(t.overAt == 0 || !t.sated, "tenant %s waits for room of two kinds", t.name)
+		c.ok(!t.sated || s.sated(t), "tenant %s waits outside for a limit that has room", t.name)
 		c.ok(t.overAt == 0 || s.crowding.s[t.overAt-1].k == (key{uint64(t.active), uint64(t.number)}), "tenant %s: stale count", t.name)
 	}
 	c.ok(in == s.incoming && in == incoming, "incoming: %d records, lists of %d, count %d", incoming, in, s.incoming)
@@ -453,7 +455,7 @@ func (c *checker) queue(q *queue) {
 	limit, shut := c.s.windowLimit(q)
 	c.ok(q.limit == limit && q.shut == shut, "%s/%s: limit %d, not %d; shut: %v", t.name, q.name, q.limit, limit, q.shut)
 	c.ok((q.state == DestReady) == (q.timer.pos == 0), "%s/%s: state %d and timer disagree", t.name, q.name, q.state)
-	wants := q.state == DestReady && q.window > q.busy && q.todo > 0 && !q.shut
+	wants := q.state == DestReady && q.window > q.busy && q.todo > 0 && !q.shut && q.someMay()
 	avail := wants
 	inLines := 0
 	for i, l := range q.legs {
@@ -484,8 +486,8 @@ func (c *checker) claims(q *queue) {
 		c.ok(m.queue == q && (m == &q.claim || q.claimOf[m.tenant] == m && m.tenant != q.claim.tenant), "%s/%s: claim of tenant %d misplaced", t.name, q.name, m.tenant)
 		c.ok(m == &q.claim || m.refs > 0 || m.seat.in != nil, "%s/%s: claim of tenant %d not forgotten", t.name, q.name, m.tenant)
 		c.ok(m.held == (m.open && q.others != nil), "%s/%s: tenant %d holds it: %v", t.name, q.name, m.tenant, m.held)
-		c.ok(m.open == (q.avail && m == q.cur), "%s/%s: offered to tenant %d: %v", t.name, q.name, m.tenant, m.open)
-		c.ok(q.others == nil || m.peers.n == 0 || m.seat.in != nil, "%s/%s: tenant %d has no seat", t.name, q.name, m.tenant)
+		c.ok(m.open == (q.avail && m == q.cur && !m.inLine()), "%s/%s: offered to tenant %d: %v", t.name, q.name, m.tenant, m.open)
+		c.ok(q.others == nil || m.peers.n == 0 || m.inLine() || m.seat.in != nil, "%s/%s: tenant %d has no seat", t.name, q.name, m.tenant)
 		c.ok(m.refs == 0 || m.lane.tenant == m.tenant && m.lane.tport == t, "%s/%s: claim of tenant %d in the lane of another", t.name, q.name, m.tenant)
 		c.peerList(&m.peers)
 		m.peers.each(func(p *peer) {
@@ -493,9 +495,27 @@ func (c *checker) claims(q *queue) {
 		})
 		c.claim(q, m)
 	}
+	c.lined(q)
 	c.ok(cur && waiting == q.waiting && refs == q.peerCount, "%s/%s: %d peers wait, count %d; %d peers, count %d", t.name, q.name, waiting, q.waiting, refs, q.peerCount)
 	c.ok(len(q.others) == len(q.claimOf), "%s/%s: %d claims, index of %d", t.name, q.name, len(q.others), len(q.claimOf))
 	c.seats(q.name, &q.seats, q.others != nil)
+}
+
+// lined checks who of q waits for a tenant's limit, or has a place of one.
+func (c *checker) lined(q *queue) {
+	lined := 0
+	for m := range q.claims {
+		n := c.s.limitOf(m)
+		if m.inLine() {
+			lined += m.peers.n
+			c.ok(m.peers.n > 0 && m.stand.gate == n && m.allowed == nil && m.stand.claim == m, "%s/%s: tenant %d waits for a limit that it has not", q.tport.name, q.name, m.tenant)
+			c.ok(m.stand.owed == (n.keeper == m) || q.keeper == nil, "%s/%s: tenant %d goes before others", q.tport.name, q.name, m.tenant)
+		}
+		c.ok(m.open == (m.allowed != nil) || n == nil && m.allowed == nil, "%s/%s: offered to tenant %d, which has no place", q.tport.name, q.name, m.tenant)
+		c.ok(!m.called, "%s/%s: tenant %d is being called", q.tport.name, q.name, m.tenant)
+	}
+	c.ok(lined == q.lined, "%s/%s: %d peers wait for tenants' limits, count %d", q.tport.name, q.name, lined, q.lined)
+	c.ok(q.keeper == nil || q.placed && q.keeper.inLine() && q.keeper.stand.gate.keeper == q.keeper, "%s/%s: keeps no place, or for nobody", q.tport.name, q.name)
 }
 
 // claim checks one.

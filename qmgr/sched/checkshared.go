@@ -24,7 +24,7 @@ func (c *checker) shared() {
 		if e == nil {
 			continue
 		}
-		for n := range e.over {
+		for n := range e.all {
 			of(n).busy++
 		}
 	}
@@ -32,6 +32,12 @@ func (c *checker) shared() {
 		if st := &s.sites[i]; st.gate != nil {
 			of(st.gate).parked += st.n()
 			c.ok(st.pause == beyondID, "site %s: at a limit, and waits for something else", st.name)
+		}
+	}
+	for _, t := range s.tenants {
+		if t != nil && t.limit != nil {
+			of(t.limit).members++
+			c.ok(t.limit.key == sharedKey{level: TenantLimit, name: t.name} && t.limit.limits == t.terms.Limits, "tenant %s: another's limit", t.name)
 		}
 	}
 	resting := 0
@@ -58,6 +64,14 @@ func (c *checker) shared() {
 
 // legs adds what one destination makes of the sums of the limits above it, in both trees.
 func (c *checker) legs(q *queue, of func(*shared) *sums) {
+	for m := range q.claims {
+		if m.allowed != nil {
+			of(m.allowed).held++
+		}
+		if m.inLine() {
+			of(m.stand.gate).waiting++
+		}
+	}
 	for tree, l := range q.legs {
 		if l.leaf == nil {
 			continue

@@ -144,6 +144,10 @@ const (
 	// EventTerms: Terms hold from now on for the destination of Transport with the name Site,
 	// if it is in memory; nil: none do. Others are told of with their recipients (Rcpt.Terms).
 	EventTerms
+
+	// EventTenant: TenantTerms hold from now on for mail of Tenant, if there is some in memory. Who has
+	// terms for tenants tells of them before the recipients of each message of theirs (EventLoaded).
+	EventTenant
 )
 
 // Scope is what a command applies to.
@@ -199,6 +203,9 @@ type Event struct {
 	Limits SetLimits // EventLimits; nil: nothing is set
 
 	Terms *Terms // EventTerms
+
+	Tenant      string      // EventTenant
+	TenantTerms TenantTerms // EventTenant
 }
 
 // An Arrival describes a message that has come to exist: newly arrived, or

@@ -33,6 +33,8 @@ type entry struct {
 	hop *mail.Nexthop
 	// When busy: the innermost shared limits in which it counts, by tree; nil: none.
 	leaves [trees]*shared
+	// When busy: the limit of its tenant in which it counts; nil: none.
+	allowance *shared
 	// The sources from which it may go; nil: its queue has none.
 	pool *Pool
 	// Its recipients were refused for the sake of another source: see secondTry.
@@ -174,6 +176,9 @@ func (s *Scheduler) selectEntry(e *entry) {
 	if q.limited() {
 		s.beginShared(e)
 	}
+	if p.claim.allowed != nil {
+		s.beginAllowed(e)
+	}
 	s.updateQueue(q)
 }
 
@@ -194,6 +199,9 @@ func (s *Scheduler) endEntry(e *entry) {
 		s.stats.Busy--
 		if e.leaves != ([trees]*shared{}) {
 			s.endShared(e)
+		}
+		if e.allowance != nil {
+			s.endAllowed(e)
 		}
 	} else {
 		s.startJob(j)

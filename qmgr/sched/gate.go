@@ -29,9 +29,10 @@ import "posthaste/internal/rate"
 type stander struct {
 	gate     *shared // in whose line; nil: in none
 	prv, nxt *stander
-	// One of these is set for good; tree is the tree of the line, of a destination's.
+	// One of these is set for good, a claim only in the line of a tenant; tree is the tree of the line, of a destination's.
 	queue *queue
 	node  *shared
+	claim *claim
 	tree  int
 	// A destination's: its turn here came, and there was no place in the other tree.
 	owed bool
@@ -160,6 +161,7 @@ func (s *Scheduler) stepBack(q *queue) {
 		return
 	}
 	q.placed = false
+	q.dropKeeper()
 	for a := range q.above {
 		a.held--
 	}
@@ -194,6 +196,9 @@ func (s *Scheduler) settleShared(n *shared) {
 			s.leaveLine(&n.stand)
 		}
 		s.await(n)
+		if n.tenant != nil {
+			s.seatAgain(n.tenant)
+		}
 		n = parent
 	}
 }
@@ -237,6 +242,10 @@ func (s *Scheduler) grantAll() {
 // nobody lines up at one that has room and no line; so this ends.
 func (s *Scheduler) grant(root *shared) {
 	n := root
+	if c := n.line.first.claim; c != nil {
+		s.grantAllowance(n, c)
+		return
+	}
 	var st *stander
 	for n != nil {
 		st = n.line.first
@@ -292,6 +301,7 @@ func (s *Scheduler) free(n *shared) bool {
 func (s *Scheduler) beginShared(e *entry) {
 	q := e.peer.queue
 	q.placed = false
+	q.dropKeeper()
 	// Terms may change while the delivery is under way. It ends where it began.
 	for i := range q.legs {
 		e.leaves[i] = q.legs[i].leaf
@@ -325,24 +335,27 @@ func (s *Scheduler) endShared(e *entry) {
 // counted for it in advance was not needed.
 func (s *Scheduler) reused(e *entry) {
 	for a := range e.over {
-		a.conns.Refund(a.limits.Connections, s.now, e.since, 1)
+		refund(&a.conns, a.limits.Connections, s.now, e.since, 1)
 	}
 	s.settleBoth(e)
 }
 
 // unmade: a delivery has not even been begun, since no agent could be had.
 func (s *Scheduler) unmade(e *entry) {
-	for a := range e.over {
+	for a := range e.all {
 		a.refund(s.now, e.since, len(e.rcpts))
 	}
 	s.settleBoth(e)
+	if e.allowance != nil {
+		s.settleShared(e.allowance)
+	}
 }
 
 // divide cuts an entry that is about to be selected to what its limits have left for the
 // day. The rest waits as an entry of its own.
 func (s *Scheduler) divide(e *entry) {
 	n := len(e.rcpts)
-	for a := range e.peer.queue.above {
+	for a := range e.peer.bounds {
 		if r := a.limits.Recipients; r.Per == rate.Day {
 			n = min(n, int(a.rcpts.Room(r, s.now))-a.held+1) // each other place is good for one
 		}

@@ -65,6 +65,11 @@ type claim struct {
 	peers   peerList // with waiting entries, by place in the job list
 	// Peers that were found blocked, and come back when it is open.
 	parked *peer
+	// Where its tenant has a limit (allowance.go): that of which it has a place, its place in the line, and
+	// that it has just been called from there.
+	allowed *shared
+	stand   *stander
+	called  bool
 	// Its jobs among the candidates for preemption, by size.
 	classes []*class
 	// Thread mode only: its place in the ring of its lane; nil when it is not in it.
@@ -255,6 +260,9 @@ func (s *Scheduler) offer(c *claim, open bool) {
 	}
 	c.open = open
 	t := l.tport
+	if !open {
+		s.giveBackPlace(c)
+	}
 	if open {
 		t.offers++
 		// They lose no turn: each keeps the turn number that it was parked with.

@@ -4,7 +4,11 @@
 
 package sched
 
-import "posthaste/internal/reuse"
+import (
+	"cmp"
+
+	"posthaste/internal/reuse"
+)
 
 // cmdKind is an operator's command that waits for deliveries to end.
 type cmdKind uint8
@@ -250,12 +254,14 @@ func (s *Scheduler) hold(m *message) {
 }
 
 // expiry is when a message's lifetime is over, by the wall clock. Mail with the null sender
-// has a lifetime of its own, bounce_queue_lifetime.
+// has a lifetime of its own, bounce_queue_lifetime. The tenant's own, if it has some, count instead.
 func (s *Scheduler) expiry(rec *record) int64 {
+	t := &s.tenantOf(rec).terms
+	life := cmp.Or(t.Lifetime, s.cfg.MaximalLifetime)
 	if rec.flags&FlagNullSender != 0 {
-		return rec.created + micros(s.cfg.BounceLifetime)
+		life = min(cmp.Or(t.BounceLifetime, s.cfg.BounceLifetime), life)
 	}
-	return rec.created + micros(s.cfg.MaximalLifetime)
+	return rec.created + micros(life)
 }
 
 // retryTime is when a message that could not be delivered is due again. The back-off is

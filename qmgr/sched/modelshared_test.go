@@ -177,7 +177,7 @@ func (m *model) beginShared(e *mEntry) {
 
 func (m *model) reused(e *mEntry) {
 	for n := e.p.q.leaf; n != nil; n = n.parent {
-		n.conns.Refund(n.limits.Connections, m.now, e.since, 1)
+		refund(&n.conns, n.limits.Connections, m.now, e.since, 1)
 	}
 	m.settle(e.p.q.leaf)
 }

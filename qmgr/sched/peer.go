@@ -103,8 +103,11 @@ func (s *Scheduler) freePeer(p *peer) {
 func (s *Scheduler) peerBegins(p *peer) {
 	p.claim.peers.push(s.peerKey(p), p)
 	p.queue.waiting++
-	if p.queue.others != nil {
-		p.queue.seats.sit(&p.claim.seat)
+	switch c := p.claim; {
+	case c.inLine():
+		p.queue.lined++
+	case p.queue.others != nil:
+		p.queue.seats.sit(&c.seat)
 	}
 	p.job.turns.push(key{p.turn, 0}, p)
 	p.job.waiting++
@@ -130,6 +133,11 @@ func (s *Scheduler) peerKey(p *peer) key {
 func (s *Scheduler) peerEnds(p *peer) {
 	p.claim.peers.remove(p)
 	p.queue.waiting--
+	if c := p.claim; c.inLine() {
+		if p.queue.lined--; c.peers.n == 0 {
+			s.quitLine(c)
+		}
+	}
 	if p.parked {
 		p.unpark()
 	} else {

@@ -70,7 +70,7 @@ type queue struct {
 
 	// Nothing may begin, whatever the window: see SetLimits.
 	shut bool
-	// Whether an entry may be chosen now: ready, window > busy, todo > 0, not shut, and a place under
+	// Whether an entry may be chosen now: ready, window > busy, todo > 0, not shut, someMay, and a place under
 	// its shared limits. updateQueue alone sets it.
 	avail bool
 	// Who has mail for it (lane.go). Mostly it is one tenant, which has the claim that is part of it. others are
@@ -81,6 +81,10 @@ type queue struct {
 	seats   ring
 	cur     *claim
 	waiting int // peers with waiting entries, of all claims
+	// Of those: of claims that wait for their tenants' limits, and the one of these for which the destination
+	// keeps its place under shared limits (allowance.go).
+	lined  int
+	keeper *claim
 	// Peers altogether, waiting or busy. The queue cannot be forgotten while there is
 	// one.
 	peerCount int
@@ -174,22 +178,35 @@ func (s *Scheduler) releaseQueue(q *queue) {
 // its entries, or the job first in line. Whoever changes one of these must call it, or q
 // is not served until something else happens to it; Check finds that.
 func (s *Scheduler) updateQueue(q *queue) {
-	avail := q.state == DestReady && q.window > q.busy && q.todo > 0 && !q.shut
-	if q.limited() {
-		avail = s.ask(q, avail)
-	}
-	q.avail = avail
-	if q.others != nil {
-		if q.cur.peers.n == 0 {
-			s.offer(q.cur, false)
+	for {
+		avail := q.state == DestReady && q.window > q.busy && q.todo > 0 && !q.shut && q.someMay()
+		if q.limited() {
+			avail = s.ask(q, avail)
 		}
-		if c := s.turn(q); c != q.cur {
-			s.offer(q.cur, false)
-			q.cur = c
+		q.avail = avail
+		if q.others != nil {
+			if q.cur.peers.n == 0 {
+				s.offer(q.cur, false)
+			}
+			if c := s.turn(q); c != q.cur {
+				s.offer(q.cur, false)
+				q.cur = c
+			}
+		}
+		waits := q.cur.inLine()
+		if !avail || s.may(q.cur) {
+			s.offer(q.cur, avail)
+			return
+		}
+		// Its tenant has no room. If it has only now come to wait for that, it is another one's turn.
+		if s.offer(q.cur, false); waits {
+			return
 		}
 	}
-	s.offer(q.cur, avail)
 }
+
+// someMay says whether there is mail that waits for no tenant's limit, or a keeper.
+func (q *queue) someMay() bool { return q.lined < q.waiting || q.keeper != nil }
 
 // queueReady ends a dead or suspended time by its timer. After a rate delay the window is
 // 1: the next delivery starts the next pause.

@@ -255,6 +255,8 @@ func (s *Scheduler) happened(ev *Event) {
 				s.stopSources() // it may be at another place now
 			}
 		}
+	case EventTenant:
+		s.setTenant(ev.Tenant, &ev.TenantTerms)
 	}
 }
 
@@ -394,7 +396,7 @@ func (s *Scheduler) done(id EntryID, r *Result) {
 	if t.cfg.Mode == Thread && len(s.roots) > 0 {
 		s.grantAll() // the agent goes on with this thread if it may
 	}
-	if t.cfg.Mode == Thread && q.avail && q.cur == mine && !r.SiteFailed {
+	if t.cfg.Mode == Thread && q.cur == mine && mine.open && !r.SiteFailed {
 		q.cur.goOn(turn)
 	}
 }

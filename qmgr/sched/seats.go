@@ -37,7 +37,7 @@ func (x *seat) wants() bool {
 	case x.tenant != nil:
 		return x.tenant.waits()
 	}
-	return x.claim.peers.n > 0
+	return x.claim.peers.n > 0 && !x.claim.inLine()
 }
 
 // quantum is what one turn is good for.
@@ -87,6 +87,20 @@ func (r *ring) sit(x *seat) {
 func (r *ring) stay(x *seat) {
 	x.left = x.quantum()
 	r.old.append(x)
+}
+
+// resume gives a seat to a tenant that could not use its turn, for a limit of its own. What was left
+// of that turn it has now; then it is behind all others.
+func (r *ring) resume(x *seat) {
+	switch {
+	case x.in != nil:
+	case x.left > 0:
+		x.left = min(x.left, x.quantum())
+		r.fresh.append(x)
+	default:
+		x.left += x.quantum()
+		r.old.append(x)
+	}
 }
 
 // pass puts a seat behind all others. What is left of its turn, it keeps.

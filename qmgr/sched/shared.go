@@ -28,6 +28,9 @@ const (
 	SiteLimit                  // the domains that have the same mail hosts
 	ProviderLimit              // sites and domains that one company serves
 	levels
+
+	// TenantLimit is that of a tenant, wherever its mail goes; it is no part of a tree (allowance.go).
+	TenantLimit = levels
 )
 
 // String is the level's name in tables and listings.
@@ -39,6 +42,8 @@ func (l Level) String() string {
 		return "site"
 	case ProviderLimit:
 		return "provider"
+	case TenantLimit:
+		return "tenant"
 	}
 	return "unknown"
 }
@@ -141,6 +146,18 @@ func (e *entry) over(yield func(*shared) bool) {
 	}
 }
 
+// all visits these and the limit of its tenant.
+func (e *entry) all(yield func(*shared) bool) {
+	for n := range e.over {
+		if !yield(n) {
+			return
+		}
+	}
+	if e.allowance != nil {
+		yield(e.allowance)
+	}
+}
+
 // A shared is a shared limit that has destinations, or whose counts are still of use.
 type shared struct {
 	key    sharedKey
@@ -168,6 +185,10 @@ type shared struct {
 	repaid  uint64
 	// When its meters let the next go, or make it forgettable.
 	timer timer
+	// Of a tenant's limit: the tenant, while it has mail, and the claim whose destination keeps its place
+	// under other limits; nil: there is none.
+	tenant *tenant
+	keeper *claim
 	// It is on s.roots.
 	due bool
 	// It has no members, and is counted in s.resting; or it is not even remembered any more.
@@ -213,10 +234,18 @@ func (n *shared) spend(now int64, rcpts int) {
 // refund takes back what was counted at a time, for a delivery that is not made.
 func (n *shared) refund(now, spent int64, rcpts int) {
 	l := &n.limits
-	n.conns.Refund(l.Connections, now, spent, 1)
-	n.msgs.Refund(l.Messages, now, spent, 1)
-	n.rcpts.Refund(l.Recipients, now, spent, int64(rcpts))
-	n.warm.Refund(l.Warmup, now, spent, int64(rcpts))
+	refund(&n.conns, l.Connections, now, spent, 1)
+	refund(&n.msgs, l.Messages, now, spent, 1)
+	refund(&n.rcpts, l.Recipients, now, spent, int64(rcpts))
+	refund(&n.warm, l.Warmup, now, spent, int64(rcpts))
+}
+
+// refund takes back what was spent at a time, if it still counts. What the span of the rate has passed over is paid:
+// to take it back would be at the expense of what came later.
+func refund(m *rate.Meter, r rate.Rate, now, spent, count int64) {
+	if r.Per == rate.Day || now-spent < micros(r.Per) {
+		m.Refund(r, now, spent, count)
+	}
 }
 
 // opens is when its rates let somebody go whom they keep now; never: they keep nobody, or
@@ -456,7 +485,7 @@ func (s *Scheduler) RestoreSpent(now time.Time, list []Spent) {
 	for i := range list {
 		sp := &list[i]
 		k := sharedKey{sp.Level, sp.Name, sp.Source}
-		if sp.Level >= levels || sp.Name == "" || s.shares[k] != nil || i >= maxResting {
+		if sp.Level > TenantLimit || sp.Name == "" || s.shares[k] != nil || i >= maxResting {
 			continue
 		}
 		n := s.newShared(k)

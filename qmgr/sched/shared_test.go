@@ -88,11 +88,11 @@ func (x *watch) effect(e Effect) {
 		return
 	}
 	l := x.w.mail[e.ID]
-	terms := x.w.marked(l.rcpts[e.Rcpts[0]]).Terms
-	if terms == nil {
-		return
+	shares := []Share{{"tenant " + l.tenant, x.w.whose[l.tenant].Limits}}
+	if terms := x.w.marked(l.rcpts[e.Rcpts[0]]).Terms; terms != nil {
+		shares = append(shares, terms.Shares[:]...)
 	}
-	for _, sh := range terms.Shares {
+	for _, sh := range shares {
 		if sh.Name == "" || sh.Limits == (Limits{}) {
 			continue
 		}

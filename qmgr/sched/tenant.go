@@ -15,6 +15,11 @@ type tenant struct {
 	turnDeferred bool
 	seat         seat  // among the tenants with such mail
 	overAt       int32 // in s.crowding
+	// What holds for it as it was told (allowance.go), and its limit; nil: it has none. sated: it waits for
+	// its limit, and for no place until there is room.
+	terms TenantTerms
+	limit *shared
+	sated bool
 }
 
 // maxTenants bounds the tenants that are told apart. Mail of further ones is that of tenant 0.
@@ -65,6 +70,7 @@ func (s *Scheduler) forgetRecord(i int32) {
 	if t.overAt != 0 {
 		s.crowding.remove(t.overAt)
 	}
+	s.leaveLimit(t)
 	delete(s.tenantIndex, t.name)
 	s.tenants[n] = nil
 	s.tenantFree = append(s.tenantFree, n)
@@ -85,14 +91,20 @@ func (s *Scheduler) weightOf(name string) int {
 func (s *Scheduler) reweigh() {
 	for _, t := range s.tenants {
 		if t != nil {
-			t.weight = s.weightOf(t.name)
+			s.reweighOne(t)
+			s.seatAgain(t) // SharedActiveLimit may be another
 		}
 	}
-	for _, t := range s.transports {
-		for l := range t.lanes {
-			if o := s.tenants[l.tenant]; o != nil {
-				l.weight = o.weight
-			}
+}
+
+// reweighOne asks for the weight of one. What its own terms say counts more than the configuration.
+func (s *Scheduler) reweighOne(t *tenant) {
+	if t.weight = s.weightOf(t.name); t.terms.Weight > 0 {
+		t.weight = min(t.terms.Weight, MaxWeight)
+	}
+	for _, tp := range s.transports {
+		if l := tp.lookLane(t.number); l != nil {
+			l.weight = t.weight
 		}
 	}
 }

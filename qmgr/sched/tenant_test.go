@@ -44,7 +44,10 @@ func TestTenantHistories(t *testing.T) {
 // tenantsAt has several tenants send to one or many destinations, and holds the bound of docs/scheduler.md:
 // until a delivery for one that has mail begins, every other has at most two turns. Where agents are scarce, and
 // there is mail of others for the same destinations, each of these may keep a turn there for as long.
-func tenantsAt(t *rapid.T, cfg Config, dests int) {
+func tenantsAt(t *rapid.T, cfg Config, dests int) { tenantsWithin(t, cfg, dests, make([]Limits, 6)) }
+
+// tenantsWithin is tenantsAt where tenants have limits. For those the bound is another's.
+func tenantsWithin(t *rapid.T, cfg Config, dests int, limits []Limits) {
 	tenants := rapid.IntRange(2, 6).Draw(t, "tenants")
 	weights := rapid.SliceOfN(rapid.IntRange(1, 3), tenants, tenants).Draw(t, "weights")
 	index := func(name string) int { return int(name[0] - 'a') }
@@ -53,6 +56,10 @@ func tenantsAt(t *rapid.T, cfg Config, dests int) {
 	w := newWorld(t, cfg)
 	var who int
 	w.tenant = func(MsgID) string { return string(rune('a' + who)) }
+	w.whose = map[string]TenantTerms{}
+	for i := range tenants {
+		w.whose[string(rune('a'+i))] = TenantTerms{Limits: limits[i]}
+	}
 	waiting := make([]int, tenants) // recipients that no agent has
 	patience := make([]int, tenants)
 	bound := func(i int) (n int) {
@@ -74,7 +81,7 @@ func tenantsAt(t *rapid.T, cfg Config, dests int) {
 		waiting[who] -= len(e.Rcpts)
 		for i := range patience {
 			switch {
-			case i == who || waiting[i] == 0:
+			case i == who || waiting[i] == 0 || limits[i] != Limits{}:
 				patience[i] = 0
 			default:
 				if patience[i] += len(e.Rcpts); patience[i] > bound(i) {

@@ -60,6 +60,9 @@ func (w *world) tenantsWithAll(r *rand.Rand) {
 	if r.IntN(3) == 0 {
 		cfg.DeferredLimit = 1 + r.IntN(5)
 	}
+	if r.IntN(2) == 0 {
+		w.whose = randomAllowances(r)
+	}
 	w.succeed(cfg)
 	steering := false
 	w.on = func(e Effect) {
@@ -87,7 +90,11 @@ func (w *world) tenantsWithAll(r *rand.Rand) {
 		case x < 12:
 			w.limits[destinations[r.IntN(len(destinations))]] = testLimit{r.IntN(4) - 1, r.IntN(2) == 0}
 			w.setLimits()
-		case x < 14:
+		case x < 13 && w.whose != nil:
+			steering = true
+			w.changeAllowances(r)
+			steering = false
+		case x < 15:
 			w.terms = randomTerms(r, randomLimits)
 			for _, d := range destinations {
 				w.step(Event{Kind: EventTerms, Transport: "smtp", Site: d, Terms: w.terms[d]})

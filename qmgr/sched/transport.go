@@ -173,7 +173,7 @@ func (s *Scheduler) choose(t *transport) *entry {
 	// Within a peer, entries go first in, first out.
 	e, j := p.head, p.job
 	e.turn = turn
-	if p.queue.limited() {
+	if p.queue.limited() || p.claim.allowed != nil {
 		s.divide(e)
 	}
 	s.selectEntry(e)

@@ -243,13 +243,12 @@ func (s *Scheduler) explainWait(e *entry, r *Reason) {
 				break
 			}
 		}
+	case e.peer.claim.inLine():
+		s.explainGate(e.peer.claim.stand.gate, r)
 	case q.limited() && !q.placed:
 		r.Wait = WaitShared
 		if n := s.gateOf(q); n != nil {
-			r.Gate, r.Limit = n.key.String(), n.limits.Concurrency
-			if at := n.opens(s.now); at != never {
-				r.Limit, r.Until = 0, s.realTime(at)
-			}
+			s.explainGate(n, r)
 		}
 	case q.avail && q.cur != e.peer.claim:
 		r.Wait = WaitTenant
@@ -270,6 +269,14 @@ func (s *Scheduler) explainWait(e *entry, r *Reason) {
 	}
 }
 
+// explainGate says that the limit n keeps an entry.
+func (s *Scheduler) explainGate(n *shared, r *Reason) {
+	r.Wait, r.Gate, r.Limit = WaitShared, n.key.String(), n.limits.Concurrency
+	if at := n.opens(s.now); at != never {
+		r.Limit, r.Until = 0, s.realTime(at)
+	}
+}
+
 // Shut calls f for the recipients of an active message that wait for a shared limit: with
 // the limit, and until when at least; zero: until a delivery ends. The numbers are not to be
 // changed, nor kept.
@@ -280,9 +287,13 @@ func (s *Scheduler) Shut(id MsgID, f func(rcpts []int, gate string, until time.T
 	}
 	for _, j := range m.jobs {
 		for _, p := range j.peers {
-			if q := p.queue; !q.limited() || q.placed {
-				continue
-			} else if n := s.gateOf(q); n != nil {
+			n := (*shared)(nil)
+			if q := p.queue; p.claim.inLine() {
+				n = p.claim.stand.gate
+			} else if q.limited() && !q.placed {
+				n = s.gateOf(q)
+			}
+			if n != nil {
 				for e := p.head; e != nil; e = e.nxt {
 					f(e.rcpts, n.key.String(), s.realTime(n.opens(s.now)))
 				}

@@ -51,6 +51,7 @@ type world struct {
 	each    func(r *rand.Rand)   // in random histories, before each turn
 	end     func()               // the same, after the last
 	tenant  func(id MsgID) string
+	whose   map[string]TenantTerms // by tenant
 	check   bool
 	far     far
 }
@@ -212,6 +213,9 @@ func (w *world) carryOut(e Effect) []Event {
 		if w.manual {
 			w.loads = append(w.loads, e)
 			return nil
+		}
+		if terms, ok := w.whose[l.tenant]; ok {
+			return []Event{{Kind: EventTenant, Tenant: l.tenant, TenantTerms: terms}, w.load(e)}
 		}
 		return []Event{w.load(e)}
 	case EffectDeliver:

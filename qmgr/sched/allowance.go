@@ -1,0 +1,265 @@
+// Limits of tenants: how much of a tenant's mail may be under way, and in what time, wherever it
+// goes. Such a limit is a shared limit by itself, in no tree: it has the same meters, the same
+// line and the same timer, but who stands in its line are claims, not destinations. A
+// destination that could take an entry offers it to the claim whose turn it is. If that one's
+// tenant has room, the claim gets a place, which is for one delivery, and is open as long as it
+// has it. If not, it stands in its tenant's line, nobody at the destination waits for it, and
+// the offer goes to the next tenant. So what a tenant may not send keeps nobody else's mail, and
+// what a tenant may send is found without looking at any destination that cannot go.
+//
+// A destination under shared limits needs their place first, and gives it back when no claim of it may
+// go. It could then have each of the two places only when the other is taken, for ever. So one claim
+// of each tenant, that which waits for nothing but the end of one of the tenant's deliveries, has its
+// destination keep its place under the shared limits: the keeper. It goes before the others in line.
+//
+// A limit bounds deliveries to recipients. The transports that only say why mail is not delivered
+// are not counted: retry and error.
+
+package sched
+
+import "time"
+
+// TenantTerms are what holds for the mail of one tenant. The zero value of each is the
+// configuration's.
+type TenantTerms struct {
+	Weight int    // of its turns; see Config.TenantWeight
+	Limits Limits // Concurrency, Messages and Recipients, over all its destinations
+	// MaximalLifetime and BounceLifetime, for its mail.
+	Lifetime, BounceLifetime time.Duration
+}
+
+// setTenant takes note of the terms of a tenant that has mail in memory.
+func (s *Scheduler) setTenant(name string, terms *TenantTerms) {
+	t := s.tenantIndex[name]
+	if t == nil || t.terms == *terms {
+		return
+	}
+	t.terms = *terms
+	s.reweighOne(t)
+	for _, tp := range s.transports {
+		// A shorter turn may be over.
+		if l := tp.lookLane(t.number); l != nil && tp.others != nil {
+			s.passOn(l, 0)
+		}
+	}
+	switch {
+	case t.limit != nil:
+		s.changeLimits(t.limit, terms.Limits)
+	case terms.Limits != (Limits{}):
+		s.limitTenant(t)
+	}
+	s.seatAgain(t)
+}
+
+// limitTenant gives a tenant a limit. What it has under way, or is offered, counts from now on.
+func (s *Scheduler) limitTenant(t *tenant) {
+	k := sharedKey{level: TenantLimit, name: t.name}
+	n := s.shares[k]
+	if n == nil {
+		n = s.newShared(k)
+	}
+	t.limit, n.tenant = n, t
+	n.members++
+	if s.hasJobs(t) {
+		s.adoptTenant(t)
+	}
+	s.changeLimits(n, t.terms.Limits)
+	s.settleShared(n)
+}
+
+// hasJobs says whether mail of t has been assigned to destinations.
+func (s *Scheduler) hasJobs(t *tenant) bool {
+	for _, tp := range s.transports {
+		if l := tp.lookLane(t.number); l != nil && l.jobs > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// adoptTenant brings what there is of a tenant's mail under its limit, which is new: the table
+// has changed.
+func (s *Scheduler) adoptTenant(t *tenant) {
+	n := t.limit
+	for _, tp := range s.transports {
+		if tp.settles() {
+			continue
+		}
+		for q := tp.firstQueue; q != nil; q = q.nxt {
+			for c := range q.claims {
+				if c.tenant == t.number && c.open {
+					c.allowed = n
+					n.held++
+				}
+			}
+		}
+	}
+	for _, e := range s.busy {
+		if e != nil && e.msg.tenant == t.number && !e.peer.queue.tport.settles() {
+			e.allowance = n
+			n.busy++
+		}
+	}
+}
+
+// leaveLimit parts a tenant that is forgotten from its limit, which is remembered while what was
+// counted is of use.
+func (s *Scheduler) leaveLimit(t *tenant) {
+	if n := t.limit; n != nil {
+		t.limit, n.tenant = nil, nil
+		n.members--
+		s.settleShared(n)
+	}
+}
+
+// lookLane is a tenant's lane in t; nil: it has none.
+func (t *transport) lookLane(tenant uint16) *lane {
+	if t.lane.tenant == tenant {
+		return &t.lane
+	}
+	return t.laneOf[tenant]
+}
+
+// settles says whether deliveries of t reach nobody, but say why mail is not delivered.
+func (t *transport) settles() bool { return t.name == RetryTransport || t.name == ErrorTransport }
+
+// limitOf is the limit of the tenant whose claim c is; nil: it has none.
+func (s *Scheduler) limitOf(c *claim) *shared {
+	if t := s.tenants[c.tenant]; t != nil && t.limit != nil && !c.queue.tport.settles() {
+		return t.limit
+	}
+	return nil
+}
+
+// inLine says whether c waits for its tenant's limit.
+func (c *claim) inLine() bool { return c.stand != nil && c.stand.gate != nil }
+
+// may says whether c, whose turn it is at an available destination, may have an entry chosen. If not,
+// it is in its tenant's line.
+func (s *Scheduler) may(c *claim) bool {
+	n := s.limitOf(c)
+	switch {
+	case n == nil || c.allowed == n:
+		return true
+	case c.inLine():
+		return false
+	case s.room(n) && (n.line.n == 0 || c.called):
+		c.allowed = n
+		n.held++
+		s.settleShared(n)
+		return true
+	}
+	s.standInLine(c, n)
+	return false
+}
+
+// standInLine has c wait for its tenant's limit.
+func (s *Scheduler) standInLine(c *claim, n *shared) {
+	if c.stand == nil {
+		c.stand = &stander{claim: c}
+	}
+	q := c.queue
+	// The end of a delivery is near; what a rate lets go may be a day away.
+	if c.stand.owed = q.placed && n.keeper == nil && !n.place() && n.next(s.now) <= s.now; c.stand.owed {
+		n.keeper, q.keeper = c, c
+	}
+	s.joinLine(n, c.stand)
+	n.waiting++
+	q.lined += c.peers.n
+	s.settleShared(n)
+}
+
+// quitLine takes c out of its tenant's line.
+func (s *Scheduler) quitLine(c *claim) {
+	q, n := c.queue, c.stand.gate
+	if q.keeper == c {
+		q.dropKeeper()
+	}
+	s.leaveLine(c.stand)
+	c.stand.owed = false
+	n.waiting--
+	q.lined -= c.peers.n
+	if q.others != nil && c.peers.n > 0 {
+		q.seats.resume(&c.seat)
+	}
+	s.settleShared(n)
+}
+
+// dropKeeper: q has used or lost the place under its shared limits.
+func (q *queue) dropKeeper() {
+	if c := q.keeper; c != nil {
+		c.stand.gate.keeper = nil
+		q.keeper = nil
+	}
+}
+
+// grantAllowance calls the first claim in a tenant's line. If its destination can take an entry and
+// it is its turn there, it has the place now; else it asks again when that is so, and the next is called.
+func (s *Scheduler) grantAllowance(n *shared, c *claim) {
+	if c.stand.ahead {
+		n.repaid++
+	} else {
+		n.granted++
+	}
+	s.quitLine(c)
+	c.called = true
+	s.updateQueue(c.queue)
+	c.called = false
+}
+
+// giveBackPlace is the reverse of may: nothing of c can be chosen any more.
+func (s *Scheduler) giveBackPlace(c *claim) {
+	if n := c.allowed; n != nil {
+		c.allowed = nil
+		n.held--
+		s.settleShared(n)
+	}
+}
+
+// beginAllowed makes a claim's place a delivery: e has been selected.
+func (s *Scheduler) beginAllowed(e *entry) {
+	c := e.peer.claim
+	n := c.allowed
+	c.allowed, e.allowance = nil, n
+	n.held--
+	n.busy++
+	n.spend(s.now, len(e.rcpts))
+	s.settleShared(n)
+}
+
+// endAllowed ends it.
+func (s *Scheduler) endAllowed(e *entry) {
+	n := e.allowance
+	e.allowance = nil
+	n.busy--
+	s.settleShared(n)
+}
+
+// sated says whether a tenant has so much mail in the active queue that waits for its limit that no more
+// is to enter: it would take the places of what can go.
+func (s *Scheduler) sated(t *tenant) bool {
+	most := s.cfg.SharedActiveLimit
+	return t.limit != nil && most > 0 && t.active >= most && t.limit.line.n > 0
+}
+
+// seatAgain has a tenant take its turns again that was sated.
+func (s *Scheduler) seatAgain(t *tenant) {
+	if t.sated && !s.sated(t) {
+		t.sated = false
+		if t.waits() {
+			s.seatTenant(t)
+		}
+	}
+}
+
+// bounds visits all limits for a delivery that p is about to give.
+func (p *peer) bounds(yield func(*shared) bool) {
+	for n := range p.queue.above {
+		if !yield(n) {
+			return
+		}
+	}
+	if n := p.claim.allowed; n != nil {
+		yield(n)
+	}
+}

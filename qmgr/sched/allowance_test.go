@@ -1,0 +1,261 @@
+package sched
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"posthaste/internal/rate"
+)
+
+// randomAllowances draws terms for the tenants of random histories.
+func randomAllowances(r *rand.Rand) map[string]TenantTerms {
+	list := map[string]TenantTerms{}
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		var t TenantTerms
+		if r.IntN(3) > 0 {
+			t.Limits = randomLimits(r)
+			t.Limits.Connections = rate.Rate{}
+		}
+		t.Weight = r.IntN(4)
+		if r.IntN(3) == 0 {
+			t.Lifetime, t.BounceLifetime = time.Duration(1+r.IntN(4))*time.Hour, time.Duration(r.IntN(3))*time.Hour
+		}
+		list[name] = t
+	}
+	return list
+}
+
+// changeAllowances has other terms hold, for some of the tenants from now on.
+func (w *world) changeAllowances(r *rand.Rand) {
+	w.whose = randomAllowances(r)
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		if r.IntN(2) == 0 {
+			w.step(Event{Kind: EventTenant, Tenant: name, TenantTerms: w.whose[name]})
+		}
+	}
+}
+
+// TestAllowanceHistories plays random histories in which tenants have limits that do not change, and holds them to
+// these: how much is under way, and how much began in each span of time.
+func TestAllowanceHistories(t *testing.T) {
+	t.Parallel()
+	n := *histories
+	if !*long {
+		n = 30
+	}
+	waited, kept := 0, 0
+	for seed := range n {
+		playIn(t, 9000+seed, 300, func(r *rand.Rand, w *world) {
+			w.tenant = func(id MsgID) string { return []string{"", "a", "b", "c", "d", "e"}[int(id)*int(id)%7%6] }
+			w.whose = randomAllowances(r)
+			if r.IntN(2) == 0 {
+				w.terms = randomTerms(r, randomLimits)
+			}
+			watched(w).forgets()
+			w.each = func(*rand.Rand) {
+				for _, x := range w.s.tenants {
+					if x == nil || x.limit == nil {
+						continue
+					}
+					if waited += x.limit.waiting; x.limit.keeper != nil {
+						kept++
+					}
+				}
+			}
+		})
+	}
+	if waited < 20*int(n) || kept == 0 {
+		t.Errorf("%d waits and %d places kept in %d histories: this looks at too little", waited, kept, n)
+	}
+}
+
+// TestAllowanceBound: the bound of docs/scheduler.md holds for each tenant without a limit, whatever limits others have;
+// and none of these is left behind.
+func TestAllowanceBound(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		var limits []Limits
+		for range 6 {
+			l := Limits{}
+			if rapid.Bool().Draw(t, "limited") {
+				l.Concurrency = rapid.IntRange(1, 3).Draw(t, "most")
+			}
+			limits = append(limits, l)
+		}
+		dests := rapid.SampledFrom([]int{1, 5}).Draw(t, "dests")
+		tenantsWithin(t, one(func(c *Config, tc *TransportConfig) {
+			tc.BatchLimit = rapid.IntRange(1, 4).Draw(t, "batch")
+			tc.ProcessLimit = rapid.IntRange(1, 4).Draw(t, "agents")
+			tc.ConcurrencyLimit, tc.InitialConcurrency, tc.AgentsPerThread = 3, 3, 0
+			tc.Mode = Mode(rapid.IntRange(0, 2).Draw(t, "mode"))
+			if dests == 1 {
+				tc.ProcessLimit = 0
+			} else {
+				tc.ConcurrencyLimit, tc.InitialConcurrency = 0, 1000
+			}
+		}), dests, limits)
+	})
+}
+
+// TestAllowanceOthersGo: a tenant that may not send now has mail at the only place of a destination, and before that
+// of another. The other goes at once.
+func TestAllowanceOthersGo(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(c *Config, tc *TransportConfig) { tc.ConcurrencyLimit, tc.InitialConcurrency = 1, 1 }))
+	hour := rate.Rate{N: 1, Per: time.Hour}
+	w.whose = map[string]TenantTerms{"news": {Limits: Limits{Messages: hour}}}
+	w.tenant = func(id MsgID) string { return []string{"news", "shop"}[int(id)/50] }
+	for id := range MsgID(49) {
+		w.arrive(id+1, 0, rcpt("smtp", "d"))
+	}
+	w.arrive(50, 0, rcpt("smtp", "d"))
+	w.done(w.order[0], sent, false)
+	if w.mail[50].gone == 0 && (len(w.order) != 1 || w.busy[w.order[0]].ID != 50) {
+		t.Fatalf("the message of another tenant is not under way: %v", w.order)
+	}
+	w.done(w.order[0], sent, false)
+	if len(w.order) > 0 {
+		t.Fatalf("%d deliveries of the tenant began within the hour", 1+len(w.order))
+	}
+	why := w.s.Explain(2)
+	if len(why) != 1 || why[0].Wait != WaitShared || why[0].Gate != "tenant news" || why[0].Until.IsZero() {
+		t.Errorf("message 2 waits for %+v", why)
+	}
+	for len(w.order) == 0 && w.now.Before(epoch.Add(2*time.Hour)) {
+		w.sleep()
+	}
+	if len(w.order) != 1 || w.now.Before(epoch.Add(time.Hour)) {
+		t.Errorf("%d deliveries began when the hour was over", len(w.order))
+	}
+}
+
+// TestAllowanceInTurns: the destinations of a tenant get its places in turn, although one of them is under a shared limit
+// that is full nearly always, and has its room when the tenant has none.
+func TestAllowanceInTurns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(c *Config, tc *TransportConfig) {
+		tc.ConcurrencyLimit, tc.InitialConcurrency, tc.BatchLimit = 0, 100, 1
+		c.SharedActiveLimit = 0
+	}))
+	w.whose = map[string]TenantTerms{"a": {Limits: Limits{Concurrency: 1}}}
+	p := &Terms{Shares: [levels]Share{ProviderLimit: {"p", Limits{Concurrency: 1}}}}
+	w.terms = map[string]*Terms{"shared": p, "other": p}
+	w.tenant = func(id MsgID) string { return []string{"a", "b"}[id%2] }
+	for id := MsgID(1); id < 400; id += 4 {
+		w.arrive(id, 0, rcpt("smtp", "other"))    // of b
+		w.arrive(id+2, 0, rcpt("smtp", "other"))  // of b
+		w.arrive(id+1, 0, rcpt("smtp", "shared")) // of a
+		w.arrive(id+3, 0, rcpt("smtp", "free"))   // of a
+	}
+	began := map[string]int{}
+	w.on = func(e Effect) {
+		if e.Kind == EffectDeliver {
+			began[string(e.Nexthop)]++
+		}
+	}
+	for range 120 {
+		// The two never end in one step.
+		w.done(w.order[0], sent, false)
+	}
+	if began["shared"] < 15 || began["free"] < 15 || began["other"] < 15 {
+		t.Errorf("deliveries that began: %v", began)
+	}
+}
+
+// TestAllowanceDay: a delivery to more recipients than a tenant has left for the day is divided, what was counted
+// outlives the tenant's mail and the scheduler, and the rest goes the next day.
+func TestAllowanceDay(t *testing.T) {
+	t.Parallel()
+	cfg := one(func(c *Config, tc *TransportConfig) { tc.BatchLimit = 50 })
+	w := newWorld(t, cfg)
+	terms := map[string]TenantTerms{"a": {Limits: Limits{Recipients: rate.Rate{N: 10, Per: rate.Day}}}}
+	w.whose = terms
+	w.tenant = func(MsgID) string { return "a" }
+	list := func(n int) (l []Rcpt) {
+		for range n {
+			l = append(l, rcpt("smtp", "d"))
+		}
+		return l
+	}
+	w.arrive(1, 0, list(7)...)
+	w.done(w.order[0], sent, false)
+	if w.left() > 0 || len(w.s.tenantIndex) > 0 {
+		t.Fatal("the tenant is not forgotten with its mail")
+	}
+	spent := w.s.Spent()
+	if len(spent) != 1 || spent[0].Level != TenantLimit || spent[0].Name != "a" {
+		t.Fatalf("counted: %+v", spent)
+	}
+	v := newWorld(t, cfg)
+	v.now, v.whose, v.tenant = w.now, terms, w.tenant
+	v.s.RestoreSpent(v.now, spent)
+	v.arrive(1, 0, list(5)...)
+	if len(v.order) != 1 || len(v.busy[v.order[0]].Rcpts) != 3 {
+		t.Fatalf("under way: %+v", v.busy)
+	}
+	v.done(v.order[0], sent, false)
+	if len(v.order) > 0 {
+		t.Fatalf("more than ten recipients a day: %+v", v.busy)
+	}
+	for len(v.order) == 0 && v.now.Before(epoch.Add(2*rate.Day)) {
+		v.sleep()
+	}
+	if day := v.now.Truncate(rate.Day); !v.now.Equal(day) || len(v.order) != 1 {
+		t.Errorf("at %v %d deliveries began", v.now, len(v.order))
+	}
+}
+
+// TestAllowanceOutside: of the mail of a tenant that waits for its limit, SharedActiveLimit messages are in the active
+// queue; the others come as these go.
+func TestAllowanceOutside(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(c *Config, tc *TransportConfig) { c.ActiveLimit, c.SharedActiveLimit = 1000, 5 }))
+	w.whose = map[string]TenantTerms{"a": {Limits: Limits{Concurrency: 1}}}
+	w.tenant = func(MsgID) string { return "a" }
+	for id := range MsgID(50) {
+		w.arrive(id+1, 0, rcpt("smtp", fmt.Sprint("d", id)))
+	}
+	for n := 50; n > 0; n-- {
+		if a := w.s.Stats().Active; a > 6 || a < min(n, 5) {
+			t.Fatalf("%d messages of %d are active", a, n)
+		}
+		w.done(w.order[0], sent, false)
+	}
+	if w.left() > 0 {
+		t.Errorf("%d messages are left", w.left())
+	}
+}
+
+// TestTenantLifetime: mail of a tenant is returned when its own time is over, and mail with the null sender when that
+// of its notices is.
+func TestTenantLifetime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(c *Config, tc *TransportConfig) {}))
+	w.whose = map[string]TenantTerms{"a": {Lifetime: time.Hour, BounceLifetime: 30 * time.Minute}}
+	w.tenant = func(id MsgID) string { return []string{"", "a", "a"}[id-1] }
+	w.arrive(1, 0, rcpt("smtp", "d"))
+	w.arrive(2, 0, rcpt("smtp", "d"))
+	w.arrive(3, FlagNullSender, rcpt("smtp", "d"))
+	gone := map[MsgID]time.Duration{}
+	for range 200 {
+		for len(w.order) > 0 {
+			w.done(w.order[0], unreachable, false)
+		}
+		for id, l := range w.mail {
+			if l.gone != 0 && gone[id] == 0 {
+				gone[id] = w.now.Sub(epoch)
+			}
+		}
+		if len(gone) == 2 {
+			break
+		}
+		w.sleep()
+	}
+	if a, b := gone[2], gone[3]; gone[1] != 0 || a < time.Hour || a > 2*time.Hour || b < 30*time.Minute || b > time.Hour {
+		t.Errorf("returned after %v", gone)
+	}
+}
