@@ -344,6 +344,15 @@ func playStory(t *testing.T, b *tab) {
 	b.see("In the log")
 	b.see(queueID + " ")
 	b.sound("messages")
+	b.do(chromedp.Click(chromedp.CSS("nav a[href='/whatif']")))
+	b.see("What if ...")
+	b.do(chromedp.Click(chromedp.CSS("main a[href*='limit%3D40']")))
+	b.see("then with smtp_destination_concurrency_limit=40.")
+	b.see("With the changes")
+	b.do(chromedp.SendKeys(chromedp.CSS("#changes"), "myhostname=a.test"), chromedp.Click(chromedp.CSS("main button")))
+	b.see("myhostname has no effect on the forecast")
+	b.asked()
+	b.sound("forecasts")
 	b.do(chromedp.Click(chromedp.CSS("form[action='/logout'] button")))
 	b.see("Log in")
 	b.sound("logging out")
@@ -396,6 +405,11 @@ func playKeyboard(t *testing.T, b *tab) {
 	b.press("form[action='/do/delete'] button", "Delete", kb.Enter)
 	b.see("Delete the message, without a word to anybody: " + queueID)
 	b.asked("*proto.Command "+queueID, "*proto.Command "+queueID)
+	b.press("nav a", "What if", kb.Enter)
+	b.see("What if ...")
+	b.press("#changes", "", "smtp_destination_concurrency_limit=30")
+	b.press("main button", "Forecast", kb.Enter)
+	b.see("then with smtp_destination_concurrency_limit=30.")
 	b.sound("keys")
 }
 
@@ -464,7 +478,7 @@ func seeable(b *tab) []string {
 	b.login("ann", "secret of ann")
 	b.see("What hurts")
 	return []string{"/", "/queue", "/queue?side=nexthop", "/queue?queue=hold&queue=deferred", "/messages?queue=deferred", "/messages?counted=yes&queue=deferred", "/message/" + queueID, "/destination/slow.test", "/destination/other.test",
-		"/search", "/search?q=" + queueID, "/search?reply=450", "/suspended", "/message/4jWmL10SyZz1SCBY", hostilePage}
+		"/search", "/search?q=" + queueID, "/search?reply=450", "/suspended", "/whatif", "/whatif?o=smtp_destination_concurrency_limit%3D50", "/whatif?o=smtp_destination_concurrency_limit%3D20", "/message/4jWmL10SyZz1SCBY", hostilePage}
 }
 
 // On a telephone nothing has to be moved sideways but tables that say so.

@@ -16,6 +16,10 @@
 //
 // What posthaste check -v says is found out when the service starts, and so at each reload.
 //
+// A forecast of the queue with other settings (package whatif) is made in the service, from the copy that the queue manager gives;
+// a user has one at a time, and all have two. main.cf and master.cf are read for it when the service starts. What may be changed is
+// given as plain values: one that names a file, or another parameter, is refused.
+//
 // Both are served at console_listen, for the users in console_user_maps, whose entries "posthaste
 // passwd" makes, and with console_sasl_users for those of the SMTP server (smtpd_sasl_type) to whom console_role_maps gives a
 // role, and for those of an OpenID provider (console_oidc_issuer). There are three roles. Look shows everything but what messages say. Operate is also to suspend and resume mail, to limit
@@ -141,6 +145,7 @@ func run(ctx context.Context, env *service.Env) error {
 	defer what.close()
 	who, secure, l, err := prepare(env)
 	look := &machine{cfg: cfg, advice: advise(cfg, time.Now())}
+	ahead := openForecasts(cfg)
 	if err == nil {
 		look.keys = certificates(env)
 		err = env.Confine()
@@ -165,6 +170,7 @@ func run(ctx context.Context, env *service.Env) error {
 	defer stop()
 	m := &mta{manager: manager, history: cfg.String("queue_history_directory"), logs: func() (track.Options, error) { return logs(cfg) }}
 	c := newConsole(env, m, look, who, programs, what, serving.Done())
+	c.forecasts = ahead
 	k := &keeper{sampler: &sampler{manager: manager, store: store, warn: env.Log.Warning}, mta: m, live: c.live, day: c.day}
 	wake := make(chan struct{}, 1)
 	var wg sync.WaitGroup

@@ -53,6 +53,9 @@ func TestGoldenAPI(t *testing.T) {
 		if o.name == "search" {
 			path += "?q=" + url.QueryEscape(queueID)
 		}
+		if o.name == "whatif" {
+			path += "?o=smtp_destination_concurrency_limit%3D40"
+		}
 		status, text, h := b.do("GET", path, nil)
 		if status != http.StatusOK || h.Get("Content-Type") != "application/json" {
 			t.Errorf("%s: %d %s\n%s", path, status, h.Get("Content-Type"), text)

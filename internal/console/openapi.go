@@ -8,6 +8,7 @@ import (
 
 	"posthaste/internal/track"
 	"posthaste/internal/webserver"
+	"posthaste/internal/whatif"
 )
 
 // openAPI describes the API, from the declarations of the operations and the types of their results.
@@ -83,10 +84,13 @@ func answer(o *operation, of *webserver.Schemas) map[string]any {
 }
 
 // schemaName is the name of a type's schema. What the log has of a message is another thing than a
-// message in the queue.
+// message in the queue, and forecasts have lines of their own.
 func schemaName(t reflect.Type) string {
-	if t.PkgPath() == reflect.TypeFor[track.Message]().PkgPath() {
+	switch t.PkgPath() {
+	case reflect.TypeFor[track.Message]().PkgPath():
 		return "Log" + t.Name()
+	case reflect.TypeFor[whatif.Report]().PkgPath():
+		return "Forecast" + t.Name()
 	}
 	return t.Name()
 }

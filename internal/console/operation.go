@@ -17,6 +17,7 @@ import (
 	"time"
 	"unicode"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/history"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
@@ -27,6 +28,7 @@ import (
 	"posthaste/internal/selection"
 	"posthaste/internal/track"
 	"posthaste/internal/webserver"
+	"posthaste/internal/whatif"
 )
 
 // apiPath is where the API is.
@@ -120,6 +122,8 @@ func operations() []operation {
 		{"search", "GET", "/search", look, "Messages and refusals in the log, as posthaste trace",
 			[]param{{"q", "A queue ID, address, @domain, Message-ID, client, next hop or login name", false}, {"reply", "A part of a reply", false},
 				{"since", "2026-11-24T08:00, or 08:00", false}, {"until", "The same", false}}, Found{}, (*console).opSearch},
+		{"whatif", "GET", "/whatif", look, "When the queue will be empty, with the settings as they are and with others, as posthaste whatif",
+			[]param{{"o", "NAME=VALUE: a parameter of the scheduler's; may be repeated", false}}, whatif.Report{}, (*console).opWhatIf},
 	}
 	for _, word := range slices.Sorted(maps.Keys(verbs)) {
 		list = append(list, operation{word, "POST", "/messages/{id}/" + word, operate, actTexts[word], []param{idParam}, Done{},
@@ -549,7 +553,7 @@ func statusOf(err error) int {
 	switch {
 	case errors.As(err, &fault):
 		return http.StatusBadRequest
-	case errors.As(err, &wait), errors.Is(err, errReaders):
+	case errors.As(err, &wait), errors.Is(err, errReaders), errors.Is(err, errForecast), errors.Is(err, errForecasts):
 		return http.StatusTooManyRequests
 	case errors.As(err, &long):
 		return http.StatusRequestEntityTooLarge
@@ -561,6 +565,12 @@ func statusOf(err error) int {
 		return http.StatusForbidden
 	case errors.Is(err, errDown), errors.Is(err, errNoUsers), errors.Is(err, errUnverified), errors.Is(err, errElsewhere), errors.Is(err, errLog):
 		return http.StatusServiceUnavailable
+	}
+	switch cli.Status(err) { // of a forecast
+	case cli.ExitUsage:
+		return http.StatusBadRequest
+	case cli.ExitData:
+		return http.StatusUnprocessableEntity
 	}
 	return http.StatusInternalServerError
 }
@@ -606,6 +616,7 @@ func (c *console) serveAPI(o *operation) http.HandlerFunc {
 			return
 		}
 		status := statusOf(err)
+		tellWait(w, err)
 		if status == http.StatusUnauthorized {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 		}

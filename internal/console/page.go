@@ -20,6 +20,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/overview"
 	"posthaste/internal/selection"
+	"posthaste/internal/whatif"
 )
 
 //go:embed web
@@ -65,7 +66,8 @@ func functions() template.FuncMap {
 		"form": func(p *page, name, label, confirm string, fields ...string) actForm {
 			return newForm(p, name, label, confirm, fields)
 		},
-		"forms":   newForm,
+		"forms": newForm,
+		"wait":  whatif.Span, "mean": func(seconds float64) string { return whatif.Span(&seconds) },
 		"columns": func() []string { return columnNames }, "chart": chart,
 	}
 }
@@ -192,7 +194,8 @@ func conditions(s *overview.Shape, domain string) url.Values {
 	return v
 }
 
-// A view is one page: it makes the title and what the template of that name shows.
+// A view is one page: it makes the title and what the template of that name shows. With an error that is the page of failures, or
+// where there is something to show, the page with the error on it.
 type view struct {
 	path, template string
 	make           func(c *console, q *query, r *http.Request) (title string, body any, err error)
@@ -212,6 +215,7 @@ func views() []view {
 		{"/destination/{name}", "destination", viewDestination},
 		{"/destination", "", nil}, // the form in the head of each page: see register
 		{"/search", "search", viewSearch},
+		{"/whatif", "whatif", viewWhatIf},
 		{"/suspended", "suspended", func(c *console, q *query, _ *http.Request) (string, any, error) {
 			orders, err := c.mta.orders(q.ctx)
 			return "What operators have ordered for now", orders, err
@@ -463,7 +467,7 @@ func (c *console) render(w http.ResponseWriter, status int, name string, p *page
 // parseTemplates makes a template of each page.
 func parseTemplates() map[string]*template.Template {
 	all := make(map[string]*template.Template)
-	for _, name := range []string{"now", "queue", "messages", "message", "destination", "search", "suspended", "header", "welcome", "login", "failure"} {
+	for _, name := range []string{"now", "queue", "messages", "message", "destination", "search", "suspended", "whatif", "header", "welcome", "login", "failure"} {
 		all[name] = template.Must(template.New(name).Funcs(functions()).ParseFS(web, "web/page.html", "web/"+name+".html"))
 	}
 	return all

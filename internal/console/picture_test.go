@@ -14,6 +14,8 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"posthaste/internal/history"
+	"posthaste/internal/ipc"
+	"posthaste/internal/pace"
 	"posthaste/internal/proto"
 	"posthaste/internal/statedir"
 )
@@ -61,6 +63,7 @@ func (w *world) tell() {
 				proto.ShapeRow{Domain: "smtp:" + p.domain, Queue: []string{"deferred", "deferred", "active", "deferred"}[i], Hops: true, Counts: p.counts},
 				proto.ShapeRow{Domain: []string{"news.example.org", "example.org", "example.org", ""}[i], Queue: []string{"deferred", "deferred", "active", "deferred"}[i], Senders: true, Counts: p.counts})
 		}
+		w.backlog = func(r *ipc.Request) { r.Reply(backlogOf(list, w.now)) }
 		w.explain = func(name string) *proto.ExplainReply {
 			for _, p := range list {
 				if p.domain == name {
@@ -99,13 +102,38 @@ func (w *world) tell() {
 	w.count()
 }
 
+// backlogOf is the mail for providers, and how they take it: as they do in the story.
+func backlogOf(list []provider, now time.Time) *proto.BacklogReply {
+	reply := new(proto.BacklogReply)
+	for _, p := range list {
+		b := new(pace.Behaviour)
+		for i := range 200 {
+			d := pace.Delivery{Took: time.Duration(800+7*(i%90)) * time.Millisecond, Busy: 1 + i%p.info.Limit, Rcpts: 1}
+			d.Away = p.info.State == "dead" || p.domain == "slow.example" && d.Busy > 2 && i%3 > 0
+			b.Add(now, d)
+		}
+		d := proto.BacklogDest{Transport: "smtp", Queue: p.domain, Nexthop: p.domain, Window: p.info.Window, Behaviour: b.Append(nil)}
+		if p.info.State == "dead" {
+			d.State, d.Until = 2, now.Add(4*time.Minute)
+		}
+		reply.Dests = append(reply.Dests, d)
+		for i, n := range p.counts {
+			if n > 0 {
+				age := 5 * time.Minute << i / 2
+				reply.Rows = append(reply.Rows, proto.BacklogRow{Transport: "smtp", Queue: p.domain, Count: n, Rcpts: 1, Created: now.Add(-age), Deferred: p.domain != "well.example", Due: now.Add(age)})
+			}
+		}
+	}
+	return reply
+}
+
 // The pictures of the documents are of pages that say what the documents say. With -pictures they are taken anew.
 func playPictures(t *testing.T, b *tab) {
 	b.w.tell()
 	b.login("ann", "secret of ann")
 	b.see("slow.example: answers 421 4.7.0 to 83 % of sessions; window 2 of 20; 4,310 recipients wait, the oldest for 3 h.")
 	b.do(chromedp.EmulateViewport(1100, 1300))
-	for name, path := range map[string]string{"now": "/", "queue": "/queue", "destination": "/destination/slow.example"} {
+	for name, path := range map[string]string{"now": "/", "queue": "/queue", "destination": "/destination/slow.example", "whatif": "/whatif?o=smtp_destination_concurrency_limit%3D40"} {
 		b.to(path)
 		b.see("slow.example")
 		if path == "/" { // places of files in a test say nothing

@@ -46,6 +46,8 @@ var accesses = map[string]access{
 	"GET /suspended": {look, "posthaste suspended"}, "GET /api/v1/suspensions": {look, "posthaste suspended"},
 	"GET /api/v1/limits": {look, "posthaste limited"}, "GET /api/v1/diversions": {look, "posthaste diverted"},
 
+	"GET /whatif": {look, "posthaste whatif"}, "GET /api/v1/whatif": {look, "posthaste whatif"},
+
 	"POST /api/v1/messages": {operate, "posthaste queue"}, "POST /do/all": {operate, "posthaste queue"},
 	"POST /api/v1/destinations/{name}/flush": {operate, "posthaste queue"}, "POST /do/flush": {operate, "posthaste queue"},
 	"POST /api/v1/suspensions": {operate, "posthaste suspend"}, "POST /do/suspend": {operate, "posthaste suspend"},

@@ -25,6 +25,7 @@ type console struct {
 	sessions  *sessions
 	programs  *apitoken.Store // tokens of programs; nil in tests
 	contents  *contents
+	forecasts *forecasts
 	tries     *tries
 	live      *live
 	day       *day
@@ -173,7 +174,12 @@ func (c *console) servePage(v view) http.HandlerFunc {
 		p.Title, p.Body = title, body
 		if err != nil {
 			p.Failure = err.Error()
-			c.render(w, statusOf(err), "failure", p)
+			tellWait(w, err)
+			name := v.template
+			if body == nil {
+				name = "failure"
+			}
+			c.render(w, statusOf(err), name, p)
 			return
 		}
 		c.render(w, http.StatusOK, v.template, p)
@@ -262,12 +268,20 @@ func (c *console) loginForm(w http.ResponseWriter, status int, failure string, l
 	c.render(w, status, "login", &page{Title: "Log in", Host: c.host, Assets: c.assets, Path: "/", Failure: failure, Body: b})
 }
 
+// tellWait says when to try again what was too much now.
+func tellWait(w http.ResponseWriter, err error) {
+	var wait *waitError
+	switch {
+	case errors.As(err, &wait):
+		w.Header().Set("Retry-After", fmt.Sprint(int(wait.wait/time.Second)+1))
+	case errors.Is(err, errForecast), errors.Is(err, errForecasts):
+		w.Header().Set("Retry-After", fmt.Sprint(int(forecastWait/time.Second)))
+	}
+}
+
 // failedLogin says why somebody is not let in, and when to try again.
 func (c *console) failedLogin(w http.ResponseWriter, err error) {
-	var wait *waitError
-	if errors.As(err, &wait) {
-		w.Header().Set("Retry-After", fmt.Sprint(int(wait.wait/time.Second)+1))
-	}
+	tellWait(w, err)
 	c.loginPage(w, statusOf(err), err.Error())
 }
 

@@ -27,12 +27,14 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/overview"
+	"posthaste/internal/pace"
 	"posthaste/internal/proto"
 	"posthaste/internal/sasl"
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/internal/statedir"
 	"posthaste/internal/table"
 	"posthaste/internal/track"
+	"posthaste/internal/whatif"
 )
 
 const (
@@ -66,6 +68,8 @@ type world struct {
 	// These two, when set, answer in place of all that.
 	explain func(destination string) *proto.ExplainReply
 	rows    []proto.ShapeRow
+	// backlog answers for forecasts; nil: with that of a destination of the world's.
+	backlog func(*ipc.Request)
 }
 
 func newWorld(t testing.TB) *world {
@@ -111,7 +115,8 @@ func newWorld(t testing.TB) *world {
 	}
 	look := &machine{cfg: cfg, advice: Advice{At: w.now, Mistakes: []string{"main.cf:1: " + evil}, Unwise: []string{evil}, Differences: []string{evil}}}
 	w.console = &console{machine: look, mta: &mta{manager: manager, history: filepath.Join(dir, "history"), logs: func() (track.Options, error) { return track.Options{Logs: []string{log}}, nil }},
-		contents: &contents{busy: make(chan struct{}, maxReaders)}, people: &people{own: sasl.NewUsers(maps, "", nil, nil), operators: operators, roles: roles}, sessions: newSessions(clock), tries: newTries(clock), live: newLive(), day: new(day),
+		forecasts: &forecasts{settings: whatif.NewSettings(cfg, "smtp unix - - n - - smtp\n"), busy: make(map[string]bool)},
+		contents:  &contents{busy: make(chan struct{}, maxReaders)}, people: &people{own: sasl.NewUsers(maps, "", nil, nil), operators: operators, roles: roles}, sessions: newSessions(clock), tries: newTries(clock), live: newLive(), day: new(day),
 		log: w.event, warn: func(string, ...any) {}, now: clock, host: "mta.test", hosts: []string{"mta.test"}, version: "0.1", stopping: stopping}
 	w.server = httptest.NewServer(w.console.handler())
 	t.Cleanup(w.server.Close)
@@ -196,6 +201,12 @@ func (w *world) manager(r *ipc.Request) {
 			w.entries = slices.DeleteFunc(w.entries, func(e proto.OverrideEntry) bool { return e.Of == q.Entry.Of && e.Target == q.Entry.Target })
 		}
 		r.Reply(&proto.OverrideReply{Entries: w.entries, Waiting: make([]int, len(w.entries)), Uses: make([]proto.OverrideUse, len(w.entries)), Found: q.Entry.Target == "slow.test", Refused: w.refused})
+	case proto.KindBacklog:
+		if w.backlog != nil {
+			w.backlog(r)
+			return
+		}
+		r.Reply(w.waits())
 	case proto.KindShape:
 		rows := []proto.ShapeRow{{Domain: w.domain, Queue: "deferred", Counts: []int{1, 0, 4310}}, {Domain: w.domain, Queue: "deferred", Senders: true, Counts: []int{7}}}
 		if w.changes { // numbers of every size
@@ -208,6 +219,19 @@ func (w *world) manager(r *ipc.Request) {
 		w.counted++
 		r.Reply(&proto.ShapeReply{Rows: rows, Totals: proto.Totals{Since: w.now.Add(-time.Hour), In: w.counted * 1e6, Sent: w.counted * 2e6, Deferred: w.counted * 3e6, Bounced: w.counted * 4e6}})
 	}
+}
+
+// waits is what forecasts are told: a destination takes a second for each message, and nothing is known of another.
+func (w *world) waits() *proto.BacklogReply {
+	b := new(pace.Behaviour)
+	for range 100 {
+		b.Add(w.now, pace.Delivery{Took: time.Second, Busy: 20, Rcpts: 1})
+	}
+	row := proto.BacklogRow{Transport: "smtp", Queue: w.domain, Tenant: w.domain, Count: 1000, Rcpts: 1, Created: w.now}
+	other := row
+	other.Queue, other.Tenant, other.Count = "other.test", "", 10
+	return &proto.BacklogReply{Hold: 3, Dests: []proto.BacklogDest{{Transport: "smtp", Queue: w.domain, Nexthop: w.domain, Behaviour: b.Append(nil)}, {Transport: "smtp", Queue: "other.test", Nexthop: "other.test"}},
+		Rows: []proto.BacklogRow{row, other}}
 }
 
 // sampled has samples of the last minutes kept, with more and more mail for a.test.
@@ -317,7 +341,7 @@ func (b *browser) form(pairs ...string) url.Values {
 
 var pages = []string{"/", "/queue", "/queue?side=nexthop", "/queue?side=transport", "/queue?side=sender&queue=deferred&queue=hold", "/messages", "/messages?queue=deferred&sender=%3C%3E&cursor=0", "/messages?counted=yes&sender=" + url.QueryEscape(evil), "/message/" + queueID,
 	"/destination/slow.test", "/destination/" + url.PathEscape(`"><script>alert(1)</script>.test`), "/search", "/search?q=" + url.QueryEscape(queueID), "/search?q=x%40" + url.QueryEscape(evil), "/search?reply=450",
-	"/suspended", "/nosuch", "/message/nosuch", "/queue?side=" + url.QueryEscape(evil), "/destination/a%20b"}
+	"/suspended", "/whatif", "/whatif?ask=yes", "/whatif?o=smtp_destination_concurrency_limit%3D50", "/whatif?o=" + url.QueryEscape(evil+"="+evil), "/nosuch", "/message/nosuch", "/queue?side=" + url.QueryEscape(evil), "/destination/a%20b"}
 
 // What strangers have written is text on every page, and what would not be seen is made visible.
 // Pages run no code, and are kept nowhere.

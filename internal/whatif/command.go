@@ -87,15 +87,20 @@ func (c *command) run(ctx context.Context) error {
 	if err != nil {
 		return cli.Errorf(cli.ExitConfig, "%w", err)
 	}
+	settings, err := ReadSettings(cfg)
+	if err != nil {
+		return err
+	}
 	mail, err := c.take(ctx, queue)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, runTime)
-	defer cancel()
-	report, err := Ask(ctx, cfg, mail, c.over, c.seed, func(format string, a ...any) { fmt.Fprintf(c.Stderr, c.Name+": warning: "+format+"\n", a...) })
+	report, err := settings.Ask(ctx, mail, Question{Changes: c.over, Seed: c.seed, Within: runTime})
 	if err != nil {
 		return err
+	}
+	for _, text := range report.Warnings {
+		c.Warn("%s", text)
 	}
 	out := report.Text()
 	if c.json {
@@ -121,45 +126,5 @@ func (c *command) take(ctx context.Context, queue *queueclient.Queue) (*Copy, er
 	if err != nil {
 		return nil, err
 	}
-	mail, err := Take(ctx, conn, time.Now())
-	if errors.Is(err, ErrShared) || errors.Is(err, ErrLarge) || errors.Is(err, ErrUnknown) {
-		return nil, cli.Errorf(cli.ExitData, "%w", err)
-	}
-	if err != nil {
-		return nil, cli.Errorf(cli.ExitUnavailable, "%w", err)
-	}
-	return mail, nil
-}
-
-// Ask makes the forecasts of a copy with the settings in cfg, and with overrides if there are any. An
-// override that has no effect is an error, which names it.
-func Ask(ctx context.Context, cfg *config.Config, c *Copy, over []config.Override, seed uint64, warn func(string, ...any)) (*Report, error) {
-	if c.Messages() == 0 {
-		return nil, cli.Errorf(cli.ExitData, "%w", ErrEmpty)
-	}
-	now, err := read(cfg, nil, warn)
-	if err != nil {
-		return nil, err
-	}
-	quiet := func(string, ...any) {} // it was said
-	if err := effective(cfg, c, over, quiet); err != nil {
-		return nil, err
-	}
-	then, err := read(cfg, over, warn)
-	if err != nil {
-		return nil, err
-	}
-	with := &then
-	if len(over) == 0 {
-		with = nil
-	}
-	report, err := Compare(ctx, c, now, with, seed)
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		return nil, cli.Errorf(cli.ExitData, "the forecast has not come to an end within %v", runTime)
-	case err != nil:
-		return nil, cli.Errorf(cli.ExitData, "%w", err)
-	}
-	report.Changed = title(over)
-	return report, nil
+	return Take(ctx, conn, time.Now())
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/pace"
@@ -44,9 +45,20 @@ func (c *Copy) Messages() (n int) {
 	return n
 }
 
-// Take asks the queue manager for a copy of the queue. Its errors are [ErrShared], [ErrLarge] and
-// [ErrUnknown], which say that there is no forecast of this queue, and those of the connection.
+// Take asks the queue manager for a copy of the queue. [ErrShared], [ErrLarge] and [ErrUnknown] say that
+// there is no forecast of this queue, and have the exit status 65; errors of the connection have 69.
 func Take(ctx context.Context, conn *ipc.Conn, now time.Time) (*Copy, error) {
+	c, err := take(ctx, conn, now)
+	switch {
+	case errors.Is(err, ErrShared), errors.Is(err, ErrLarge), errors.Is(err, ErrUnknown):
+		return nil, cli.Errorf(cli.ExitData, "%w", err)
+	case err != nil:
+		return nil, cli.Errorf(cli.ExitUnavailable, "%w", err)
+	}
+	return c, nil
+}
+
+func take(ctx context.Context, conn *ipc.Conn, now time.Time) (*Copy, error) {
 	t := taking{Copy: Copy{Mail: Mail{Now: now}}, index: make(map[destKey]int)}
 	for cursor := 0; ; {
 		var reply proto.BacklogReply

@@ -23,38 +23,39 @@ const (
 
 // A Report is what a forecast says, with the settings as they are and with others.
 type Report struct {
-	At        time.Time `json:"at"`
-	Messages  int       `json:"messages"`
-	Hold      int       `json:"hold"`      // messages on hold, which are not in the forecast
-	Suspended int       `json:"suspended"` // messages that wait for suspensions, which are not, either
-	Unknown   int       `json:"unknown"`   // messages of which it is not known where they go: shared out
-	Changed   string    `json:"changed,omitempty"`
-	Stands    float64   `json:"stands"` // for how many messages one of the forecast stands
-	Lines     []Line    `json:"lines"`
+	At        time.Time `json:"at" doc:"When the copy of the queue was made"`
+	Messages  int       `json:"messages" doc:"Those in the forecast"`
+	Hold      int       `json:"hold" doc:"Messages on hold, which are not in the forecast"`
+	Suspended int       `json:"suspended" doc:"Messages that wait for suspensions, which are not, either"`
+	Unknown   int       `json:"unknown" doc:"Messages of which it is not known where they go: they are shared out among the others' destinations"`
+	Changed   string    `json:"changed,omitempty" doc:"The changes"`
+	Stands    float64   `json:"stands" doc:"For how many messages one of the forecast stands, on average"`
+	Warnings  []string  `json:"warnings,omitempty" doc:"Settings that cannot be read, and what stands in their place"`
+	Lines     []Line    `json:"lines" doc:"The whole, then destinations, those with most messages first, then tenants"`
 }
 
 // A Line is some of the mail.
 type Line struct {
-	Kind string  `json:"kind"` // all, destination, tenant
+	Kind string  `json:"kind" doc:"all, destination or tenant"`
 	Name string  `json:"name,omitempty"`
-	Now  *Expect `json:"now"`            // with the settings as they are
-	Then *Expect `json:"then,omitempty"` // with the others
-	Note string  `json:"note,omitempty"`
+	Now  *Expect `json:"now" doc:"With the settings as they are"`
+	Then *Expect `json:"then,omitempty" doc:"With the changes"`
+	Note string  `json:"note,omitempty" doc:"What is not certain"`
 }
 
 // Expect is what is expected of some mail, in seconds from now: the median of all runs. A time that
 // is absent is beyond the forecast.
 type Expect struct {
 	Messages int      `json:"messages"`
-	Half     *float64 `json:"half,omitempty"`
-	Most     *float64 `json:"most,omitempty"` // until 99 in 100 messages have left
-	Last     *float64 `json:"last,omitempty"`
-	Earliest *float64 `json:"earliest,omitempty"` // last, of the run in which it was first
-	Latest   *float64 `json:"latest,omitempty"`   // and of that in which it was latest; absent if beyond in any
-	Mean     float64  `json:"mean"`
-	Expired  int      `json:"expired"`
-	Left     int      `json:"left"`
-	Busy     int      `json:"busy"` // deliveries at once, at most
+	Half     *float64 `json:"half,omitempty" doc:"Seconds until half of it has left the queue; absent: beyond the forecast, as are the other times"`
+	Most     *float64 `json:"most,omitempty" doc:"Until 99 in 100 messages have"`
+	Last     *float64 `json:"last,omitempty" doc:"Until all of it has"`
+	Earliest *float64 `json:"earliest,omitempty" doc:"The last, of the run in which it was first"`
+	Latest   *float64 `json:"latest,omitempty" doc:"And of that in which it was latest; absent if it was beyond in any"`
+	Mean     float64  `json:"mean" doc:"How long a message that leaves takes, on average"`
+	Expired  int      `json:"expired" doc:"Messages that were returned as too old"`
+	Left     int      `json:"left" doc:"Messages that are still there at the end"`
+	Busy     int      `json:"busy" doc:"Deliveries at once, at most"`
 }
 
 // Compare makes forecasts of c with both settings; then is nil if there is only one.
@@ -148,22 +149,62 @@ func expect(runs []*Forecast, of func(*Forecast) Outcome) *Expect {
 	return e
 }
 
+// Preface says in sentences what is in the forecast and what is not.
+func (r *Report) Preface() (list []string) {
+	text := messages(r.Messages) + " are in the forecast"
+	if r.Messages == 1 {
+		text = "1 message is in the forecast"
+	}
+	if r.Hold+r.Suspended > 0 {
+		text += fmt.Sprintf(", and not %s on hold and %s suspended", overview.Number(int64(r.Hold)), overview.Number(int64(r.Suspended)))
+	}
+	list = append(list, text+". New mail is not.")
+	if r.Unknown > 0 {
+		list = append(list, fmt.Sprintf("Of %s it is not known where they go. They are shared out among the others' destinations.", messages(r.Unknown)))
+	}
+	if r.Stands > 1 {
+		list = append(list, fmt.Sprintf("One message of the forecast stands for %.1f of the queue, on average.", r.Stands))
+	}
+	if r.Changed != "" {
+		list = append(list, "First with the settings as they are, then with "+r.Changed+".")
+	}
+	return list
+}
+
+// Top are the lines that people are shown, and sentences about how many more there are.
+func (r *Report) Top() (lines []Line, more []string) {
+	count := map[string]int{}
+	for i := range r.Lines {
+		if count[r.Lines[i].Kind]++; count[r.Lines[i].Kind] <= shown {
+			lines = append(lines, r.Lines[i])
+		}
+	}
+	for _, kind := range []string{"destination", "tenant"} {
+		if n := count[kind] - shown; n > 0 {
+			more = append(more, fmt.Sprintf("and %s more %ss", overview.Number(int64(n)), kind))
+		}
+	}
+	return lines, more
+}
+
+// Title is what a line is about.
+func (l *Line) Title() string {
+	switch {
+	case l.Kind == "all":
+		return "all"
+	case l.Kind == "tenant" && l.Name == "":
+		return "no tenant"
+	case l.Kind == "tenant":
+		return "tenant " + l.Name
+	}
+	return l.Name
+}
+
 // Text is r in lines, with nothing in it that would move a terminal about.
 func (r *Report) Text() []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s are in the forecast", messages(r.Messages))
-	if r.Hold+r.Suspended > 0 {
-		fmt.Fprintf(&b, ", and not %s on hold and %s suspended", overview.Number(int64(r.Hold)), overview.Number(int64(r.Suspended)))
-	}
-	fmt.Fprintf(&b, ". New mail is not.\n")
-	if r.Unknown > 0 {
-		fmt.Fprintf(&b, "Of %s it is not known where they go. They are shared out among the others' destinations.\n", messages(r.Unknown))
-	}
-	if r.Stands > 1 {
-		fmt.Fprintf(&b, "One message of the forecast stands for %.1f of the queue, on average.\n", r.Stands)
-	}
-	if r.Changed != "" {
-		fmt.Fprintf(&b, "First with the settings as they are, then with %s.\n", queuelist.Printable(r.Changed))
+	for _, line := range r.Preface() {
+		b.WriteString(queuelist.Printable(line) + "\n")
 	}
 	b.WriteString("\n")
 	w := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
@@ -172,30 +213,18 @@ func (r *Report) Text() []byte {
 		fmt.Fprint(w, "\t|\thalf\t99 %\tall\tby chance\tmean wait")
 	}
 	fmt.Fprint(w, "\tremarks\n")
-	count := map[string]int{}
-	for i := range r.Lines {
-		l := &r.Lines[i]
-		if count[l.Kind]++; count[l.Kind] > shown {
-			continue
-		}
-		name := l.Name
-		switch l.Kind {
-		case "all":
-			name = "all"
-		case "tenant":
-			name = "tenant " + name
-		}
-		fmt.Fprintf(w, "%s\t%s%s", queuelist.Printable(name), overview.Number(int64(l.Now.Messages)), l.Now.columns())
+	lines, more := r.Top()
+	for i := range lines {
+		l := &lines[i]
+		fmt.Fprintf(w, "%s\t%s%s", queuelist.Printable(l.Title()), overview.Number(int64(l.Now.Messages)), l.Now.columns())
 		if l.Then != nil {
 			fmt.Fprint(w, "\t|", l.Then.columns())
 		}
 		fmt.Fprintf(w, "\t%s\n", l.Note)
 	}
 	w.Flush()
-	for _, kind := range []string{"destination", "tenant"} {
-		if n := count[kind] - shown; n > 0 {
-			fmt.Fprintf(&b, "and %s more %ss, which -j prints\n", overview.Number(int64(n)), kind)
-		}
+	for _, text := range more {
+		b.WriteString(text + ", which -j prints\n")
 	}
 	return b.Bytes()
 }
@@ -209,11 +238,11 @@ func messages(n int) string {
 
 // columns are the times, each behind a tab.
 func (e *Expect) columns() string {
-	return "\t" + span(e.Half) + "\t" + span(e.Most) + "\t" + span(e.Last) + "\t" + span(e.Earliest) + " to " + span(e.Latest) + "\t" + span(&e.Mean)
+	return "\t" + Span(e.Half) + "\t" + Span(e.Most) + "\t" + Span(e.Last) + "\t" + Span(e.Earliest) + " to " + Span(e.Latest) + "\t" + Span(&e.Mean)
 }
 
-// span is a time in words; nil is beyond the forecast.
-func span(seconds *float64) string {
+// Span is a time in words; nil is beyond the forecast.
+func Span(seconds *float64) string {
 	if seconds == nil {
 		return "> " + overview.Span(Horizon)
 	}

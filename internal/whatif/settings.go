@@ -2,8 +2,11 @@ package whatif
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 
 	"posthaste/internal/cli"
 	"posthaste/internal/config"
@@ -12,16 +15,63 @@ import (
 	"posthaste/qmgr/schedconf"
 )
 
+// Settings are main.cf and master.cf, as they were read. No file is read of them later: who asks
+// may be in a place from where there are none to be seen. Methods may be called concurrently.
+type Settings struct {
+	cfg    *config.Config
+	master string
+}
+
+// ReadSettings reads the master.cf beside the main.cf that cfg is of.
+func ReadSettings(cfg *config.Config) (*Settings, error) {
+	text, err := os.ReadFile(filepath.Join(cfg.Dir(), "master.cf"))
+	if err != nil {
+		return nil, cli.Errorf(cli.ExitConfig, "%w", err)
+	}
+	return NewSettings(cfg, string(text)), nil
+}
+
+// NewSettings are settings with a master.cf that is given as text.
+func NewSettings(cfg *config.Config, master string) *Settings { return &Settings{cfg, master} }
+
+const (
+	// maxChanges and maxValue bound what a stranger may ask for: parameters, and octets of a value.
+	maxChanges, maxValue = 20, 200
+	// plainValue is what values of parameters of the scheduler are made of.
+	plainValue = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.,=/- "
+)
+
+// Changes reads the lines NAME=VALUE of somebody who need not have the right to read main.cf, or any
+// file. A value that stands for that of another parameter ($NAME), or that names a file, is refused:
+// an error could say what is there. Empty lines are passed over.
+func Changes(lines []string) (over []config.Override, err error) {
+	for _, line := range lines {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		o, err := config.ParseOverride(line)
+		switch {
+		case err != nil:
+			return nil, cli.Errorf(cli.ExitUsage, "%w", err)
+		case len(over) == maxChanges || len(o.Name)+len(o.Value) > maxValue:
+			return nil, cli.Errorf(cli.ExitUsage, "at most %d parameters, each of at most %d octets, are changed at a time", maxChanges, maxValue)
+		case strings.Trim(o.Value, plainValue) != "" || slices.ContainsFunc(strings.FieldsFunc(o.Value, separates), func(w string) bool { return w[0] == '/' }):
+			return nil, cli.Errorf(cli.ExitUsage, "%s: a value is given here as it is: numbers, names and times, and no file and no other parameter", o.Name)
+		}
+		over = append(over, o)
+	}
+	return over, nil
+}
+
+func separates(r rune) bool { return r == ' ' || r == ',' }
+
 // read reads the scheduler's settings, with overrides.
-func read(cfg *config.Config, over []config.Override, warn func(string, ...any)) (sched.Config, error) {
-	cfg, err := cfg.With(over...)
+func (s *Settings) read(over []config.Override, warn func(string, ...any)) (sched.Config, error) {
+	cfg, err := s.cfg.With(over...)
 	if err != nil {
 		return sched.Config{}, cli.Errorf(cli.ExitUsage, "%w", err)
 	}
-	services, _, err := config.LoadMaster(cfg.Dir(), cfg)
-	if err != nil {
-		return sched.Config{}, cli.Errorf(cli.ExitConfig, "%w", err)
-	}
+	services, _ := config.LoadMasterString(s.master, cfg) // what is wrong with lines of it is master's to say
 	c, err := schedconf.Load(cfg, services, warn)
 	if err != nil {
 		return c, cli.Errorf(cli.ExitUsage, "%w", err)
@@ -30,9 +80,9 @@ func read(cfg *config.Config, over []config.Override, warn func(string, ...any))
 }
 
 // effective refuses overrides that change nothing of what a forecast of this mail depends on.
-func effective(cfg *config.Config, c *Copy, over []config.Override, warn func(string, ...any)) error {
+func (s *Settings) effective(c *Copy, over []config.Override, warn func(string, ...any)) error {
 	known := schedconf.Parameters(c.transports())
-	before, err := read(cfg, nil, warn)
+	before, err := s.read(nil, warn)
 	if err != nil {
 		return err
 	}
@@ -40,7 +90,7 @@ func effective(cfg *config.Config, c *Copy, over []config.Override, warn func(st
 		if !slices.Contains(known, o.Name) {
 			return cli.Errorf(cli.ExitUsage, "%s has no effect on the forecast: it is no parameter of the scheduler's, or no mail in the queue goes by its transport", o.Name)
 		}
-		after, err := read(cfg, []config.Override{o}, warn)
+		after, err := s.read([]config.Override{o}, warn)
 		if err != nil {
 			return err
 		}
