@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,24 +24,28 @@ import (
 var trialQueue = flag.Int("trial.n", 3000, "messages in the queue of TestOperatorsTrial")
 
 // throttler is a provider that has had enough: it answers every message with 421.
-func throttler(t *testing.T) (port int) {
+func throttler(t *testing.T) (port int) { return answerer(t, throttle) }
+
+// answerer serves connections until the test ends, and then closes them.
+func answerer(t *testing.T, serve func(net.Conn)) (port int) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	done := make(chan struct{})
-	t.Cleanup(func() { l.Close(); <-done })
-	go func() {
-		defer close(done)
+	var wg sync.WaitGroup
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(func() { stop(); l.Close(); wg.Wait() })
+	wg.Go(func() {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
 				return
 			}
-			go throttle(conn)
+			context.AfterFunc(ctx, func() { conn.Close() })
+			wg.Go(func() { serve(conn) })
 		}
-	}()
+	})
 	return l.Addr().(*net.TCPAddr).Port
 }
 
@@ -62,17 +67,50 @@ func throttle(conn net.Conn) {
 	}
 }
 
-// fillTrial fills the queue with mail for 300 domains: two fifths for a provider, some for a host that is down, a fifth of all from
-// one campaign. A few of the provider's and of the dead host's are due; the others wait for hours.
+// thinking is how long slowpoke takes for each message.
+const thinking = 10 * time.Second
+
+// slowpoke takes every message, one at a time and slowly.
+func slowpoke(conn net.Conn) {
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(patience))
+	fmt.Fprint(conn, "220 slow.test\r\n")
+	in := bufio.NewReader(conn)
+	for {
+		line, err := in.ReadString('\n')
+		verb, _, _ := strings.Cut(strings.ToUpper(strings.TrimSpace(line)), " ")
+		reply := "250 2.0.0 ok\r\n"
+		switch {
+		case err != nil:
+			return
+		case verb == "DATA":
+			fmt.Fprint(conn, "354 go on\r\n")
+			for err == nil && line != ".\r\n" {
+				line, err = in.ReadString('\n')
+			}
+			time.Sleep(thinking) // as a host that is busy
+			conn.SetDeadline(time.Now().Add(patience))
+		case verb == "QUIT":
+			reply = "221 2.0.0 bye\r\n"
+		}
+		fmt.Fprint(conn, reply)
+	}
+}
+
+// fillTrial fills the queue with mail for 300 domains: two fifths for a provider, some for a host that is down, some for one that is
+// slow, a fifth of all from one campaign. That of the slow host is due, and a few of the provider's and of the dead host's; the others
+// wait for hours.
 func fillTrial(t *testing.T, s *system, n int) (campaign int) {
 	t.Helper()
 	fillQueue(t, s, n, "Subject: offers\r\n\r\nbuy\r\n", func(i int) deferredMail {
-		domain, due := fmt.Sprintf("d%d.test", i%298), false
+		domain, due := fmt.Sprintf("d%d.test", i%297), false
 		switch {
 		case i%5 < 2:
 			domain, due = "big.test", i < 250
 		case i%20 == 7:
 			domain, due = "dead.test", i < 250
+		case i%10 == 3:
+			domain, due = "slow.test", true
 		}
 		m := deferredMail{sender: fmt.Sprintf("u%d@from%d.test", i, i%40), rcpt: fmt.Sprintf("r%d@%s", i, domain), host: "mx." + domain, age: time.Duration(i%14400) * time.Second, due: due}
 		if i%5 == 4 || i%25 == 1 {
@@ -88,6 +126,7 @@ func fillTrial(t *testing.T, s *system, n int) (campaign int) {
 type trial struct {
 	*system
 	address  string
+	slow     int // the port of slow.test
 	campaign int // messages of news@shop.test
 }
 
@@ -100,14 +139,15 @@ func newTrial(t *testing.T) *trial {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &trial{address: fmt.Sprintf("127.0.0.1:%d", freePort(t))}
+	r := &trial{address: fmt.Sprintf("127.0.0.1:%d", freePort(t)), slow: answerer(t, slowpoke)}
 	r.system = newSystem(t, options{unstarted: true, master: "console unix - - n 60 1 console\n",
-		main: "transport_maps = inline:{ {big.test = smtp:[127.0.0.1]:" + fmt.Sprint(throttler(t)) + "}, {dead.test = smtp:[127.0.0.1]:" + fmt.Sprint(freePort(t)) + "} }\n" +
+		main: "transport_maps = inline:{ {big.test = smtp:[127.0.0.1]:" + fmt.Sprint(throttler(t)) + "}, {dead.test = smtp:[127.0.0.1]:" + fmt.Sprint(freePort(t)) + "}, {slow.test = smtp:[127.0.0.1]:" + fmt.Sprint(r.slow) + "} }\n" +
 			"console_listen = " + r.address + "\nconsole_user_maps = inline:{ { ann = " + strings.ReplaceAll(secret.String(), "$", "$$") + " } }\nconsole_operators = ann\nmaillog_file_permissions = 0644\n"})
 	r.campaign = fillTrial(t, r.system, *trialQueue)
 	r.start()
 	r.waitLogN(`to=<r\d+@big\.test>,.*status=deferred .*421 4\.7\.0 too many messages`, 5)
 	r.waitLogN(`to=<r\d+@dead\.test>,.*status=deferred .*Connection refused`, 1)
+	r.waitLogN(`to=<r\d+@slow\.test>,.*status=sent`, 20)
 	r.eventually("the console has counted the queue", func() bool {
 		resp, err := http.Get("http://" + r.address + "/login")
 		if err != nil {
@@ -120,7 +160,7 @@ func newTrial(t *testing.T) *trial {
 }
 
 // An operator who knows nothing of what has happened finds out, by commands alone and with the mouse alone, what hurts and why, and
-// where a message is, and stops a campaign that should not have been sent: in the steps that docs/console.md has.
+// where a message is, what would happen with another setting, and stops a campaign that should not have been sent: in the steps that docs/console.md has.
 //
 //	go test ./internal/e2e -run TestOperatorsTrial -trial.n 50000 -v
 func TestOperatorsTrial(t *testing.T) {
@@ -157,6 +197,8 @@ func (r *trial) commands(t *testing.T) {
 	id, _, _ := strings.Cut(out, " ")
 	step([]string{regexp.QuoteMeta(id), `421 4\.7\.0 too many messages`}, "explain", id)
 	answered("where is this message", 2)
+	step([]string{`then with smtp_destination_concurrency_limit=40\.`, fmt.Sprintf(`smtp:\[127\.0\.0\.1\]:%d +[0-9,]+ .*\|`, r.slow)}, "whatif", "-o", "smtp_destination_concurrency_limit=40")
+	answered("what happens if more go there at a time", 1)
 	step([]string{fmt.Sprintf(`%d messages?`, r.campaign)}, "queue", "hold", "--sender=news@shop.test", "--dry-run")
 	step([]string{fmt.Sprintf(`%d messages?`, r.campaign)}, "queue", "hold", "--sender=news@shop.test")
 	answered("a campaign is stopped", 2)
@@ -198,6 +240,12 @@ func (r *trial) mouse(t *testing.T, chromium string) {
 	h.see("Why it is in the queue")
 	h.see("What the log says")
 	h.answered("where is this message", 3)
+	h.click("nav a", "What if")
+	h.see("Parameters of the scheduler")
+	h.click("main li a", "up to 40 deliveries at a time")
+	h.see("then with smtp_destination_concurrency_limit=40.")
+	h.see(fmt.Sprintf("smtp:[127.0.0.1]:%d", r.slow))
+	h.answered("what happens if more go there at a time", 2)
 	h.click("nav a", "Queue")
 	h.see("Counted are")
 	h.click("label", "by the sender's domain")
