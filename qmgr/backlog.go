@@ -151,13 +151,14 @@ func (b *backlog) count(s *Server, k backlogKey, info *sched.Info) {
 
 // backlogDest is what is known of the destination of a part.
 func (s *Server) backlogDest(p *sched.Part) proto.BacklogDest {
-	d := proto.BacklogDest{Transport: string(p.Transport), Queue: p.Queue, Nexthop: string(p.Nexthop)}
+	d := proto.BacklogDest{Transport: string(p.Transport), Queue: p.Queue, Nexthop: string(p.Nexthop), Shared: s.opt.Settings.tenants != nil}
 	// Of a destination that is not in memory the name says where it is.
 	if d.Nexthop == "" {
 		d.Nexthop = nexthopOf(p.Queue)
 	}
 	if x, ok := s.sched.Dest(p.Transport, p.Queue); ok {
-		d.State, d.Until, d.Window, d.Shared = int(x.State), x.Until, x.Window, x.Terms != nil || x.Source != ""
+		d.State, d.Until, d.Window = int(x.State), x.Until, x.Window
+		d.Shared = d.Shared || x.Terms != nil || x.Source != ""
 		// Sums of feedback are small numbers, and may be negative.
 		for i, f := range [...]float64{x.Success, x.Failure, x.Cohorts} {
 			d.Feedback[i] = int64(f * 1e6)

@@ -72,6 +72,10 @@ type portrait struct {
 // queue list --nexthop" takes. A text that is none is answered with what is wrong about
 // it.
 func (s *Server) explainDestination(r *ipc.Request, text string) {
+	if name, ok := strings.CutPrefix(text, tenantPrefix); ok {
+		s.explainTenant(r, name)
+		return
+	}
 	dest, err := selection.ParseDestination(text)
 	if err != nil {
 		r.Reply(&proto.ExplainReply{Lines: []string{err.Error()}})

@@ -13,6 +13,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/internal/srs"
+	"posthaste/internal/table"
 )
 
 // srsMain is a main.cf with SRS, and with more.
@@ -155,7 +156,7 @@ func TestRewritingSettings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = Load(cfg, nil, t.Logf)
+		_, err = Load(cfg, nil, table.Options{}, t.Logf)
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, not %s", c.main, err, c.want)
 		}

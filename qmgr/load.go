@@ -77,6 +77,10 @@ type loading struct {
 	// unresolved says that it has been logged that addresses cannot be resolved.
 	unresolved bool
 	sender     senderKind // once mark has needed it
+	// What holds for the tenant, once knowTenant has found out, and why that could not be found out.
+	tenantKnown bool
+	tenant      sched.TenantTerms
+	tenantErr   error
 	// Why the batch could not be read. Together with corrupt it decides between setting
 	// the message aside and trying it again.
 	err error
@@ -231,6 +235,9 @@ func (s *Server) placeAll(l *loading) bool {
 	if l.err != nil {
 		return true
 	}
+	if !s.knowTenant(l) {
+		return false
+	}
 	isDone := (&message{done: l.done}).isDone
 	for ; l.next < l.from+len(l.list) && len(l.rcpts)+len(l.discarded)+len(l.failed) < l.limit; l.next++ {
 		if l.asks && l.next >= l.foreseen {
@@ -378,14 +385,17 @@ func (s *Server) place(l *loading, i int, to *mail.Recipient) bool {
 		}
 	}
 	set := &s.opt.Settings
-	if env.Redirect == "" && env.Filter != "" && !env.Trace.DontDeliver() {
+	switch {
+	case l.tenantErr != nil:
+		r.Transport, r.Nexthop = sched.RetryTransport, "4.3.0 tenant lookup failure"
+	case env.Redirect == "" && env.Filter != "" && !env.Trace.DontDeliver():
 		transport, nexthop, _ := strings.Cut(env.Filter, ":")
 		// default_filter_nexthop; without it the recipient's domain, as in Postfix.
 		if nexthop == "" {
 			nexthop = cmp.Or(set.FilterNexthop, rfc5322.Domain(to.Address), set.Myhostname)
 		}
 		r.Transport, r.Nexthop = mail.Transport(transport), mail.Nexthop(nexthop)
-	} else if !s.resolve(l, &r) {
+	case !s.resolve(l, &r):
 		return false
 	}
 	if r.Transport == "" { // resolve said: discard

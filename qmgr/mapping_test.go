@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/feedback"
 	"posthaste/internal/mail"
+	"posthaste/internal/table"
 	"posthaste/qmgr/sched"
 )
 
@@ -23,7 +24,7 @@ func settingsOf(t *testing.T, main string, services ...config.Service) (s Settin
 		t.Fatalf("%q: %v", main, err)
 	}
 	warnings = new([]string)
-	s, err = Load(cfg, services, func(format string, args ...any) { *warnings = append(*warnings, fmt.Sprintf(format, args...)) })
+	s, err = Load(cfg, services, table.Options{}, func(format string, args ...any) { *warnings = append(*warnings, fmt.Sprintf(format, args...)) })
 	if err != nil {
 		t.Fatalf("%q: %v", main, err)
 	}

@@ -23,6 +23,8 @@ const (
 	// unknown is the destination of messages that have not been looked at since the start, and the domain
 	// of those that are not in memory.
 	unknown = "unknown"
+	// noTenant is the label of mail without a tenant. No tenant has brackets in its name.
+	noTenant = "(none)"
 )
 
 // offer publishes the numbers of the queue and of the scheduler. It runs in a task of the
@@ -94,6 +96,9 @@ type measurement struct {
 	limits, diversions     int // that operators have ordered
 	// Shared limits, those with most to do first, at most topDests of them.
 	shared []sched.SharedLimit
+	// Tenants with mail in memory: those with most, up to twice as many as are published, and the sum of the others.
+	tenants []sched.Tenant
+	others  sched.Tenant
 	// Sources that warm up, those that have sent most.
 	warming []sched.SharedLimit
 }
@@ -133,6 +138,17 @@ func (m *measurement) totals(s *Server) {
 		return true
 	})
 	m.cutLimits()
+	s.sched.Tenants(func(t sched.Tenant) bool {
+		// What is nobody's is a tenant to the scheduler, and no label.
+		if t.Name == "" {
+			t.Name = noTenant
+		}
+		if m.tenants = append(m.tenants, t); len(m.tenants) >= 2*topDests {
+			m.cutTenants()
+		}
+		return true
+	})
+	m.cutTenants()
 	s.sched.SourceLimits(func(l sched.SharedLimit) bool {
 		if l.Limits.Warmup.N == 0 {
 			return true
@@ -156,6 +172,34 @@ func (m *measurement) cutLimits() {
 		return cmp.Or(cmp.Compare(b.Busy+b.Backlog+b.Parked, a.Busy+a.Backlog+a.Parked), cmp.Compare(a.Level, b.Level), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Source, b.Source))
 	})
 	m.shared = m.shared[:min(len(m.shared), topDests)]
+}
+
+// cutTenants leaves the tenants with most mail, and adds up the others.
+//
+// Which tenants have a name may change with each scrape, as destinations do; the sums stay right, since what is not
+// named is in the label for all others.
+func (m *measurement) cutTenants() {
+	slices.SortFunc(m.tenants, byMail)
+	for i := topDests; i < len(m.tenants); i++ {
+		t := &m.tenants[i]
+		m.others.Messages += t.Messages
+		m.others.Active += t.Active
+		m.others.Busy += t.Busy
+	}
+	m.tenants = m.tenants[:min(len(m.tenants), topDests)]
+}
+
+// offerTenants publishes them. Where no mail has a tenant there is nothing to say.
+func (m *measurement) offerTenants(o *metrics.Offer) {
+	if len(m.tenants) == 0 || len(m.tenants) == 1 && m.tenants[0].Name == noTenant {
+		return
+	}
+	m.others.Name = metrics.Other
+	for _, t := range append(m.tenants, m.others) {
+		o.Gauge(metrics.TenantMessages, float64(t.Messages), t.Name)
+		o.Gauge(metrics.TenantActive, float64(t.Active), t.Name)
+		o.Gauge(metrics.TenantBusy, float64(t.Busy), t.Name)
+	}
 }
 
 // cutWarming leaves the sources that have sent most while they warm up, in order.
@@ -281,6 +325,7 @@ func (m *measurement) offer(o *metrics.Offer) {
 		o.Gauge(metrics.LimitWaiting, float64(l.Waiting), labels...)
 		o.Gauge(metrics.LimitParked, float64(l.Parked), labels...)
 	}
+	m.offerTenants(o)
 	for i := range m.warming {
 		l := &m.warming[i]
 		labels := []string{l.Source, l.Level.String(), l.Name}

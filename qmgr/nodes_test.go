@@ -8,6 +8,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/nodeshare"
+	"posthaste/internal/table"
 	"posthaste/qmgr/sched"
 )
 
@@ -86,7 +87,7 @@ func TestSharesAreOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	settings, err := Load(cfg, nil, t.Logf)
+	settings, err := Load(cfg, nil, table.Options{}, t.Logf)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
+	"posthaste/internal/table"
 )
 
 // What is queued again goes where today's configuration has it go, not where
@@ -86,7 +87,7 @@ func TestRequeueSettings(t *testing.T) {
 	}
 	services := []config.Service{{Name: "smtp", Command: "smtpd", Args: []string{"-o", "content_filter=no:"}},
 		{Name: "pickup", Command: "pickup", Args: []string{"-o", "content_filter=local:", "-o", "receive_override_options=no_address_mappings"}}}
-	s, err := Load(cfg, services, t.Logf)
+	s, err := Load(cfg, services, table.Options{}, t.Logf)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -188,6 +188,8 @@ type Server struct {
 	auto   automation // what the rules of shaping_files do
 	terms  terms      // what is limited, as the resolver says
 	spent  spent      // what was counted for that
+	// When tenants whose mail is active are looked up next.
+	tenantsAgain time.Time
 
 	// Deliveries that the scheduler has ordered and that have not ended, by its number:
 	// waiting for an agent, sent, or waiting for a predecessor's delivery.
@@ -551,6 +553,7 @@ func (s *Server) turn(draining bool) {
 	}
 	s.thrift()
 	s.askAgain()
+	s.askTenants()
 	s.keepSpent()
 	s.tellTakeOver()
 	if !s.reap.IsZero() && !s.now.Before(s.reap) {
@@ -615,6 +618,10 @@ func (s *Server) process(in *input, draining bool) {
 		in.answer.process()
 	}
 	if in.load != nil {
+		if l := in.load; l.tenantKnown && l.tenantErr == nil {
+			// Before its recipients: none of them is to begin under other terms.
+			s.process(&input{event: sched.Event{Kind: sched.EventTenant, Tenant: l.env.Tenant, TenantTerms: l.tenant}}, draining)
+		}
 		// A load that came too late gives no event.
 		in.event = s.learn(in.load)
 		// The event's recipients are in the loading.

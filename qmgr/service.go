@@ -48,7 +48,7 @@ func run(ctx context.Context, env *service.Env) error {
 	if err != nil {
 		return err
 	}
-	settings, err := Load(cfg, services, env.Log.Warning)
+	settings, err := Load(cfg, services, env.Tables(), env.Log.Warning)
 	if err != nil {
 		return err
 	}

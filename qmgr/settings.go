@@ -50,6 +50,8 @@ type Settings struct {
 
 	// The resolver is asked for limits: some are set.
 	limits bool
+	// What tables say of tenants; nil: there are none.
+	tenants *tenancies
 	// shaping_files, for their rules; nil: there are none. automation is shaping_automation.
 	shaping    *shaping.Rules
 	automation bool
@@ -107,8 +109,8 @@ func (s *Settings) baseUser(addr string) string {
 // Load reads the settings. services are master.cf's entries: their process limits bound
 // how many deliveries of a transport are under way at once. warn is told of values that
 // are replaced by a default; an error means that the process cannot start with this
-// configuration.
-func Load(cfg *config.Config, services []config.Service, warn func(string, ...any)) (Settings, error) {
+// configuration. Tables of tenants are opened with o.
+func Load(cfg *config.Config, services []config.Service, o table.Options, warn func(string, ...any)) (Settings, error) {
 	s := Settings{
 		Myhostname:     cfg.String("myhostname"),
 		FilterNexthop:  cfg.String("default_filter_nexthop"),
@@ -147,7 +149,7 @@ func Load(cfg *config.Config, services []config.Service, warn func(string, ...an
 		return s, fmt.Errorf("fast_flush_domains: %w", err)
 	}
 	// Without any of these parameters nothing is looked up for a destination, and nothing counted.
-	s.limits = sharesLimits(cfg)
+	s.limits, s.tenants = sharesLimits(cfg), openTenancies(cfg, o, warn)
 	if err := s.loadShaping(cfg); err != nil {
 		return s, err
 	}
@@ -168,6 +170,9 @@ func (s *Settings) loadShaping(cfg *config.Config) (err error) {
 	}
 	return nil
 }
+
+// counts says whether something is counted that must outlive a restart.
+func (s *Settings) counts() bool { return s.limits || s.tenants.counts() }
 
 // sharesLimits says whether anything is limited for several destinations, several are one, or
 // mail goes from pools of sources. A table of providers alone limits nothing: it only names them.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/table"
 )
 
 // TestHelpfulWarnings: who wants no advice is not told what clogs the queue.
@@ -15,7 +16,7 @@ func TestHelpfulWarnings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := Load(cfg, nil, t.Logf)
+		s, err := Load(cfg, nil, table.Options{}, t.Logf)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,7 +34,7 @@ func TestTenantWeights(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := Load(cfg, nil, t.Logf)
+		s, err := Load(cfg, nil, table.Options{}, t.Logf)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +51,7 @@ func TestTenantWeights(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Load(cfg, nil, t.Logf); err == nil {
+		if _, err := Load(cfg, nil, table.Options{}, t.Logf); err == nil {
 			t.Errorf("%q is taken", list)
 		}
 	}

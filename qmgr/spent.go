@@ -151,7 +151,7 @@ func readSpent(dir *statedir.Dir) ([]sched.Spent, error) {
 // restoreSpent begins with what was counted before. It runs before the loop. Without the
 // file counting begins anew, and mail goes.
 func (s *Server) restoreSpent(now time.Time) {
-	if s.opt.State == nil || !s.opt.Settings.limits {
+	if s.opt.State == nil || !s.opt.Settings.counts() {
 		return
 	}
 	list, err := readSpent(s.opt.State)
@@ -178,7 +178,7 @@ type spent struct {
 
 // keepSpent writes the file in a task when it is time.
 func (s *Server) keepSpent() {
-	if s.opt.State == nil || !s.opt.Settings.limits || s.now.Before(s.spent.at) || s.spent.writing {
+	if s.opt.State == nil || !s.opt.Settings.counts() || s.now.Before(s.spent.at) || s.spent.writing {
 		return
 	}
 	s.spent.at = s.now.Add(spentTime)
@@ -203,7 +203,7 @@ func (s *Server) keepSpent() {
 // leaveSpent writes the file for the last time, when nothing is ordered any more. A
 // successor reads it when this process has ended.
 func (s *Server) leaveSpent() {
-	if s.opt.State == nil || !s.opt.Settings.limits {
+	if s.opt.State == nil || !s.opt.Settings.counts() {
 		return
 	}
 	list := s.sched.Spent()

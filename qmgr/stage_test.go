@@ -29,6 +29,7 @@ import (
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/internal/statedir"
 	"posthaste/internal/submit"
+	"posthaste/internal/table"
 	"posthaste/internal/testwait"
 	"posthaste/qmgr/sched"
 )
@@ -234,7 +235,7 @@ func (st *stage) run() {
 	if err != nil {
 		st.t.Fatal(err)
 	}
-	settings, err := Load(cfg, nil, st.t.Logf)
+	settings, err := Load(cfg, nil, table.Options{}, st.t.Logf)
 	if err != nil {
 		st.t.Fatal(err)
 	}
@@ -471,16 +472,21 @@ func (a *fakeAgent) next() order {
 
 // arrive has cleanup announce a new message, and returns its ID.
 func (st *stage) arrive(sender string, rcpts ...string) mail.QueueID {
+	return st.arriveOf("", sender, rcpts...)
+}
+
+// arriveOf is arrive for mail of a tenant.
+func (st *stage) arriveOf(tenant, sender string, rcpts ...string) mail.QueueID {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.number++
-	env := mail.Envelope{Arrival: time.Now(), Sender: sender, Size: 100}
+	env := mail.Envelope{Arrival: time.Now(), Sender: sender, Size: 100, Tenant: tenant}
 	env.ID = mail.MakeQueueID(env.Arrival, st.number)
 	for _, r := range rcpts {
 		env.Recipients = append(env.Recipients, mail.Recipient{Address: r})
 	}
 	e := proto.Entry{Entry: queue.Entry{ID: env.ID, Ref: queue.Ref{Segno: 1, Length: 100}, Size: 100, NRcpt: len(rcpts), NPending: len(rcpts),
-		Null: sender == ""}, Envelope: env.Append(nil), Recipients: mail.AppendRecipients(nil, env.Recipients)}
+		Null: sender == "", Tenant: tenant}, Envelope: env.Append(nil), Recipients: mail.AppendRecipients(nil, env.Recipients)}
 	st.queue.add(e.Entry)
 	st.cleanup.Push(&proto.Entries{List: []proto.Entry{e}})
 	return env.ID

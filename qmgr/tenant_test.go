@@ -1,12 +1,18 @@
 package qmgr
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"posthaste/internal/config"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
+	"posthaste/internal/rate"
+	"posthaste/internal/table"
+	"posthaste/qmgr/sched"
 )
 
 // A suspension of a campaign keeps its mail, and no other of the tenant; one of the tenant keeps all of it. Mail that
@@ -50,5 +56,125 @@ func TestSuspendTenant(t *testing.T) {
 		t.Errorf("ordered %s, not %s", o.Envelope.ID, spring)
 	} else {
 		o.answer("ok")
+	}
+}
+
+// TestTenantLimit: a tenant's limit holds over all destinations, nobody else waits for it, it is explained and
+// measured; and what a table says anew holds for mail that waits.
+func TestTenantLimit(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "tenant_limit_maps = inline:{ {news = concurrency=1} {* = concurrency=3} }\ntenant_weight_maps = inline:{ {shop = 5} }\n")
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	st.arriveOf("news", "s@from.test", "x@a.test")
+	first := smtp.next()
+	second := st.arriveOf("news", "s@from.test", "x@b.test")
+	st.waitExplain(second, `via smtp to b.test: waits since .* for one of the 1 deliveries under the limit of tenant news to end`)
+	st.arriveOf("shop", "s@from.test", "x@b.test")
+	st.arrive("s@from.test", "x@b.test")
+	for range 2 {
+		o := smtp.next()
+		o.answer("ok")
+	}
+	smtp.noMore()
+	expectText(t, st.explainDest("tenant=news"), "tenant news: 2 message(s) in memory, 2 of them in the active queue; 1 deliveries under way; weight 1",
+		"limit of tenant news: 1 of 1 deliveries at once; 1 destination(s) wait")
+	expectText(t, st.explainDest("tenant=nobody"), "tenant nobody: no mail in memory")
+	expectText(t, st.explainDest("tenant=no body"), "is not the name of a tenant")
+	got := st.measured()
+	for name, want := range map[string]float64{"posthaste_limit_busy tenant news": 1, "posthaste_limit_waiting tenant news": 1, "posthaste_tenant_messages news": 2, "posthaste_tenant_deliveries_busy news": 1} {
+		if n, ok := got[name]; !ok || n != want {
+			t.Errorf("%s is %v, want %v", name, n, want)
+		}
+	}
+	first.answer("ok")
+	if o := smtp.next(); o.Envelope.ID != second {
+		t.Errorf("ordered %s", o.Envelope.ID)
+	} else {
+		o.answer("ok")
+	}
+	st.quiet()
+}
+
+// TestTenantTables: what tables say of tenants, and what becomes of what they should not say.
+func TestTenantTables(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		main, name string
+		want       sched.TenantTerms
+		warning    string
+	}{
+		{"tenant_limit_maps = inline:{ {a = concurrency=2,messages=10/min} {* = recipients=5/d} }", "a",
+			sched.TenantTerms{Limits: sched.Limits{Concurrency: 2, Messages: rate.Rate{N: 10, Per: time.Minute}}}, ""},
+		{"tenant_limit_maps = inline:{ {a = concurrency=2} {* = recipients=5/d} }", "b", sched.TenantTerms{Limits: sched.Limits{Recipients: rate.Rate{N: 5, Per: rate.Day}}}, ""},
+		{"tenant_limit_maps = inline:{ {a = none} {* = recipients=5/d} }", "a", sched.TenantTerms{}, ""},
+		{"tenant_limit_maps = inline:{ {a = messages=10/min,speed=2} }", "a", sched.TenantTerms{Limits: sched.Limits{Concurrency: 1, Messages: rate.Rate{N: 10, Per: time.Minute}}}, "one delivery at a time"},
+		{"tenant_limit_maps = inline:{ {a = connections=10/min} }", "a", sched.TenantTerms{Limits: sched.Limits{Concurrency: 1}}, "destination_limit_maps"},
+		{"tenant_weight_maps = inline:{ {a = 7} }", "a", sched.TenantTerms{Weight: 7}, ""},
+		{"tenant_weight_maps = inline:{ {a = 7} }", "b", sched.TenantTerms{}, ""},
+		{"tenant_weight_maps = inline:{ {a = 1001} }", "a", sched.TenantTerms{}, "from 1 to 1000"},
+		{"tenant_queue_lifetime_maps = inline:{ {a = 2d} }", "a", sched.TenantTerms{Lifetime: 48 * time.Hour}, ""},
+		{"tenant_queue_lifetime_maps = inline:{ {a = 2d,bounce=6h} }", "a", sched.TenantTerms{Lifetime: 48 * time.Hour, BounceLifetime: 6 * time.Hour}, ""},
+		{"tenant_queue_lifetime_maps = inline:{ {a = soon} }", "a", sched.TenantTerms{}, "is not a time"},
+	} {
+		cfg, err := config.LoadString(x.main + "\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var warned []string
+		tenants := openTenancies(cfg, table.Options{}, func(f string, args ...any) { warned = append(warned, fmt.Sprintf(f, args...)) })
+		for range 2 { // a warning comes once
+			got, err := tenants.look(t.Context(), x.name)
+			if err != nil || got != x.want {
+				t.Errorf("%s: %s: %+v, %v", x.main, x.name, got, err)
+			}
+		}
+		if x.warning == "" && len(warned) > 0 || x.warning != "" && (len(warned) != 1 || !strings.Contains(warned[0], x.warning)) {
+			t.Errorf("%s: warned of %q", x.main, warned)
+		}
+	}
+}
+
+// TestTenantTableAway: mail of a tenant of whom nothing is known waits while the table cannot be asked, and other mail does
+// not. What was known goes on to hold.
+func TestTenantTableAway(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "tenant_limit_maps = fail:away\n")
+	smtp, retry := st.agent("smtp", proto.Inventory{}), st.agent("retry", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	st.arriveOf("news", "s@from.test", "x@a.test")
+	st.arrive("s@from.test", "x@a.test")
+	o := smtp.next()
+	if o.Envelope.Tenant != "" {
+		t.Errorf("mail of %s is tried", o.Envelope.Tenant)
+	}
+	o.answer("ok")
+	if o = retry.next(); o.Envelope.Tenant != "news" || o.Nexthop != "4.3.0 tenant lookup failure" {
+		t.Errorf("deferred: %s for %s", o.Nexthop, o.Envelope.Tenant)
+	}
+	o.answer("defer")
+	tenants := st.srv.opt.Settings.tenants
+	old := sched.TenantTerms{Weight: 3}
+	tenants.known["old"] = tenancy{old, time.Now().Add(-time.Hour)}
+	if got, err := tenants.ask(t.Context(), "old"); got != old || err != nil {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// TestTenantsOther: of many tenants those with most mail are measured by name, and the others together.
+func TestTenantsOther(t *testing.T) {
+	t.Parallel()
+	var m measurement
+	for i := range 10 * topDests {
+		m.tenants = append(m.tenants, sched.Tenant{Name: fmt.Sprint("t", i), Messages: i, Busy: 1})
+		if len(m.tenants) >= 2*topDests {
+			m.cutTenants()
+		}
+	}
+	m.cutTenants()
+	if len(m.tenants) != topDests || m.tenants[0].Name != "t199" || m.others.Busy != 9*topDests || m.others.Messages != 180*179/2 {
+		t.Errorf("%d tenants, first %s, others %+v", len(m.tenants), m.tenants[0].Name, m.others)
 	}
 }

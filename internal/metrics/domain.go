@@ -66,6 +66,13 @@ func (s *Set) addDomain(domain, status string) {
 	s.add(makeKey(DomainDeliveries, []string{s.names.name(domain), status}), 1)
 }
 
+// addTenant counts a delivery of a tenant's mail. There may be many tenants, too.
+func (s *Set) addTenant(tenant, status string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.add(makeKey(TenantDeliveries, []string{s.tenants.name(tenant), status}), 1)
+}
+
 // domainOf is what is behind an address's last @, or "local" for an address without one.
 func domainOf(addr string) string {
 	if i := strings.LastIndexByte(addr, '@'); i >= 0 {

@@ -87,6 +87,9 @@ func (s *Set) delivery(e *maillog.Delivery) {
 		s.Add(DeliveryFailures, 1, e.Status, e.Class)
 	}
 	s.addDomain(domainOf(e.To), e.Status)
+	if e.Tenant != "" {
+		s.addTenant(e.Tenant, e.Status)
+	}
 	s.Observe(DeliveryDelay, e.Delay.Seconds(), e.Status)
 	for i, d := range e.Delays {
 		s.Observe(DeliveryStage, d.Seconds(), stages[i])

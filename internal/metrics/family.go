@@ -35,6 +35,7 @@ const (
 	DeliveryReplies
 	DeliveryFailures
 	DomainDeliveries
+	TenantDeliveries
 	DeliveryDelay
 	DeliveryStage
 	ConnectFailures
@@ -54,6 +55,9 @@ const (
 	DestinationTodo
 	DomainTodo
 	DestinationDeadUntil
+	TenantMessages
+	TenantActive
+	TenantBusy
 	LimitBusy
 	LimitWaiting
 	LimitParked
@@ -122,6 +126,7 @@ var families = [numFamilies]Family{
 	DeliveryReplies:  {"posthaste_delivery_replies", Counter, true, []string{"class", "dsn"}, "The same by what was said: class is 2xx, 4xx or 5xx, dsn the status code (RFC 3463); codes outside the registry are other."},
 	DeliveryFailures: {"posthaste_delivery_failures", Counter, true, []string{"status", "class"}, "Those that failed, by the class that bounce_class_files gives them; none without that parameter."},
 	DomainDeliveries: {"posthaste_domain_deliveries", Counter, false, []string{"domain", "status"}, "The same by the recipient's domain: those with the most deliveries have a name, all others are other."},
+	TenantDeliveries: {"posthaste_tenant_deliveries", Counter, false, []string{"tenant", "status"}, "The same by the tenant, of mail that has one; names as for domains."},
 	DeliveryDelay:    {"posthaste_delivery_delay_seconds", Histogram, true, []string{"status"}, "Age of the message when a recipient's attempt ended (delay= of the log)."},
 	DeliveryStage:    {"posthaste_delivery_stage_seconds", Histogram, true, []string{"stage"}, "Where the time went (delays= of the log): before_queue, queue, connect, transmit."},
 	ConnectFailures:  {"posthaste_connect_failures", Counter, true, nil, "Servers that could not be reached."},
@@ -143,7 +148,10 @@ var families = [numFamilies]Family{
 	DestinationTodo:      {"posthaste_destination_todo", Gauge, false, []string{"transport", "destination"}, "Backlog: delivery requests and deferred messages that wait for a destination, whatever for: its window, its failure, their next attempt, a suspension. The twenty largest have a name, all others are other; unknown is mail that has not been looked at since the start."},
 	DomainTodo:           {"posthaste_domain_todo", Gauge, false, []string{"domain"}, "Recipients with something left to do, in all queues, by domain. The twenty largest have a name, all others are other. Of mail that is on hold or not due soon in a deep queue messages are counted, as unknown."},
 	DestinationDeadUntil: {"posthaste_destination_dead_until_timestamp_seconds", Gauge, false, []string{"transport", "destination"}, "When a dead destination is tried again; of the busiest destinations, those that are dead."},
-	LimitBusy:            {"posthaste_limit_busy", Gauge, false, []string{"level", "name"}, "Delivery requests under way under a shared limit (destination_limit_maps): of a domain, a site or a provider. The twenty with most to do."},
+	TenantMessages:       {"posthaste_tenant_messages", Gauge, false, []string{"tenant"}, "Messages in the queue manager's memory by tenant. The twenty with most have a name, all others are other; mail without a tenant is (none)."},
+	TenantActive:         {"posthaste_tenant_active_messages", Gauge, false, []string{"tenant"}, "Those in the active queue."},
+	TenantBusy:           {"posthaste_tenant_deliveries_busy", Gauge, false, []string{"tenant"}, "Delivery requests under way by tenant."},
+	LimitBusy:            {"posthaste_limit_busy", Gauge, false, []string{"level", "name"}, "Delivery requests under way under a shared limit (destination_limit_maps, tenant_limit_maps): of a domain, a site, a provider or a tenant. The twenty with most to do."},
 	LimitWaiting:         {"posthaste_limit_waiting", Gauge, false, []string{"level", "name"}, "Destinations that wait for a shared limit; of those twenty."},
 	LimitParked:          {"posthaste_limit_parked", Gauge, false, []string{"level", "name"}, "Messages that wait outside the active queue for a shared limit; of those twenty."},
 	WarmupRecipients:     {"posthaste_warmup_recipients", Gauge, false, []string{"source", "level", "name"}, "Recipients that a source which warms up (egress_source_maps) has had today at a provider, a site or a domain. The twenty with most."},

@@ -65,6 +65,8 @@ type Set struct {
 	totals map[key]float64 // as they were at the last Take
 	offers []func(*Offer)
 	names  names // recipient domains that have a name
+	// Tenants that have one.
+	tenants names
 }
 
 type histogram struct {

@@ -113,6 +113,12 @@ func (t Target) Source() string {
 // IsGroup says whether the target is a tenant or a campaign, so that it means mail for whatever destination.
 func (t Target) IsGroup() bool { return t.by == "tenant" || t.by == "campaign" }
 
+// OfTenant says whether the target is mail of this tenant or of a campaign of it, to whatever site.
+func (t Target) OfTenant(name string) bool {
+	tenant, _, _ := strings.Cut(t.group(), "/")
+	return t.IsGroup() && tenant == name
+}
+
 // group is the tenant or the campaign of a target that is one, without a site.
 func (t Target) group() string {
 	name, _, _ := strings.Cut(t.value, toSite)

@@ -22,7 +22,7 @@ import (
 const maxRows = 500_000
 
 // ErrShared is why there is no forecast for destinations that have limits in common.
-var ErrShared = errors.New("there are no forecasts where destinations have limits in common or mail goes from pools of sources (destination_limit_maps, destination_rollup, shaping_files, egress_source_maps)")
+var ErrShared = errors.New("there are no forecasts where destinations have limits in common mail goes from pools of sources, or tables say what tenants may send (destination_limit_maps, destination_rollup, shaping_files, egress_source_maps, tenant_limit_maps)")
 
 // ErrUnknown is why there is no forecast for mail of which nothing is known: there is no destination
 // to share it out among.

@@ -17,7 +17,10 @@
 
 package sched
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // TenantTerms are what holds for the mail of one tenant. The zero value of each is the
 // configuration's.
@@ -42,6 +45,7 @@ func (s *Scheduler) setTenant(name string, terms *TenantTerms) {
 			s.passOn(l, 0)
 		}
 	}
+	// A limit that is no limit any more stays, and has room for all: what is under way counts in it.
 	switch {
 	case t.limit != nil:
 		s.changeLimits(t.limit, terms.Limits)
@@ -138,6 +142,8 @@ func (c *claim) inLine() bool { return c.stand != nil && c.stand.gate != nil }
 // it is in its tenant's line.
 func (s *Scheduler) may(c *claim) bool {
 	n := s.limitOf(c)
+	// Who stands in line is served before who comes, also when there is room for a moment: the places of those
+	// are given out at the end of the Step (grantAll).
 	switch {
 	case n == nil || c.allowed == n:
 		return true
@@ -179,6 +185,7 @@ func (s *Scheduler) quitLine(c *claim) {
 	c.stand.owed = false
 	n.waiting--
 	q.lined -= c.peers.n
+	// It had no seat as long as it could not have used its turn.
 	if q.others != nil && c.peers.n > 0 {
 		q.seats.resume(&c.seat)
 	}
@@ -238,6 +245,8 @@ func (s *Scheduler) endAllowed(e *entry) {
 // sated says whether a tenant has so much mail in the active queue that waits for its limit that no more
 // is to enter: it would take the places of what can go.
 func (s *Scheduler) sated(t *tenant) bool {
+	// The line says that it waits, not whether there is room: that is so for a moment with the end of each delivery,
+	// before the next one in line is called, and the whole backlog would slip in.
 	most := s.cfg.SharedActiveLimit
 	return t.limit != nil && most > 0 && t.active >= most && t.limit.line.n > 0
 }
@@ -262,4 +271,40 @@ func (p *peer) bounds(yield func(*shared) bool) {
 	if n := p.claim.allowed; n != nil {
 		yield(n)
 	}
+}
+
+// A Tenant describes a tenant that has mail in memory, for listings.
+type Tenant struct {
+	Name             string // "": all mail that is nobody's
+	Terms            TenantTerms
+	Weight           int
+	Messages, Active int         // in memory; in the active queue
+	Busy             int         // deliveries under way
+	Limit            SharedLimit // without a name: it has none. Waiting counts its claims at destinations
+	Sated            bool        // more of its mail waits outside the active queue for the limit
+	// How long its mail is tried, and its mail with the null sender.
+	Lifetime, BounceLifetime time.Duration
+}
+
+// Tenants visits all tenants with mail in memory, in no particular order.
+func (s *Scheduler) Tenants(yield func(Tenant) bool) {
+	for _, t := range s.tenants {
+		if t == nil || t.msgs == 0 {
+			continue
+		}
+		v := Tenant{Name: t.name, Terms: t.terms, Weight: t.weight, Messages: t.msgs, Active: t.active, Busy: t.busy, Sated: t.sated}
+		v.Lifetime, v.BounceLifetime = s.lifetimes(t)
+		if t.limit != nil && t.limit.limits != (Limits{}) {
+			v.Limit = t.limit.view(s)
+		}
+		if !yield(v) {
+			return
+		}
+	}
+}
+
+// lifetimes are how long mail of t is tried, and its mail with the null sender.
+func (s *Scheduler) lifetimes(t *tenant) (life, bounce time.Duration) {
+	life = cmp.Or(t.terms.Lifetime, s.cfg.MaximalLifetime)
+	return life, min(cmp.Or(t.terms.BounceLifetime, s.cfg.BounceLifetime), life)
 }

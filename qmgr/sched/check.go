@@ -97,6 +97,12 @@ func (c *checker) tenants(incoming, due int) {
 		}
 	}
 	var in, later, ripe int
+	busy := map[uint16]int{}
+	for _, e := range s.busy {
+		if e != nil {
+			busy[e.msg.tenant]++
+		}
+	}
 	for n, t := range s.tenants {
 		if t == nil {
 			c.ok(msgs[uint16(n)] == 0, "tenant %d is forgotten, and has %d messages", n, msgs[uint16(n)])
@@ -105,6 +111,7 @@ func (c *checker) tenants(incoming, due int) {
 		in, later, ripe = in+int(t.incoming.n), later+int(t.due.n+t.ripe.n), ripe+int(t.ripe.n)
 		c.ok(int(t.number) == n && t.msgs == msgs[t.number] && t.active == active[t.number], "tenant %d: %d messages, %d active, counts %d, %d",
 			n, msgs[t.number], active[t.number], t.msgs, t.active)
+		c.ok(t.busy == busy[t.number], "tenant %d: %d deliveries under way, count %d", n, busy[t.number], t.busy)
 		c.ok(n == 0 || t.msgs > 0 && s.tenantIndex[t.name] == t, "tenant %s is not forgotten", t.name)
 		c.ok(!t.waits() || (t.seat.in != nil) != (t.overAt != 0 || t.sated), "tenant %s waits for no turn, or for two", t.name)
 		c.ok(t.overAt == 0 || !t.sated, "tenant %s waits for room of two kinds", t.name)

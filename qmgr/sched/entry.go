@@ -166,6 +166,7 @@ func (s *Scheduler) selectEntry(e *entry) {
 	q.busy++
 	j.tport.busy++
 	s.stats.Busy++
+	s.tenants[e.msg.tenant].busy++
 	s.setBusy(e)
 	s.beginSlow(j.tport, e)
 	// The job's next entry should be for its next destination: that is the round robin of
@@ -197,6 +198,7 @@ func (s *Scheduler) endEntry(e *entry) {
 		q.busy--
 		t.busy--
 		s.stats.Busy--
+		s.tenants[m.tenant].busy--
 		if e.leaves != ([trees]*shared{}) {
 			s.endShared(e)
 		}

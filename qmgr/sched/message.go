@@ -4,11 +4,7 @@
 
 package sched
 
-import (
-	"cmp"
-
-	"posthaste/internal/reuse"
-)
+import "posthaste/internal/reuse"
 
 // cmdKind is an operator's command that waits for deliveries to end.
 type cmdKind uint8
@@ -256,10 +252,9 @@ func (s *Scheduler) hold(m *message) {
 // expiry is when a message's lifetime is over, by the wall clock. Mail with the null sender
 // has a lifetime of its own, bounce_queue_lifetime. The tenant's own, if it has some, count instead.
 func (s *Scheduler) expiry(rec *record) int64 {
-	t := &s.tenantOf(rec).terms
-	life := cmp.Or(t.Lifetime, s.cfg.MaximalLifetime)
+	life, bounce := s.lifetimes(s.tenantOf(rec))
 	if rec.flags&FlagNullSender != 0 {
-		life = min(cmp.Or(t.BounceLifetime, s.cfg.BounceLifetime), life)
+		life = bounce
 	}
 	return rec.created + micros(life)
 }

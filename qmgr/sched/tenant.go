@@ -7,6 +7,7 @@ type tenant struct {
 	weight int
 	msgs   int // messages in memory
 	active int // of them in the active queue
+	busy   int // deliveries under way
 
 	// Its mail that waits for a place in the active queue (admit.go), and whether the next place is for deferred mail.
 	incoming     recList // new
