@@ -63,8 +63,8 @@ ALONE = ^posthaste/(qmgr/sched|internal/(arch|config|dmarcreport|licences|manual
 # The package whose tests take longest is begun first.
 LONG = ^posthaste/internal/spool$$
 # Run in both ways: most of the spool's random histories are one goroutine, and only short ones are
-# run with the detector; of the simulation by seed, 1,000 seeds are run without it.
-AGAIN = ^posthaste/internal/(spool|simtest)$$
+# run with the detector; of the simulations by seed, 1,000 seeds each are run without it.
+AGAIN = ^posthaste/internal/(spool|simtest|nodesim)$$
 # The end-to-end tests spend their time starting programs, for which one with the detector takes five
 # times as long (.17 s of a processor, not .035 s). Those of RACED are run with it as well: in them
 # everything is under way at once. "make race" runs all with it. They wait much, and so go on beside
@@ -161,7 +161,7 @@ poison:
 	$(GO) test -tags poison -p 2 -timeout 20m ./internal/reuse $$($(GO) list -f '{{range .Imports}}{{if eq . "posthaste/internal/reuse"}}{{$$.ImportPath}}{{end}}{{end}}' ./...)
 
 # Many more random histories and the whole sizes of what make test runs in part, poison, and
-# of the simulation of the whole mail system as many SEEDS, from FIRST on.
+# of the simulations of the whole mail system, and of nodes, as many SEEDS each, from FIRST on.
 SEEDS ?= 20000
 FIRST ?= 1000
 soak: poison
@@ -170,6 +170,7 @@ soak: poison
 	$(GO) test -timeout 0 ./internal/e2e -mix.whole -skip TestReloadHoldsNobodyUp
 	$(GO) test -timeout 0 ./internal/e2e -run TestReloadHoldsNobodyUp -reload.pause
 	$(GO) test -timeout 0 ./internal/simtest -v -sim.first=$(FIRST) -sim.n=$(SEEDS)
+	$(GO) test -timeout 0 ./internal/nodesim -v -sim.first=$(FIRST) -sim.n=$(SEEDS)
 
 # Power cuts on the spool, and all other failures that its tests know: each kind of
 # history for as long as told, many at a time, and then the planted faults, which all

@@ -261,7 +261,7 @@ func TestClientsInTwoPrograms(t *testing.T) {
 	law, tree := whole(t)
 	seen := 0
 	for _, p := range tree.Packages {
-		if l := law.of(p.Name); p.Name == "cmd/posthaste-tables" || p.Name == "cmd/posthaste-pg" || p.Name == "testservers" || l != nil && (l.name == "database" || l.name == "postgresql") {
+		if l := law.of(p.Name); p.Name == "cmd/posthaste-tables" || p.Name == "cmd/posthaste-pg" || p.Name == "testservers" || p.Name == "nodesim" || l != nil && (l.name == "database" || l.name == "postgresql") {
 			seen++
 			continue
 		}

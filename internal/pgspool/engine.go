@@ -410,7 +410,7 @@ func (e *engine) Doubtful(id mail.QueueID, rcpts []int) {
 	if err != nil {
 		return
 	}
-	now := time.Now().UnixMicro()
+	now := e.store.now().UnixMicro()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.idx.handed[number]) == 0 {

@@ -137,14 +137,19 @@ func (e *engine) renew(ctx context.Context) {
 func (e *engine) owned() (list []*shard) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	return slices.Collect(maps.Values(e.shards))
+	return slices.SortedFunc(maps.Values(e.shards), byID)
 }
+
+// byID is the order of shards in statements: always the same, so that a simulation is repeated as it was.
+func byID(a, b *shard) int { return int(a.id) - int(b.id) }
 
 // held is those, and the ones that are being read.
 func (e *engine) held() (list []*shard) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	return slices.AppendSeq(slices.Collect(maps.Values(e.shards)), maps.Values(e.coming))
+	list = slices.AppendSeq(slices.Collect(maps.Values(e.shards)), maps.Values(e.coming))
+	slices.SortFunc(list, byID)
+	return list
 }
 
 // renewLeases extends the leases of shards that are this node's. A takeover locks a shard's row before it looks

@@ -134,7 +134,6 @@ func (e *engine) goOnHandingOver(ctx context.Context, conn *pgx.Conn) {
 		return
 	}
 	held := e.held()
-	slices.SortFunc(held, func(a, b *shard) int { return int(a.id) - int(b.id) })
 	surplus := held[min(e.bal.keep, len(held)):]
 	if err := e.store.release(ctx, conn, surplus); err != nil {
 		return // it is tried again after the next renewal

@@ -3,7 +3,7 @@ package pgspool
 import (
 	"context"
 	"fmt"
-	"time"
+	"slices"
 
 	"posthaste/internal/pack"
 	"posthaste/internal/queue"
@@ -69,6 +69,7 @@ func (g *group) shardList() (list []*shard) {
 	for _, w := range g.heads {
 		list = append(list, w.shard)
 	}
+	slices.SortFunc(list, byID)
 	return list
 }
 
@@ -328,7 +329,7 @@ func (g *group) putHanded(ctx context.Context, s *staged, o *op) {
 	if len(o.rcpts) == 0 {
 		return
 	}
-	h := handing{At: time.Now().UnixMicro(), Nexthop: o.nexthop, Rcpts: make([]uint32, 0, len(o.rcpts))}
+	h := handing{At: g.e.store.now().UnixMicro(), Nexthop: o.nexthop, Rcpts: make([]uint32, 0, len(o.rcpts))}
 	for _, i := range o.rcpts {
 		h.Rcpts = append(h.Rcpts, uint32(i))
 	}
@@ -395,10 +396,10 @@ func (g *group) putState(ctx context.Context, s *staged, r *rest) {
 
 // flush writes the rows, within the transaction.
 func (g *group) flush(ctx context.Context) error {
-	for _, w := range g.heads {
-		if w.rows.n > 0 {
+	for _, sh := range g.shardList() {
+		if w := g.heads[sh.id]; w.rows.n > 0 {
 			g.written += uint64(len(w.rows.buf))
-			if err := w.rows.copyTo(ctx, g.e.conn, w.shard.id, w.seg.segno); err != nil {
+			if err := w.rows.copyTo(ctx, g.e.store, g.e.conn, w.shard.id, w.seg.segno); err != nil {
 				return err
 			}
 		}

@@ -36,6 +36,8 @@ type Store struct {
 	node     string // cluster_node_name
 	instance string // tells two installations apart that have the same name
 	plant    plant  // empty but in tests
+	// wall is the node's clock, where it is not the real one; nil: it is
+	wall func() time.Time
 
 	settings    []settingDigest // what main.cf sets
 	segmentSize int64           // octets after which the next segment begins

@@ -143,8 +143,11 @@ func field(b, v []byte) []byte {
 }
 
 // copyTo writes the rows to a segment, within a transaction.
-func (r *rows) copyTo(ctx context.Context, conn *pgx.Conn, shard, segno uint32) error {
+func (r *rows) copyTo(ctx context.Context, s *Store, conn *pgx.Conn, shard, segno uint32) error {
 	r.buf = append(r.buf, copyTrailer...)
+	if s.wall != nil {
+		return simulateCopy(ctx, conn, copySQL(shard, segno), r.buf)
+	}
 	_, err := conn.PgConn().CopyFrom(ctx, bytes.NewReader(r.buf), copySQL(shard, segno))
 	return err
 }

@@ -1,0 +1,169 @@
+package nodesim
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+
+	"posthaste/internal/mail"
+)
+
+// Counts are what happened in runs.
+type Counts struct {
+	Letters, Acknowledged, Refused, Deliveries, Repeated, Doubtful, Takeovers, Faults int
+	Virtual                                                                           time.Duration
+}
+
+func (c *Counts) add(o *Counts) {
+	c.Letters, c.Acknowledged, c.Refused, c.Deliveries = c.Letters+o.Letters, c.Acknowledged+o.Acknowledged, c.Refused+o.Refused, c.Deliveries+o.Deliveries
+	c.Repeated, c.Doubtful, c.Takeovers, c.Faults = c.Repeated+o.Repeated, c.Doubtful+o.Doubtful, c.Takeovers+o.Takeovers, c.Faults+o.Faults
+	c.Virtual += o.Virtual
+}
+
+// books are what is known from outside: what clients were told, and what arrived.
+type books struct {
+	run *run
+
+	mu      sync.Mutex
+	rcpts   map[mail.QueueID]int    // of all messages, whatever became of them
+	acked   map[mail.QueueID]string // the node that said that it is queued
+	arrived map[delivery]int
+	asks    map[delivery]int // how often one has asked for it
+	errors  []string
+	counts  Counts
+}
+
+// maxErrors bounds what is said of one run.
+const maxErrors = 10
+
+func (b *books) fail(format string, args ...any) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	text := fmt.Sprintf(format, args...)
+	b.run.note("FAILURE: %s", text)
+	if len(b.errors) < maxErrors {
+		b.errors = append(b.errors, fmt.Sprintf("after %v: %s", b.run.since().Round(time.Millisecond), text))
+	}
+}
+
+func (b *books) count(f func(*Counts)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f(&b.counts)
+}
+
+func (b *books) submitted(id mail.QueueID, nrcpt int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.rcpts[id] != 0 {
+		b.errors = append(b.errors, fmt.Sprintf("the queue ID %s was given twice", id))
+	}
+	b.rcpts[id] = nrcpt
+}
+
+func (b *books) acknowledged(id mail.QueueID, node string) {
+	b.run.note("%s: queued %s", node, id)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.acked[id] = node
+	b.counts.Acknowledged++
+}
+
+func (b *books) delivered(d delivery) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.counts.Deliveries++
+	if b.arrived[d]++; b.arrived[d] > 1 {
+		b.counts.Repeated++
+	}
+}
+
+// asked notes that an agent wants to deliver.
+func (b *books) asked(d delivery) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asks[d]++
+}
+
+// leave holds the promise that a node without a good lease begins nothing: what it believes is held against what the
+// database has.
+func (b *books) leave(n *node, d delivery, shard uint32) {
+	h := b.run.primary()
+	if h == nil {
+		return // nobody can take anything over
+	}
+	h.mu.Lock()
+	owner, until, now := h.data["shard"][fmt.Sprint(shard)], h.data["lease"][fmt.Sprint(shard)], h.now()
+	h.mu.Unlock()
+	if owner[1] != n.name || atoi(until[1]) <= now {
+		b.fail("%s gets leave to deliver %s, and shard %d is %s's, for %v more", n.name, d.id, shard, strings.Trim(owner[1], null), time.Duration(atoi(until[1])-now)*time.Microsecond)
+	}
+}
+
+// recorded holds the promise that a node records nothing in a shard that is not its own. It is called when a transaction
+// becomes part of the log, with its host's mu held.
+func (b *books) recorded(t *tx) {
+	for _, c := range t.order {
+		parts := strings.Split(c.table, "_")
+		if parts[0] != "seg" || len(parts) != 3 {
+			continue
+		}
+		sh := t.s.host.data["shard"][parts[1]]
+		if sh[1] != t.s.node || sh[2] != t.claims[parts[1]] {
+			b.fail("%s records something in shard %s with epoch %s, which is %s's with epoch %s", t.s.node, parts[1], t.claims[parts[1]], strings.Trim(sh[1], null), sh[2])
+			return
+		}
+	}
+}
+
+// missing are the deliveries that were promised and have not been made.
+func (b *books) missing() (list []delivery) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for id := range b.acked {
+		for i := range b.rcpts[id] {
+			if d := (delivery{id, i}); b.arrived[d] == 0 {
+				list = append(list, d)
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b delivery) int { return strings.Compare(string(a.id), string(b.id)) })
+	return list
+}
+
+// check is the end of a run: the queue has had time enough to become empty.
+func (b *books) check() {
+	if list := b.missing(); len(list) > 0 {
+		b.fail("%d deliveries of acknowledged mail have not been made, the first of %s, recipient %d", len(list), list[0].id, list[0].rcpt)
+	}
+	doubts := map[delivery]int{}
+	if h := b.run.primary(); h != nil {
+		h.mu.Lock()
+		for _, r := range h.data["doubtful"] {
+			doubts[delivery{mail.QueueID(r[0]), int(atoi(r[1]))}]++
+		}
+		h.mu.Unlock()
+	}
+	var wrong []string
+	b.mu.Lock()
+	for d, n := range b.arrived {
+		if n > 1+doubts[d] {
+			wrong = append(wrong, fmt.Sprintf("%s, recipient %d, has arrived %d times, and is doubtful %d times", d.id, d.rcpt, n, doubts[d]))
+		}
+	}
+	for d, n := range doubts {
+		b.counts.Doubtful += n
+		// Each takeover names it, until there is an outcome.
+		if b.asks[d] == 0 {
+			wrong = append(wrong, fmt.Sprintf("%s, recipient %d, is doubtful %d times, and no agent has ever wanted it", d.id, d.rcpt, n))
+		}
+	}
+	b.mu.Unlock()
+	sort.Strings(wrong)
+	for _, w := range wrong {
+		b.fail("%s", w)
+	}
+}

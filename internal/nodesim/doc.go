@@ -1,0 +1,50 @@
+// Package nodesim runs several nodes that share a queue in one process, in virtual time, and has everything go wrong between
+// them that a seed says: to nodes, to their database, and to the network. Then it asks whether a promise was broken.
+//
+// A run is a seed. The seed draws how many nodes and shards there are, letters, next hops with their limits, the delays of
+// network and disks, and faults. After some 20 seconds of virtual time nothing goes wrong any more, and the queue must become
+// empty. What happens at one instant is in an order that Go's scheduler says: a seed repeats its faults, and nearly always all else.
+//
+// # What is real, and what is simulated
+//
+// The engine is package pgspool as it is, with all that it decides: who owns which shard with which epoch, leases and their
+// margins, takeovers, balance, drain, what is in doubt, when the queue is opened again. So is package nodeshare, with its
+// exchange in the database. They speak to their database with pgx, over connections in memory, in PostgreSQL's protocol.
+// Two things differ: values are sent as text, and the rows of COPY beside the statement (see pgspool.Simulate).
+//
+// The database is a model: it knows the statements that pgspool sends, and no others. A new one in pgspool has to be added to
+// statements.go; a run says so. It has transactions at READ COMMITTED, in which a statement sees what was committed before
+// it, and its own transaction's changes; locks of rows, shared and alone, with lock_timeout and deadlocks; row conditions that are
+// looked at again after a wait; sessions that are ended from outside, or because they are idle in a transaction;
+// requests to cancel. A commit takes its time to the host's disk and to that of the standby, is seen by nobody meanwhile, and
+// may go on when its client is gone. When the primary dies, its disk has what was on its way to the standby, and the
+// standby has not. The standby's clock is another.
+//
+// The network is a pipe for each direction, which delivers in order, after a time, and keeps what is sent while the way is
+// cut, in one direction or both, until it is mended: so a COMMIT may arrive long after its node has given up.
+//
+// Around the engine is the least that cleanup and the queue manager do: open the queue whenever it is not, name what is
+// in doubt, begin deliveries within the node's shares when they have leave, and record outcomes (proc.go). Services as they are
+// run in package simtest, on one node.
+//
+// # Faults
+//
+// A node's processes are killed, with their machine or without, or all nodes' at once; they are stopped, for longer than
+// a lease as well, and go on; a node is cut off from the database, to it, from it, or both; its clock is set; it is
+// reloaded, or drained. The primary dies and comes back, or the standby is promoted; the standby does not follow for seconds.
+// What stopped processes do is stopped where they send, receive or begin a delivery.
+//
+// # What must hold
+//
+//   - Each delivery of acknowledged mail has been made in the end.
+//   - What arrives more than once was found to be doubtful so often, less one, and nothing is doubtful that no agent asked for.
+//   - When an agent gets leave to deliver, the shard is its node's, and the lease has not run out by the primary's clock.
+//   - What becomes part of a segment was written by the shard's owner, with the shard's epoch.
+//   - Of a next hop no more deliveries are under way than its limit, but for those that were begun before their
+//     node's shares were last not good.
+//   - Five seconds after a node's death others have its shards, open, if nothing else is wrong.
+//   - While a node is drained, and there is a shard for each node, a letter finds a node that takes it.
+//
+// Three faults can be planted in the engine: the epoch is not looked at, nor the lease, or commits are not synchronous. A test
+// holds that seeds find each.
+package nodesim

@@ -1,0 +1,140 @@
+package nodesim
+
+import (
+	"fmt"
+	"time"
+)
+
+// happen has a fault begin, and end.
+func (r *run) happen(f *Fault) {
+	n := r.nodes[f.Node]
+	switch f.Kind {
+	case kill, lose:
+		n.kill(f.Kind == lose)
+		if r.plan.single != "" {
+			r.takenOver(n)
+		}
+		time.Sleep(f.Last)
+		r.revive(n)
+	case killAll:
+		for _, n := range r.nodes {
+			n.kill(false)
+		}
+		time.Sleep(f.Last)
+		for _, n := range r.nodes {
+			r.revive(n)
+		}
+	case freeze:
+		n.stop()
+		time.Sleep(f.Last)
+		n.goOn()
+	case cut, cutUp, cutDown:
+		for _, h := range r.hosts {
+			n.links[h.name].set(f.Kind != cutDown, f.Kind != cutUp)
+		}
+		time.Sleep(f.Last)
+		for _, h := range r.hosts {
+			n.links[h.name].set(false, false)
+		}
+	case stall:
+		h := r.hosts[0]
+		h.mu.Lock()
+		h.stalled = time.Now().Add(f.Last)
+		h.mu.Unlock()
+		h.ring()
+	case setClock:
+		n.mu.Lock()
+		n.wall = time.Duration(f.N-500) * time.Minute
+		n.mu.Unlock()
+	case reload:
+		if p := n.current(); p != nil {
+			select {
+			case p.reload <- struct{}{}:
+			default:
+			}
+		}
+	case crash, failover:
+		r.databaseDies(f)
+	case drain:
+		r.drain(n, f)
+	}
+}
+
+// revive starts a node again that is down.
+func (r *run) revive(n *node) {
+	if n.current() == nil {
+		n.start()
+	}
+}
+
+// databaseDies has the primary die and come back, or the standby promoted.
+func (r *run) databaseDies(f *Fault) {
+	h := r.primary()
+	if h == nil {
+		return // it is dead already
+	}
+	h.setSilent(f.N%2 == 0)
+	h.die(f.N%2 == 0)
+	time.Sleep(f.Last)
+	if f.Kind == crash || h.standby == nil {
+		h.setSilent(false)
+		h.restart()
+		return
+	}
+	h.standby.promote()
+}
+
+// drain has a node give up its shards, and take them again.
+func (r *run) drain(n *node, f *Fault) {
+	r.setDrained(n, "t")
+	time.Sleep(f.Last)
+	r.setDrained(n, "f")
+}
+
+// setDrained is "posthaste cluster drain" and "undrain": as a client of the database would, it changes the node's row.
+func (r *run) setDrained(n *node, on string) {
+	for {
+		if h := r.primary(); h != nil && h.drain(n.name, on) {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// takeoverTime is how long it may take from the last sign of life of a node until another has its mail.
+const takeoverTime = 5 * time.Second
+
+// takenOver holds that promise. Nothing else is wrong.
+func (r *run) takenOver(dead *node) {
+	waiting := r.books.missing()
+	time.Sleep(takeoverTime)
+	h := r.primary()
+	h.mu.Lock()
+	for _, k := range (&tx{s: &session{host: h}}).keys("shard") {
+		if s := h.data["shard"][k]; s[1] == dead.name || s[1] == null || atoi(h.data["lease"][k][1]) <= h.now() {
+			defer r.books.fail("%v after the death of %s shard %s is not another's: %q", takeoverTime, dead.name, k, s)
+		}
+	}
+	h.mu.Unlock()
+	for _, d := range waiting {
+		if !r.has(d) {
+			r.books.fail("%v after the death of %s nobody has %s", takeoverTime, dead.name, fmt.Sprint(d))
+		}
+	}
+	r.books.count(func(c *Counts) { c.Takeovers++ })
+}
+
+// has says whether a delivery has been made, or a node's open queue has it.
+func (r *run) has(d delivery) bool {
+	r.books.mu.Lock()
+	done := r.books.arrived[d] > 0
+	r.books.mu.Unlock()
+	for _, n := range r.nodes {
+		if p := n.current(); p != nil && !done {
+			if en := p.engine(); en != nil {
+				_, done = en.Locate(d.id)
+			}
+		}
+	}
+	return done
+}

@@ -1,0 +1,146 @@
+package nodesim
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"posthaste/internal/pgspool"
+)
+
+// A node is a machine with a mail system. Its mail system may be killed and started again.
+type node struct {
+	run   *run
+	name  string
+	links map[string]*link // by host
+	rnd   *rand.Rand
+
+	mu     sync.Mutex
+	proc   *proc         // nil: it is down
+	thawed chan struct{} // nil: it is not stopped; closed when it goes on
+	wall   time.Duration // how far its clock is ahead
+	conns  []*end
+}
+
+// gate waits while the machine's processes are stopped.
+func (n *node) gate() {
+	for {
+		n.mu.Lock()
+		ch := n.thawed
+		n.mu.Unlock()
+		if ch == nil {
+			return
+		}
+		<-ch
+	}
+}
+
+// stop is SIGSTOP for all processes, and goOn SIGCONT.
+func (n *node) stop() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.thawed == nil {
+		n.thawed = make(chan struct{})
+	}
+}
+
+func (n *node) goOn() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.thawed != nil {
+		close(n.thawed)
+		n.thawed = nil
+	}
+}
+
+// clock is the machine's clock, which may be set; engines use it for what people see.
+func (n *node) clock() time.Time {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return time.Now().Add(n.wall)
+}
+
+func (n *node) current() *proc {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.proc
+}
+
+// start starts the mail system.
+func (n *node) start() {
+	p := &proc{n: n, gone: make(chan struct{}), wake: make(chan struct{}, 1), busy: map[string]int{}, hand: map[delivery]bool{}, reload: make(chan struct{}, 1), leasing: make(chan struct{}, 1)}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.store = n.store(p)
+	n.mu.Lock()
+	n.proc = p
+	n.mu.Unlock()
+	n.run.all.Go(p.keep)
+	n.run.all.Go(p.deliver)
+	n.run.all.Go(p.share)
+}
+
+// store is a Store for the processes p.
+func (n *node) store(p *proc) *pgspool.Store {
+	f := n.run.plan.Planted
+	s, err := pgspool.Simulate(&pgspool.Simulation{Node: n.name, URL: "postgres://mail@db1,db2/mail?sslmode=disable",
+		Dial: func(ctx context.Context, _, addr string) (net.Conn, error) { return n.dial(ctx, p, addr) }, Wall: n.clock,
+		NoEpoch: f == "epoch", NoSync: f == "sync", NoLease: f == "lease"})
+	if err != nil {
+		panic(err) // the URL is ours
+	}
+	return s
+}
+
+// dial connects to a host.
+func (n *node) dial(ctx context.Context, p *proc, addr string) (net.Conn, error) {
+	name, _, _ := strings.Cut(addr, ":")
+	l := n.links[name]
+	n.gate()
+	for {
+		if p.isDead() {
+			return nil, net.ErrClosed
+		}
+		// Who is not there says nothing, or, if only the program is missing, refuses.
+		if !l.isCut(true) && !l.isCut(false) && !l.host.isSilent() {
+			break
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	if !l.host.isUp() {
+		return nil, syscall.ECONNREFUSED
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	client, server := connect(l, n.rnd)
+	n.conns = append(n.conns, client)
+	n.run.all.Go(func() { l.host.accept(server) })
+	return client, nil
+}
+
+// kill ends all processes at once; lost: with the machine, so that the others of its connections hear nothing.
+func (n *node) kill(lost bool) {
+	n.mu.Lock()
+	p, conns := n.proc, n.conns
+	n.proc, n.conns = nil, nil
+	n.mu.Unlock()
+	if p == nil {
+		return
+	}
+	p.die()
+	for _, c := range conns {
+		if lost {
+			c.vanish()
+		} else {
+			_ = c.Close()
+		}
+	}
+	n.goOn() // what is left of it ends
+}

@@ -1,0 +1,142 @@
+package nodesim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+)
+
+// The kinds of faults. What begins ends after a time that is drawn.
+const (
+	kill     = "kill"     // a node's processes die, and are started again
+	lose     = "lose"     // the same with the machine: nobody hears of it
+	killAll  = "killall"  // all nodes' processes die
+	freeze   = "freeze"   // a node's processes are stopped, and go on
+	cut      = "cut"      // nothing gets from a node to the database, nor back
+	cutUp    = "cut-up"   // to it
+	cutDown  = "cut-down" // back
+	crash    = "crash"    // the database dies and comes back
+	failover = "failover" // it dies, heard or not, and the standby is promoted
+	stall    = "stall"    // the standby does not follow
+	setClock = "clock"    // a node's clock is set
+	drain    = "drain"    // a node is drained
+	reload   = "reload"   // a node's cleanup is followed by another
+)
+
+// A Fault happens at a time.
+type Fault struct {
+	Kind string
+	At   time.Duration
+	Node int
+	Last time.Duration // until it ends
+	N    int           // what else is drawn
+}
+
+// A letter is what a client wants to have delivered.
+type letter struct {
+	at    time.Duration
+	node  int // that it tries first
+	nrcpt int
+}
+
+// A Plan is all that a seed says.
+type Plan struct {
+	Seed              uint64
+	Planted           string // a fault in the engine: epoch, lease or sync; "": none
+	Faults            []Fault
+	nodes, shards     int
+	letters           []letter
+	limits            []int
+	slow, flush, skew time.Duration // of the network, of disks, of the second host's clock
+	single            string        // the only kind of fault; then more is promised
+}
+
+// active is how long something may go wrong.
+const active = 12 * time.Second
+
+// balanced is when nodes that have just been started have divided the shards among them: each has waited for its deliveries
+// then, in which it took no mail.
+const balanced = 14 * time.Second
+
+// NewPlan draws a plan.
+func NewPlan(n uint64) *Plan {
+	p := &Plan{Seed: n}
+	r := seed(n).source("plan")
+	p.nodes, p.shards = 2+r.IntN(2), 1+r.IntN(4)
+	p.slow, p.flush = between(r, 200*time.Microsecond, 3*time.Millisecond), between(r, 200*time.Microsecond, 4*time.Millisecond)
+	p.skew = between(r, -400*time.Millisecond, 400*time.Millisecond)
+	for range 2 {
+		p.limits = append(p.limits, 1+r.IntN(4))
+	}
+	for range 8 + r.IntN(12) {
+		p.letters = append(p.letters, letter{between(r, 0, active), r.IntN(p.nodes), 1 + r.IntN(2)})
+	}
+	kinds := []string{kill, kill, lose, killAll, freeze, freeze, cut, cut, cutUp, cutDown, crash, failover, failover, stall, setClock, drain, reload}
+	if n%6 == 0 {
+		p.single = pick(r, kill, lose, drain)
+		f := p.fault(r, p.single)
+		f.At, f.Last = between(r, balanced, balanced+3*time.Second), 8*time.Second
+		p.Faults = []Fault{f}
+		for i := range p.letters {
+			p.letters[i].at = p.letters[i].at * 2 // some come meanwhile
+		}
+		return p
+	}
+	failed := false
+	for range 1 + r.IntN(4) {
+		kind := pick(r, kinds...)
+		if kind == failover {
+			if failed {
+				kind = freeze // there is one standby
+			}
+			failed = true
+		}
+		p.Faults = append(p.Faults, p.fault(r, kind))
+	}
+	return p
+}
+
+func (p *Plan) fault(r *rand.Rand, kind string) Fault {
+	f := Fault{Kind: kind, At: between(r, time.Second, active), Node: r.IntN(p.nodes), Last: between(r, 200*time.Millisecond, 9*time.Second), N: r.IntN(1000)}
+	switch kind {
+	case crash, failover:
+		f.Last = min(f.Last, 4*time.Second)
+	}
+	return f
+}
+
+// Masked leaves out the faults that the mask has a bit for.
+func (p *Plan) Masked(mask uint64) *Plan {
+	q := *p
+	q.Faults = nil
+	for i, f := range p.Faults {
+		if mask&(1<<i) == 0 {
+			q.Faults = append(q.Faults, f)
+		}
+	}
+	return &q
+}
+
+// lasts is how long a delivery takes.
+func (p *Plan) lasts(d delivery) time.Duration {
+	r := seed(p.Seed).source(fmt.Sprint("lasts ", d.id, d.rcpt))
+	if r.IntN(6) == 0 {
+		return between(r, 500*time.Millisecond, 4*time.Second)
+	}
+	return between(r, time.Millisecond, 300*time.Millisecond)
+}
+
+// arrives says whether a message has arrived whose delivery breaks off.
+func (p *Plan) arrives(d delivery) bool {
+	return seed(p.Seed).source(fmt.Sprint("arrives ", d.id, d.rcpt)).IntN(2) == 0
+}
+
+func (p *Plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d: %d nodes, %d shards, %d letters, limits %v", p.Seed, p.nodes, p.shards, len(p.letters), p.limits)
+	for i, f := range p.Faults {
+		fmt.Fprintf(&b, "\n  fault %d: %s of n%d at %v for %v", i, f.Kind, f.Node+1, f.At.Round(time.Millisecond), f.Last.Round(time.Millisecond))
+	}
+	return b.String()
+}

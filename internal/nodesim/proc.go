@@ -1,0 +1,319 @@
+package nodesim
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/nodeshare"
+	"posthaste/internal/pgspool"
+	"posthaste/internal/storage"
+)
+
+// A delivery is of a message to one of its recipients.
+type delivery struct {
+	id   mail.QueueID
+	rcpt int
+}
+
+// A proc is the processes of a mail system, from its start until it is killed. It does what cleanup and the queue manager do
+// around an engine, and nothing else of them.
+type proc struct {
+	n      *node
+	ctx    context.Context
+	cancel context.CancelFunc
+	gone   chan struct{} // closed when it is killed
+	wake   chan struct{} // capacity 1: there may be something to deliver
+	reload chan struct{} // capacity 1: cleanup is to be followed by another one
+	// leasing, of capacity 1, is full while somebody takes a queue ID: no virtual time passes while another waits for the
+	// engine's mutex.
+	leasing chan struct{}
+
+	mu     sync.Mutex
+	dead   bool
+	store  *pgspool.Store
+	en     storage.Engine // nil: mail is refused
+	holder nodeshare.Holder
+	lapsed time.Time      // when its shares were last not good: others may have them in the place of what was begun before
+	busy   map[string]int // deliveries under way, or about to be, by next hop
+	want   map[string]int
+	hand   map[delivery]bool // those, and outcomes that are not recorded yet
+}
+
+func (p *proc) isDead() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dead
+}
+
+func (p *proc) die() {
+	p.mu.Lock()
+	p.dead = true
+	p.mu.Unlock()
+	close(p.gone)
+	p.cancel()
+}
+
+func (p *proc) engine() storage.Engine {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dead {
+		return nil
+	}
+	return p.en
+}
+
+func (p *proc) use(en storage.Engine) {
+	p.mu.Lock()
+	p.en = en
+	p.mu.Unlock()
+}
+
+// again is how often a queue that cannot be opened is tried again, as in package cleanup.
+const again = 500 * time.Millisecond
+
+// keep opens the queue whenever it is not open.
+func (p *proc) keep() {
+	defer func() { p.store.Close() }()
+	for !p.isDead() {
+		p.n.gate()
+		en, err := p.store.Open(p.ctx, storage.Options{InlineLimit: 1 << 10, PostDelay: 50 * time.Millisecond, Warn: p.warn, Adopted: p.adopted})
+		if err != nil {
+			p.note("not open: %v", err)
+			p.rest(again)
+			continue
+		}
+		p.adopted(en, en.Recovery())
+		p.use(en)
+		p.ring()
+		reloaded := false
+		select {
+		case <-en.Broken():
+			p.note("ended: %v", en.Err())
+		case <-p.reload:
+			reloaded = true
+		case <-p.gone:
+		}
+		p.use(nil)
+		if err := en.Close(); err == nil && reloaded {
+			p.store.Close()
+			p.mu.Lock()
+			p.store = p.n.store(p) // another process
+			p.mu.Unlock()
+		}
+	}
+}
+
+// adopted names what is in doubt, so that nobody waits for its outcome.
+func (p *proc) adopted(en storage.Engine, r storage.Recovery) {
+	p.note("%s; %d in doubt", r.Summary, len(r.InDoubt))
+	for i := range r.InDoubt {
+		en.(storage.Drainer).Doubtful(r.InDoubt[i].ID, r.InDoubt[i].Rcpts)
+	}
+	p.ring()
+}
+
+func (p *proc) ring() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// rest waits, or until the process is gone.
+func (p *proc) rest(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-p.gone:
+	}
+}
+
+func (p *proc) note(format string, args ...any) { p.n.run.note(p.n.name+": "+format, args...) }
+func (p *proc) warn(format string, args ...any) { p.note(format, args...) }
+
+// deliver begins deliveries, as far as the limits allow.
+func (p *proc) deliver() {
+	for !p.isDead() {
+		t := time.NewTimer(250 * time.Millisecond)
+		select {
+		case <-p.wake:
+		case <-t.C:
+		case <-p.gone:
+		}
+		t.Stop()
+		p.n.gate()
+		if en := p.engine(); en != nil && en.Err() == nil {
+			p.begin(en)
+		}
+	}
+}
+
+// begin looks at the queue once.
+func (p *proc) begin(en storage.Engine) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.want = map[string]int{}
+	now := time.Now()
+	for entry := range en.Entries {
+		for i := range entry.NRcpt {
+			d := delivery{entry.ID, i}
+			if isDone(entry.Done, i) || p.hand[d] {
+				continue
+			}
+			h := p.n.run.hopOf(d)
+			if p.busy[h.name] >= p.holder.Allowed(now, h.name, h.limit) {
+				p.want[h.name]++
+				continue
+			}
+			p.busy[h.name]++
+			p.hand[d] = true
+			p.n.run.all.Go(func() { p.attempt(en, d, entry.Ref.File, h, now) })
+		}
+	}
+}
+
+// isDone says whether a bitmap has recipient i.
+func isDone(done []byte, i int) bool { return i/8 < len(done) && done[i/8]&(1<<(i%8)) != 0 }
+
+// attempt makes one delivery, when it has leave to.
+func (p *proc) attempt(en storage.Engine, d delivery, shard uint32, h *hop, decided time.Time) {
+	r := p.n.run
+	leave := make(chan bool, 1)
+	b := en.NewBatch()
+	b.Apart()
+	r.books.asked(d)
+	b.Handed(d.id, []int{d.rcpt}, h.name)
+	en.Post(b, func(err error) {
+		ok := err == nil && b.Refused(0) == nil
+		if ok && !p.isDead() {
+			r.books.leave(p.n, d, shard)
+		}
+		leave <- ok
+	})
+	en.Hurry()
+	ok := <-leave
+	p.n.gate()
+	if !ok || p.isDead() {
+		p.settle(d, h, true)
+		return
+	}
+	h.begin(p, d, decided)
+	t := time.NewTimer(r.plan.lasts(d))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		h.got(d)
+	case <-p.gone:
+		if r.plan.arrives(d) {
+			h.got(d)
+		}
+	}
+	p.n.gate()
+	h.end(p, d)
+	p.settle(d, h, false)
+	p.report(d)
+}
+
+// settle ends that a delivery counts, and with all, that the queue manager has it in mind.
+func (p *proc) settle(d delivery, h *hop, all bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy[h.name]--
+	if all {
+		delete(p.hand, d)
+	}
+}
+
+// report has an outcome recorded. If the queue is away it waits.
+func (p *proc) report(d delivery) {
+	for !p.isDead() {
+		p.n.gate()
+		en := p.engine()
+		if en == nil {
+			p.rest(100 * time.Millisecond)
+			continue
+		}
+		b := en.NewBatch()
+		b.Done(d.id, []int{d.rcpt})
+		if en.Commit(b) == nil {
+			break // or it is another node's by now, and without effect
+		}
+	}
+	p.mu.Lock()
+	delete(p.hand, d)
+	p.mu.Unlock()
+	p.ring()
+}
+
+// share exchanges shares of limits once a second.
+func (p *proc) share() {
+	for !p.isDead() {
+		p.n.gate()
+		if en := p.engine(); en != nil {
+			p.exchange(en.(storage.Sharer))
+		}
+		p.ring()
+		p.rest(time.Second)
+	}
+}
+
+func (p *proc) exchange(en storage.Sharer) {
+	began := time.Now()
+	p.mu.Lock()
+	var uses []nodeshare.Use
+	for _, h := range p.n.run.hops {
+		if busy, want := p.busy[h.name], p.want[h.name]; busy+want > 0 {
+			uses = append(uses, nodeshare.Use{Key: h.name, Limit: h.limit, Busy: busy, Want: want})
+		}
+	}
+	q := p.holder.Request(began, "", uses)
+	p.mu.Unlock()
+	reply, err := en.Exchange(q)
+	p.n.gate()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil && !p.dead {
+		if now := time.Now(); !now.Before(p.holder.Good()) {
+			p.lapsed = now
+		}
+		p.holder.Take(began, &reply)
+	}
+}
+
+// submit queues a message, and says whether its client was told so. sure is false when the client does not know.
+func (p *proc) submit(nrcpt int) (queued, sure bool) {
+	p.n.gate()
+	en := p.engine()
+	if en == nil || en.Silent() != nil {
+		return false, true
+	}
+	p.leasing <- struct{}{}
+	n, err := en.Lease(1)
+	<-p.leasing
+	if err != nil {
+		return false, true
+	}
+	id := mail.MakeQueueID(p.n.clock(), n)
+	env := mail.Envelope{ID: id, Sender: "s@from.test", Size: 1}
+	list := make([]mail.Recipient, nrcpt)
+	for i := range list {
+		list[i].Address = "r@to.test"
+	}
+	b := en.NewBatch()
+	b.Add(storage.Addition{ID: id, Envelope: env.Append(nil), Recipients: mail.AppendRecipients(nil, list), NRcpt: nrcpt, Content: []byte("x")})
+	p.n.run.books.submitted(id, nrcpt)
+	err = en.Commit(b)
+	p.n.gate()
+	if p.isDead() {
+		return false, false
+	}
+	if err != nil {
+		return false, true
+	}
+	p.n.run.books.acknowledged(id, p.n.name)
+	p.ring()
+	return true, true
+}

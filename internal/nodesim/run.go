@@ -1,0 +1,200 @@
+package nodesim
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"posthaste/internal/mail"
+)
+
+// A run is one carrying out of a plan.
+type run struct {
+	seed  seed
+	plan  *Plan
+	began time.Time
+	all   sync.WaitGroup // of goroutines
+	plot  sync.WaitGroup // of letters and faults
+	books *books
+	nodes []*node
+	hosts []*host
+	hops  []*hop
+	keep  bool // the log
+
+	mu   sync.Mutex
+	over bool
+	log  bytes.Buffer
+}
+
+// An Outcome is what came of a run.
+type Outcome struct {
+	Errors []string
+	Log    string
+	Doing  Counts
+}
+
+// Run carries out a plan. With keep the outcome has a log.
+func Run(t *testing.T, p *Plan, keep bool) (out Outcome) {
+	synctest.Test(t, func(*testing.T) {
+		r := &run{seed: seed(p.Seed), plan: p, began: time.Now(), keep: keep}
+		r.books = &books{run: r, rcpts: map[mail.QueueID]int{}, acked: map[mail.QueueID]string{}, arrived: map[delivery]int{}, asks: map[delivery]int{}}
+		r.furnish()
+		r.carryOut()
+		r.books.counts.Virtual = r.since()
+		out = Outcome{Errors: r.books.errors, Log: r.log.String(), Doing: r.books.counts}
+	})
+	return out
+}
+
+func (r *run) since() time.Duration { return time.Since(r.began) }
+
+func (r *run) note(format string, args ...any) {
+	if !r.keep {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Fprintf(&r.log, "%9.4f ", r.since().Seconds())
+	fmt.Fprintf(&r.log, format, args...)
+	r.log.WriteByte('\n')
+}
+
+func (r *run) isOver() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.over
+}
+
+// primary is the host that is the primary now; nil: there is none.
+func (r *run) primary() *host {
+	for _, h := range r.hosts {
+		h.mu.Lock()
+		ok := h.up && h.primary
+		h.mu.Unlock()
+		if ok {
+			return h
+		}
+	}
+	return nil
+}
+
+// hopOf is where a recipient's mail goes.
+func (r *run) hopOf(d delivery) *hop {
+	return r.hops[(int(d.id[len(d.id)-1])+d.rcpt)%len(r.hops)]
+}
+
+// furnish makes the database, the nodes and the next hops.
+func (r *run) furnish() {
+	p := r.plan
+	r.hosts = []*host{newHost(r, "db1", 0, p.flush), newHost(r, "db2", p.skew, p.flush)}
+	r.hosts[0].up, r.hosts[0].primary, r.hosts[0].standby, r.hosts[1].up = true, true, r.hosts[1], true
+	for _, h := range r.hosts {
+		h.fill(p.shards)
+		r.all.Go(h.ship)
+	}
+	for i, limit := range p.limits {
+		r.hops = append(r.hops, &hop{run: r, name: fmt.Sprint("hop", i+1), limit: limit, active: map[*proc]map[delivery]time.Time{}})
+	}
+	for i := range p.nodes {
+		n := &node{run: r, name: fmt.Sprint("n", i+1), links: map[string]*link{}}
+		n.rnd = r.seed.source(n.name)
+		for _, h := range r.hosts {
+			n.links[h.name] = &link{node: n, host: h, slow: p.slow}
+		}
+		r.nodes = append(r.nodes, n)
+	}
+}
+
+// carryOut is all of a run.
+func (r *run) carryOut() {
+	rnd := r.seed.source("start")
+	for _, n := range r.nodes {
+		r.all.Go(func() {
+			time.Sleep(between(rnd, 0, time.Second))
+			n.start()
+		})
+	}
+	for i := range r.plan.letters {
+		l := &r.plan.letters[i]
+		r.plot.Go(func() { r.send(l) })
+	}
+	for i := range r.plan.Faults {
+		f := &r.plan.Faults[i]
+		r.plot.Go(func() {
+			time.Sleep(f.At)
+			r.books.count(func(c *Counts) { c.Faults++ })
+			r.note("fault: %s of n%d for %v", f.Kind, f.Node+1, f.Last)
+			r.happen(f)
+		})
+	}
+	r.plot.Wait()
+	r.settle()
+	r.books.check()
+	r.end()
+}
+
+// patience is how long the queue may take to become empty when nothing goes wrong any more: a drain may wait 30 seconds.
+const patience = 90 * time.Second
+
+// settle waits until the queue is empty.
+func (r *run) settle() {
+	for begun := time.Now(); time.Since(begun) < patience; {
+		time.Sleep(500 * time.Millisecond)
+		if len(r.books.missing()) > 0 {
+			continue
+		}
+		empty := true
+		for _, n := range r.nodes {
+			if p := n.current(); p != nil {
+				if en := p.engine(); en != nil {
+					for range en.Entries {
+						empty = false
+					}
+				}
+			}
+		}
+		if empty {
+			return
+		}
+	}
+}
+
+// end ends everything.
+func (r *run) end() {
+	r.mu.Lock()
+	r.over = true
+	r.mu.Unlock()
+	for _, n := range r.nodes {
+		n.kill(false)
+	}
+	for _, h := range r.hosts {
+		h.die(false)
+		h.ring()
+	}
+	r.all.Wait()
+	time.Sleep(20 * time.Second) // pgconn takes up to 15 to close a connection
+}
+
+// send has a client try until a node takes its letter, or it does not know whether one has.
+func (r *run) send(l *letter) {
+	time.Sleep(l.at)
+	r.books.count(func(c *Counts) { c.Letters++ })
+	refused := 0
+	for i := l.node; !r.isOver() && i < l.node+30; i++ {
+		if p := r.nodes[i%len(r.nodes)].current(); p != nil {
+			queued, sure := p.submit(l.nrcpt)
+			if queued || !sure {
+				break
+			}
+		}
+		refused++
+		time.Sleep(100 * time.Millisecond)
+	}
+	r.books.count(func(c *Counts) { c.Refused += refused })
+	if f := r.plan.Faults; r.plan.single == drain && len(f) > 0 && r.plan.shards >= len(r.nodes) && l.at > f[0].At && l.at < f[0].At+f[0].Last && refused >= len(r.nodes) {
+		r.books.fail("a letter of %v was refused %d times while a node is drained", l.at, refused)
+	}
+}

@@ -1,0 +1,298 @@
+package nodesim
+
+import (
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// seconds is a time in µs from now on, by the host's clock.
+func (t *tx) seconds(s string) string {
+	f, _ := strconv.ParseFloat(s, 64)
+	return fmt.Sprint(t.s.host.now() + int64(f*1e6))
+}
+
+// later says whether a time has not come yet.
+func (t *tx) later(until string) bool { return atoi(until) > t.s.host.now() }
+
+// Columns: node name instance seen drained; shard id node epoch; lease shard until; segment shard segno epoch; doubtful id
+// recipient epoch shard node lost_by; closed shard epoch; node_share node until alone; limit_share node key share demand;
+// seg_S_N pos kind number head rest body.
+var statements = []statement{
+	{"show transaction_read_only", func(t *tx, _ []string) (result, error) {
+		return result{types: "t", rows: []row{{map[bool]string{true: "off", false: "on"}[t.s.host.primary]}}}, nil
+	}},
+	{"SELECT number FROM version FOR UPDATE", func(t *tx, _ []string) (result, error) {
+		return result{types: "i", rows: []row{{"1"}}}, t.lock("version", "1", true)
+	}},
+	{"SELECT number FROM version", fixed("i", "1")},
+	{"SELECT to_regclass(", fixed("b", "t")},
+	{"SELECT current_setting(", fixed("t", "on")},
+	{"DELETE FROM node_setting", nothing},
+	{"INSERT INTO node_setting", nothing},
+	{"DELETE FROM doubtful", nothing},
+	{"CREATE TABLE", nothing},
+	{"ALTER TABLE", nothing},
+	{"SET LOCAL lock_timeout =", func(t *tx, a []string) (result, error) {
+		t.patient = time.Duration(atoi(a[0])) * time.Millisecond
+		return result{tag: "SET"}, nil
+	}},
+	{"SET LOCAL synchronous_commit TO off", func(t *tx, _ []string) (result, error) {
+		t.async = true
+		return result{tag: "SET"}, nil
+	}},
+	{"SET LOCAL synchronous_commit TO on", func(*tx, []string) (result, error) { return result{tag: "SET"}, nil }},
+
+	{"INSERT INTO node VALUES", func(t *tx, a []string) (result, error) {
+		return result{}, t.set("node", a[0], row{a[0], a[1], t.seconds("0"), "f"}, true)
+	}},
+	{"SELECT instance, seen >", func(t *tx, a []string) (result, error) {
+		if err := t.lock("node", a[0], true); err != nil {
+			return result{}, err
+		}
+		r := t.get("node", a[0])
+		return result{types: "tb", rows: []row{{r[1], truth(atoi(r[2]) > t.s.host.now()-10e6)}}}, nil
+	}},
+	{"UPDATE node SET instance", func(t *tx, a []string) (result, error) {
+		_, err := t.alter("node", a[0], func(r row) { r[1], r[2] = a[1], t.seconds("0") })
+		return result{}, err
+	}},
+	{"UPDATE node SET seen", func(t *tx, a []string) (result, error) {
+		_, err := t.alter("node", a[0], func(r row) { r[2] = t.seconds("0") })
+		return result{}, err
+	}},
+	{"UPDATE node SET drained", func(t *tx, a []string) (result, error) {
+		_, err := t.alter("node", a[0], func(r row) { r[3] = a[1][:1] })
+		return result{}, err
+	}},
+	{"SELECT (SELECT count(*) FROM shard), count(*) FILTER", doShare},
+
+	{"SELECT id FROM shard JOIN lease", func(t *tx, a []string) (result, error) {
+		var own, free []row
+		for _, k := range t.keys("shard") {
+			switch r := t.get("shard", k); {
+			case r[1] == a[0]:
+				own = append(own, row{k})
+			case r[1] == null || !t.later(t.get("lease", k)[1]):
+				free = append(free, row{k})
+			}
+		}
+		return result{types: "i", rows: append(own, free...)}, nil
+	}},
+	{"SELECT coalesce(node, ''), epoch FROM shard", func(t *tx, a []string) (result, error) {
+		if err := t.lock("shard", a[0], true); err != nil {
+			return result{}, err
+		}
+		r := t.get("shard", a[0])
+		return result{types: "ti", rows: []row{{strings.Trim(r[1], null), r[2]}}}, nil
+	}},
+	{"SELECT until < clock_timestamp() FROM lease", func(t *tx, a []string) (result, error) {
+		return result{types: "b", rows: []row{{truth(!t.later(t.get("lease", a[0])[1]))}}}, nil
+	}},
+	{"SELECT EXISTS (SELECT FROM closed", func(t *tx, a []string) (result, error) {
+		r := t.get("closed", a[0])
+		return result{types: "b", rows: []row{{truth(r != nil && r[1] == a[1])}}}, nil
+	}},
+	{"UPDATE shard SET node = $2, epoch = epoch + 1", func(t *tx, a []string) (result, error) {
+		_, err := t.alter("shard", a[0], func(r row) { r[1], r[2] = a[1], fmt.Sprint(atoi(r[2])+1) })
+		return result{}, err
+	}},
+	{"UPDATE lease SET until = clock_timestamp() + make_interval(", func(t *tx, a []string) (result, error) {
+		_, err := t.alter("lease", a[0], func(r row) { r[1] = t.seconds(a[1]) })
+		return result{}, err
+	}},
+	{"UPDATE lease SET until = clock_timestamp() + interval ", func(t *tx, a []string) (result, error) {
+		ms, _, _ := strings.Cut(a[0], " ")
+		for _, id := range a[1:] {
+			if _, err := t.alter("lease", id, func(r row) { r[1] = fmt.Sprint(t.s.host.now() + atoi(ms)*1000) }); err != nil {
+				return result{}, err
+			}
+		}
+		return result{}, nil
+	}},
+	{"SELECT pg_terminate_backend(pid)", doTerminate},
+	{"SELECT DISTINCT node FROM shard", func(t *tx, _ []string) (r result, err error) {
+		r.types = "t"
+		for _, k := range t.keys("shard") {
+			if n := t.get("shard", k)[1]; n != null && !slices.ContainsFunc(r.rows, func(x row) bool { return x[0] == n }) {
+				r.rows = append(r.rows, row{n})
+			}
+		}
+		return r, nil
+	}},
+	{"SELECT id FROM shard WHERE node =", doClaim},
+	{"UPDATE shard SET node = NULL WHERE id =", func(t *tx, a []string) (result, error) {
+		_, err := t.alter("shard", a[0], func(r row) { r[1] = null })
+		return result{}, err
+	}},
+	{"UPDATE lease SET until = '-infinity' WHERE shard =", func(t *tx, a []string) (result, error) {
+		_, err := t.alter("lease", a[0], func(r row) { r[1] = "-1" })
+		return result{}, err
+	}},
+	{"INSERT INTO closed VALUES (", func(t *tx, a []string) (result, error) {
+		return result{}, t.set("closed", a[0], row{a[0], a[1]}, false)
+	}},
+
+	{"INSERT INTO segment VALUES (", func(t *tx, a []string) (result, error) {
+		return result{}, t.set("segment", a[0]+"_"+sortable(a[1]), row{a[0], a[1], a[2]}, false)
+	}},
+	{"SELECT segno FROM segment WHERE shard =", func(t *tx, a []string) (r result, err error) {
+		r.types = "i"
+		for _, k := range t.keys("segment") {
+			if s := t.get("segment", k); s[0] == a[0] {
+				r.rows = append(r.rows, row{s[1]})
+			}
+		}
+		return r, nil
+	}},
+	{"SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM ", fixed("i", "0")}, // of content in rows of its own
+	{"SELECT pos, kind, number, head, coalesce(octet_length(rest), 0)", func(t *tx, a []string) (r result, err error) {
+		r.types = "iiixii"
+		table := segmentOf(a)
+		for _, k := range t.keys(table) {
+			s := t.get(table, k)
+			r.rows = append(r.rows, row{s[0], s[1], s[2], s[3], fmt.Sprint(len(strings.Trim(s[4], null))), fmt.Sprint(len(s[5]))})
+		}
+		return r, nil
+	}},
+	{"SELECT pos, kind, number, head, coalesce(rest, '')", func(t *tx, a []string) (r result, err error) {
+		r.types = "iiixx"
+		table := segmentOf(a)
+		for _, pos := range list(a[0]) {
+			if s := t.get(table, sortable(pos)); s != nil {
+				r.rows = append(r.rows, row{s[0], s[1], s[2], s[3], s[4]})
+			}
+		}
+		return r, nil
+	}},
+	{"COPY ", func(t *tx, a []string) (result, error) {
+		b, err := hex.DecodeString(a[0])
+		if err == nil && t.claims != nil {
+			t.insert(a[1], b[copyHead:])
+		}
+		return result{tag: "COPY 1"}, err
+	}},
+	{"INSERT INTO doubtful VALUES", func(t *tx, a []string) (result, error) {
+		return result{}, t.set("doubtful", a[0]+" "+a[1]+" "+a[5], row{a[0], a[1], a[5], a[4], a[6], a[7]}, true)
+	}},
+	{"SELECT nextval('message_number')", func(t *tx, _ []string) (result, error) {
+		if err := t.lock("sequence", "message_number", true); err != nil {
+			return result{}, err
+		}
+		n := t.get("sequence", "message_number")[0]
+		t.put("sequence", "message_number", row{fmt.Sprint(atoi(n) + 1<<20)})
+		return result{types: "i", rows: []row{{n}}}, nil
+	}},
+
+	{"DELETE FROM limit_share WHERE node NOT IN", func(t *tx, _ []string) (result, error) {
+		return result{}, t.remove("limit_share", func(r row) bool { s := t.get("node_share", r[0]); return s == nil || !t.later(s[1]) })
+	}},
+	{"SELECT floor(extract(epoch FROM clock_timestamp())", func(t *tx, a []string) (result, error) {
+		return result{types: "i", rows: []row{{fmt.Sprint(t.s.host.now() / 1e6 / atoi(a[0]))}}}, nil
+	}},
+	{"SELECT node, alone FROM node_share", func(t *tx, a []string) (r result, err error) {
+		r.types = "tb"
+		for _, k := range t.keys("node_share") {
+			if s := t.get("node_share", k); s[0] != a[0] && t.later(s[1]) {
+				r.rows = append(r.rows, row{s[0], s[2]})
+			}
+		}
+		return r, nil
+	}},
+	{"SELECT node, key, share, demand FROM limit_share", func(t *tx, a []string) (r result, err error) {
+		r.types = "ttii"
+		keys := list(a[1])
+		for _, k := range t.keys("limit_share") {
+			if s := t.get("limit_share", k); s[0] != a[0] && slices.Contains(keys, s[1]) {
+				r.rows = append(r.rows, s)
+			}
+		}
+		return r, nil
+	}},
+	{"INSERT INTO node_share VALUES", func(t *tx, a []string) (result, error) {
+		return result{}, t.set("node_share", a[0], row{a[0], t.seconds(a[1]), a[2][:1]}, false)
+	}},
+	{"DELETE FROM limit_share WHERE node = $1", func(t *tx, a []string) (result, error) {
+		keys := list(a[1])
+		return result{}, t.remove("limit_share", func(r row) bool { return r[0] == a[0] && !slices.Contains(keys, r[1]) })
+	}},
+	{"INSERT INTO limit_share SELECT", func(t *tx, a []string) (result, error) {
+		keys, shares, demands := list(a[1]), list(a[2]), list(a[3])
+		for i, k := range keys {
+			if err := t.set("limit_share", a[0]+" "+k, row{a[0], k, shares[i], demands[i]}, false); err != nil {
+				return result{}, err
+			}
+		}
+		return result{}, nil
+	}},
+}
+
+// copyHead is how long what comes before the rows is in COPY's binary form.
+const copyHead = 19
+
+// segmentOf is the table that a statement names.
+func segmentOf(a []string) string {
+	i := slices.IndexFunc(a, func(v string) bool { return strings.HasPrefix(v, "seg_") })
+	return a[i]
+}
+
+// doShare answers how many shards there are, how many nodes live, and whether the one that asks is drained.
+func doShare(t *tx, a []string) (result, error) {
+	living, drained := 0, "f"
+	for _, k := range t.keys("node") {
+		n := t.get("node", k)
+		if n[3] == "f" && (n[0] == a[0] || atoi(n[2]) > t.s.host.now()-atoi(a[1])*1e6) {
+			living++
+		}
+		if n[0] == a[0] {
+			drained = n[3]
+		}
+	}
+	return result{types: "iib", rows: []row{{fmt.Sprint(len(t.keys("shard"))), fmt.Sprint(living), drained}}}, nil
+}
+
+// doTerminate ends the sessions of a shard's owner, if its lease has run out.
+func doTerminate(t *tx, a []string) (result, error) {
+	h := t.s.host
+	owner := t.get("shard", a[0])[1]
+	if owner == null || t.later(t.get("lease", a[0])[1]) {
+		return result{types: "b"}, nil
+	}
+	var list []*session
+	for s := range h.sessions {
+		if s.node == owner {
+			list = append(list, s)
+		}
+	}
+	slices.SortFunc(list, func(a, b *session) int { return a.number - b.number })
+	h.mu.Unlock()
+	for _, s := range list {
+		s.kill()
+	}
+	h.mu.Lock()
+	return result{types: "b"}, nil
+}
+
+// doClaim locks the rows of shards that are the node's, with the epochs that it believes they have: those that are, in the
+// statement's view of the database, and still are when they are locked.
+func doClaim(t *tx, a []string) (r result, err error) {
+	r.types = "i"
+	t.claims = map[string]string{}
+	is := func(id, epoch string) bool { s := t.get("shard", id); return s != nil && s[1] == a[0] && s[2] == epoch }
+	for i := 1; i+1 < len(a); i += 2 {
+		t.claims[a[i]] = a[i+1]
+		if !is(a[i], a[i+1]) {
+			continue
+		}
+		if err := t.lock("shard", a[i], false); err != nil {
+			return r, err
+		}
+		if is(a[i], a[i+1]) {
+			r.rows = append(r.rows, row{a[i]})
+		}
+	}
+	return r, nil
+}

@@ -1,0 +1,230 @@
+package nodesim
+
+import (
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// A piece is what one Write has sent, or the end of it.
+type piece struct {
+	at   time.Time
+	data []byte
+	end  bool
+}
+
+// A pipe is one direction of a connection, as TCP makes it: in order, each piece after a time that is drawn, and what is sent
+// while the way is cut arrives when it is not any more.
+type pipe struct {
+	mu      sync.Mutex
+	transit []piece
+	buf     []byte
+	ended   bool      // nothing comes after buf
+	reset   bool      // nothing can be read or written any more
+	mute    bool      // its writer is gone, and the reader does not know
+	until   time.Time // the reader's deadline; zero: none
+	wake    chan struct{}
+
+	link *link // the way it goes
+	up   bool  // from the node to the database
+	rnd  *rand.Rand
+}
+
+// A link is the way between a node and a host of the database.
+type link struct {
+	node           *node
+	host           *host
+	mu             sync.Mutex
+	cutUp, cutDown bool // nothing gets to the database; nothing gets back
+	slow           time.Duration
+	pipes          []*pipe
+}
+
+func (l *link) isCut(up bool) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return up && l.cutUp || !up && l.cutDown
+}
+
+// set cuts the way, or mends it: then what was on it goes on.
+func (l *link) set(up, down bool) {
+	l.mu.Lock()
+	l.cutUp, l.cutDown = up, down
+	pipes := append([]*pipe(nil), l.pipes...)
+	l.mu.Unlock()
+	for _, p := range pipes {
+		p.arrive()
+	}
+}
+
+func newPipe(l *link, up bool, rnd *rand.Rand) *pipe {
+	p := &pipe{wake: make(chan struct{}, 1), link: l, up: up, rnd: rnd}
+	l.mu.Lock()
+	l.pipes = append(l.pipes, p)
+	l.mu.Unlock()
+	return p
+}
+
+func (p *pipe) ring() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// put sends data, or the end.
+func (p *pipe) put(data []byte, end bool) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.reset || p.mute {
+		return net.ErrClosed
+	}
+	delay := between(p.rnd, 50*time.Microsecond, 50*time.Microsecond+p.link.slow)
+	at := time.Now().Add(delay)
+	if n := len(p.transit); n > 0 && p.transit[n-1].at.After(at) {
+		at = p.transit[n-1].at
+	}
+	p.transit = append(p.transit, piece{at, append([]byte(nil), data...), end})
+	time.AfterFunc(time.Until(at), p.arrive)
+	return nil
+}
+
+// arrive lets the reader have what has arrived.
+func (p *pipe) arrive() {
+	if p.link.isCut(p.up) {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now, n := time.Now(), 0
+	for ; n < len(p.transit) && !p.transit[n].at.After(now); n++ {
+		p.buf = append(p.buf, p.transit[n].data...)
+		p.ended = p.ended || p.transit[n].end
+	}
+	if n > 0 {
+		p.transit = append(p.transit[:0], p.transit[n:]...)
+		p.ring()
+	}
+}
+
+// lose ends it at once, with all that is on its way: a machine is gone.
+func (p *pipe) lose() {
+	p.mu.Lock()
+	p.reset, p.transit, p.buf = true, nil, nil
+	p.mu.Unlock()
+	p.ring()
+	p.link.mu.Lock()
+	defer p.link.mu.Unlock()
+	for i, other := range p.link.pipes {
+		if other == p {
+			p.link.pipes = append(p.link.pipes[:i], p.link.pipes[i+1:]...)
+			return
+		}
+	}
+}
+
+func (p *pipe) read(b []byte) (int, error) {
+	for {
+		p.mu.Lock()
+		n := copy(b, p.buf)
+		p.buf = p.buf[n:]
+		reset, ended, until := p.reset, p.ended, p.until
+		p.mu.Unlock()
+		switch {
+		case reset:
+			return 0, net.ErrClosed
+		case n > 0:
+			return n, nil
+		case ended:
+			return 0, io.EOF
+		case !until.IsZero() && !until.After(time.Now()):
+			return 0, os.ErrDeadlineExceeded
+		}
+		if until.IsZero() {
+			<-p.wake
+			continue
+		}
+		t := time.NewTimer(time.Until(until))
+		select {
+		case <-p.wake:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}
+
+// An end is one end of a connection. It implements net.Conn.
+type end struct {
+	in, out *pipe
+	// gate waits while the process that has this end is stopped; nil: that cannot be.
+	gate func()
+	once sync.Once
+}
+
+// connect makes a connection of a node to a host of the database.
+func connect(l *link, rnd *rand.Rand) (client, server *end) {
+	up, down := newPipe(l, true, rnd), newPipe(l, false, rnd)
+	return &end{in: down, out: up, gate: l.node.gate}, &end{in: up, out: down}
+}
+
+func (c *end) pass() {
+	if c.gate != nil {
+		c.gate()
+	}
+}
+
+func (c *end) Read(b []byte) (int, error) {
+	n, err := c.in.read(b)
+	c.pass() // the process is told when it runs again
+	return n, err
+}
+
+func (c *end) Write(b []byte) (int, error) {
+	c.pass()
+	if err := c.out.put(b, false); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// Close sends the end; what was written before arrives.
+func (c *end) Close() error {
+	c.once.Do(func() {
+		_ = c.out.put(nil, true)
+		c.in.lose()
+	})
+	return nil
+}
+
+// vanish is for a machine that is gone: the other side hears nothing.
+func (c *end) vanish() {
+	c.once.Do(func() {})
+	c.in.lose()
+	c.out.mu.Lock()
+	c.out.transit, c.out.mute = nil, true
+	c.out.mu.Unlock()
+}
+
+func (c *end) SetReadDeadline(t time.Time) error {
+	c.in.mu.Lock()
+	c.in.until = t
+	c.in.mu.Unlock()
+	c.in.ring()
+	return nil
+}
+
+// SetWriteDeadline has no effect: there is always room.
+func (c *end) SetWriteDeadline(time.Time) error { return nil }
+
+func (c *end) SetDeadline(t time.Time) error { return c.SetReadDeadline(t) }
+
+type address string
+
+func (a address) Network() string { return "sim" }
+func (a address) String() string  { return string(a) }
+
+func (c *end) LocalAddr() net.Addr  { return address("node") }
+func (c *end) RemoteAddr() net.Addr { return address(c.in.link.host.name) }
