@@ -80,7 +80,7 @@ func (k *kept) begin(t *testing.T) (stop context.CancelFunc, done <-chan error, 
 // send brings a message, and gives the code of the answer; 0: there was none.
 func (k *kept) send(t *testing.T, c *submit.Client) int {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testwait.Patience)
 	defer cancel()
 	id, err := c.NewID(ctx, time.Now())
 	if err != nil {
@@ -218,7 +218,7 @@ func TestKeeperRetiresMeanwhile(t *testing.T) {
 	client := ipc.NewClient(ipc.Unix(k.socket), nil)
 	defer client.Close()
 	testwait.Until(t, "it is served", func() bool { _, err := client.Conn(t.Context()); return err == nil })
-	patience, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	patience, cancel := context.WithTimeout(t.Context(), testwait.Patience)
 	defer cancel()
 	if err := client.Call(patience, &proto.Record{Ops: []proto.Op{{ID: "gone", Remove: true}}}, new(proto.RecordReply)); err != nil {
 		t.Error(err)
@@ -339,7 +339,7 @@ func TestKeeperTellsDamage(t *testing.T) {
 			if report == "" {
 				t.Error("an empty report")
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(testwait.Patience):
 			t.Fatal("postmaster was not told")
 		}
 	})

@@ -4,6 +4,8 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"posthaste/internal/testwait"
 )
 
 // TestBiff: comsat is told where in the mailbox each message begins, and
@@ -19,7 +21,7 @@ func TestBiff(t *testing.T) {
 	s.agent.biff.addr = comsat.LocalAddr().String()
 	heard := func() string {
 		b := make([]byte, 100)
-		comsat.SetReadDeadline(time.Now().Add(40 * time.Second))
+		comsat.SetReadDeadline(time.Now().Add(testwait.Patience))
 		n, _, err := comsat.ReadFrom(b)
 		if err != nil {
 			t.Fatal(err)

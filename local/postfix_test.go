@@ -22,6 +22,7 @@ import (
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/testpostfix"
 	"posthaste/internal/testusers"
+	"posthaste/internal/testwait"
 	"posthaste/local/macro"
 	"posthaste/local/pipe"
 	"posthaste/local/users"
@@ -572,7 +573,7 @@ func (p *postfix) start(t *testing.T, tt comparison) {
 }
 
 // patience bounds waiting for what must happen.
-const patience = 40 * time.Second
+const patience = testwait.Patience
 
 // wait waits until f is true.
 func wait(t *testing.T, what string, f func() bool) {

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/confine"
+	"posthaste/internal/testwait"
 )
 
 const echoService = "echo unix n - n - 5 echo\n"
@@ -274,7 +275,7 @@ func echoOnce(network, address string) error {
 		return err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(60 * time.Second))
+	c.SetDeadline(time.Now().Add(testwait.Patience))
 	if _, err := fmt.Fprintln(c, "hello"); err != nil {
 		return err
 	}
@@ -655,7 +656,7 @@ func TestInet(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(60 * time.Second))
+	c.SetDeadline(time.Now().Add(testwait.Patience))
 	if got := (&session{t, c, bufio.NewReader(c)}).ask("hello"); got[2] != "hello" {
 		t.Errorf("answer %q", got)
 	}
@@ -866,7 +867,7 @@ func TestServiceManager(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", path)
 	s := newSite(t, "", echoService)
 	read := func() string {
-		l.SetReadDeadline(time.Now().Add(30 * time.Second))
+		l.SetReadDeadline(time.Now().Add(testwait.Patience))
 		b := make([]byte, 100)
 		n, err := l.Read(b)
 		if err != nil {

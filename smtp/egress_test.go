@@ -21,6 +21,7 @@ import (
 	"posthaste/internal/agent"
 	"posthaste/internal/mail"
 	"posthaste/internal/testcert"
+	"posthaste/internal/testwait"
 )
 
 // A callee is an SMTP server that takes all mail and says who has called.
@@ -61,7 +62,7 @@ func (c *callee) nexthop() mail.Nexthop { return mail.Nexthop("[127.0.0.1]:" + p
 func (c *callee) serve(conn net.Conn) (is call) {
 	defer conn.Close()
 	is.from = conn.RemoteAddr().(*net.TCPAddr).IP.String()
-	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	_ = conn.SetDeadline(time.Now().Add(testwait.Patience))
 	r := bufio.NewReader(conn)
 	fmt.Fprint(conn, "220 x ESMTP\r\n")
 	for {
@@ -120,7 +121,7 @@ func (c *callee) next(t *testing.T) call {
 	select {
 	case is := <-c.calls:
 		return is
-	case <-time.After(time.Minute):
+	case <-time.After(testwait.Patience):
 		t.Fatal("nobody has called")
 		return call{}
 	}
@@ -273,7 +274,7 @@ func startProxy(t *testing.T, serve func(net.Conn)) string {
 			return
 		}
 		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		_ = c.SetDeadline(time.Now().Add(testwait.Patience))
 		serve(c)
 	})
 	t.Cleanup(func() { l.Close(); wg.Wait() })

@@ -17,6 +17,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/testwait"
 )
 
 // dotServer takes one message, and says whether it has seen the last line of its content, and its end.
@@ -91,7 +92,7 @@ func TestEndWaits(t *testing.T) {
 				if !slices.Equal(m.Index, []int{0, 2}) || !strings.HasPrefix(m.Relay, "127.0.0.1[127.0.0.1]:") || m.ID != env.ID {
 					t.Errorf("%+v", m)
 				}
-				for limit := time.Now().Add(20 * time.Second); !s.body.Load() && time.Now().Before(limit); {
+				for limit := time.Now().Add(testwait.Patience); !s.body.Load() && time.Now().Before(limit); {
 					time.Sleep(time.Millisecond)
 				}
 				if !s.body.Load() || s.end.Load() {

@@ -18,6 +18,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/testpeers"
 	"posthaste/internal/testport"
+	"posthaste/internal/testwait"
 )
 
 // smtpSink runs the real smtp-sink(1) with options on a port of loopback, or
@@ -47,7 +48,7 @@ func smtpSink(t *testing.T, addr string, options ...string) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	for limit := time.Now().Add(40 * time.Second); time.Now().Before(limit); {
+	for limit := time.Now().Add(testwait.Patience); time.Now().Before(limit); {
 		c, err := net.Dial(network, addr)
 		if err == nil {
 			c.Close()

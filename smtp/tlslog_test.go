@@ -21,6 +21,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/testcert"
 	"posthaste/internal/testpostfix"
+	"posthaste/internal/testwait"
 )
 
 // A tlsCase is a server, and what a client demands of it.
@@ -113,7 +114,7 @@ func serveTLS(t *testing.T, conf *tls.Config) int {
 
 func takeMail(conn net.Conn, conf *tls.Config) {
 	defer func() { conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	_ = conn.SetDeadline(time.Now().Add(testwait.Patience))
 	in := bufio.NewReader(conn)
 	fmt.Fprint(conn, "220 x ESMTP\r\n")
 	for {
@@ -209,7 +210,7 @@ func TestTLSLog(t *testing.T) {
 			args = append(args, fmt.Sprintf("b@case%d.test", i))
 		}
 		p.Run("Subject: s\n\nbody\n", "sendmail", args...)
-		ctx, stop := context.WithTimeout(t.Context(), 40*time.Second)
+		ctx, stop := context.WithTimeout(t.Context(), testwait.Patience)
 		defer stop()
 		got := tlsLines(p.Log())
 		for ; len(got) < len(tlsCases) && ctx.Err() == nil; got = tlsLines(p.Log()) {

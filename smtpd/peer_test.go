@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"posthaste/internal/quickio"
+	"posthaste/internal/testwait"
 )
 
 // gathered is a connection whose writes wait for flush.
@@ -33,7 +34,7 @@ func (g *gathered) flush(t *testing.T, n int, to *net.TCPConn) {
 	if n == 0 {
 		n = g.wait.Len()
 	}
-	g.Conn.SetWriteDeadline(time.Now().Add(40 * time.Second)) // the end of TLS leaves none
+	g.Conn.SetWriteDeadline(time.Now().Add(testwait.Patience)) // the end of TLS leaves none
 	if _, err := g.Conn.Write(g.wait.Next(n)); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +72,7 @@ func TestMoreUnderTLS(t *testing.T) {
 	}
 	defer in.Close()
 	for _, c := range []net.Conn{in, out} {
-		c.SetDeadline(time.Now().Add(40 * time.Second))
+		c.SetDeadline(time.Now().Add(testwait.Patience))
 	}
 	key, chain := keyPair(t, "x", false)
 	cert, err := tls.X509KeyPair(chain, key)

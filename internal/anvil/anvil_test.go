@@ -19,6 +19,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/ownsocket"
 	"posthaste/internal/testpostfix"
+	"posthaste/internal/testwait"
 )
 
 // A clock is the time of a test.
@@ -242,7 +243,7 @@ func TestPostfixAsks(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(time.Minute))
+		_ = conn.SetDeadline(time.Now().Add(testwait.Patience))
 		in := bufio.NewReader(conn)
 		for _, command := range append([]string{""}, commands...) {
 			if command != "" {

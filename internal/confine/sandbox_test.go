@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"posthaste/internal/testwait"
 )
 
 // sandboxed is the environment variable that has the test program try what
@@ -108,7 +110,7 @@ func TestSandbox(t *testing.T) {
 				t.Fatal("cannot copy the test program", err)
 			}
 			var out []byte
-			for limit := time.Now().Add(40 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			for limit := time.Now().Add(testwait.Patience); ; time.Sleep(10 * time.Millisecond) {
 				cmd := exec.Command(copied)
 				cmd.Env = append(os.Environ(), sandboxed+"="+dir)
 				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uint32(os.Getgid()), NoSetGroups: true}}

@@ -20,13 +20,14 @@ import (
 	"posthaste/internal/testport"
 	"posthaste/internal/testpostfix"
 	"posthaste/internal/testproc"
+	"posthaste/internal/testwait"
 
 	"golang.org/x/tools/txtar"
 )
 
 // patience is how long is waited for what must happen. It is only ever reached
 // by a failure.
-const patience = 40 * time.Second
+const patience = testwait.Patience
 
 const usualMain = `compatibility_level = 3.6
 queue_directory = {dir}/spool

@@ -79,7 +79,7 @@ func entryFlag(program string) string {
 
 // patience is how long a test waits for what must happen. It is only ever
 // reached by a failure.
-const patience = 40 * time.Second
+const patience = testwait.Patience
 
 // A system is one mail system under test, or the original to compare it with.
 type system struct {

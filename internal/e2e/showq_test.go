@@ -28,7 +28,7 @@ func TestShowq(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	_ = conn.SetDeadline(time.Now().Add(patience))
 	var said strings.Builder
 	if _, err := io.Copy(&said, conn); err != nil {
 		t.Fatal(err)

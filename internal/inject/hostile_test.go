@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"posthaste/internal/apitoken"
+	"posthaste/internal/testwait"
 )
 
 // What a client says is refused by name where it cannot be done, and nothing is queued.
@@ -214,7 +215,7 @@ func (w *world) raw(text string) string {
 	}
 	defer c.Close()
 	go io.WriteString(c, text)
-	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(testwait.Patience))
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		return err.Error()

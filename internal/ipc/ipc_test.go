@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/testwait"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -70,7 +72,7 @@ func echo(c *Conn, r *Request) {
 
 func ask(t *testing.T, c *Client, req *text) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), testwait.Patience)
 	defer cancel()
 	var reply text
 	err := c.Call(ctx, req, &reply)
@@ -117,7 +119,7 @@ func TestReplyStays(t *testing.T) {
 	path, _ := server(t, echo)
 	c := NewClient(Unix(path), nil)
 	defer c.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testwait.Patience)
 	defer cancel()
 	words := []string{"first", "other", "third"}
 	replies := make([]alias, len(words))

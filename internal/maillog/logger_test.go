@@ -19,6 +19,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/quickio"
 	"posthaste/internal/reuse"
+	"posthaste/internal/testwait"
 )
 
 // memory is a sink that remembers, and fails when told to.
@@ -408,7 +409,7 @@ func TestPostlogSink(t *testing.T) {
 	l.Info("late")
 	l.Flush()
 	b := make([]byte, 1000)
-	conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+	conn.SetReadDeadline(time.Now().Add(testwait.Patience))
 	n, err := conn.Read(b)
 	want := []string{"t: early\n", "t: late\n"}
 	last := time.Now().Add(-time.Hour).UnixMicro()
@@ -445,7 +446,7 @@ func TestSyslogPathIsGone(t *testing.T) {
 	expect := func(conn *net.UnixConn, want string) {
 		t.Helper()
 		b := make([]byte, 2000)
-		conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+		conn.SetReadDeadline(time.Now().Add(testwait.Patience))
 		n, err := conn.Read(b)
 		if err != nil || !strings.Contains(string(b[:n]), want) {
 			t.Errorf("%q, %v; want %s", b[:n], err, want)

@@ -9,13 +9,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"posthaste/internal/testwait"
 )
 
 // hear reads one datagram.
 func hear(t *testing.T, c net.PacketConn) string {
 	t.Helper()
 	b := make([]byte, 64<<10)
-	c.SetReadDeadline(time.Now().Add(40 * time.Second))
+	c.SetReadDeadline(time.Now().Add(testwait.Patience))
 	n, _, err := c.ReadFrom(b)
 	if err != nil {
 		t.Fatal(err)

@@ -79,7 +79,7 @@ func dial(t *testing.T, path string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(60 * time.Second))
+	c.SetDeadline(time.Now().Add(testwait.Patience))
 	return c
 }
 
@@ -276,7 +276,7 @@ func TestCommandSocket(t *testing.T) {
 		t.Fatalf("status %d: %s", status, &errs)
 	}
 	b := make([]byte, 200)
-	c.SetReadDeadline(time.Now().Add(60 * time.Second))
+	c.SetReadDeadline(time.Now().Add(testwait.Patience))
 	n, err := c.Read(b)
 	if err != nil || !strings.HasSuffix(string(b[:n]), "]: by way of the socket\n") {
 		t.Errorf("%q, %v", b[:n], err)

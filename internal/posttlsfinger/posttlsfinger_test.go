@@ -21,6 +21,7 @@ import (
 	"posthaste/internal/resolver/fakezone"
 	"posthaste/internal/testcert"
 	"posthaste/internal/testpeers"
+	"posthaste/internal/testwait"
 )
 
 // A peer is an SMTP server with TLS that takes one session after another.
@@ -61,7 +62,7 @@ func newPeer(t *testing.T, greeting string, plain bool) *peer {
 
 func (p *peer) serve(conn net.Conn, greeting string, plain bool) {
 	defer func() { conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	_ = conn.SetDeadline(time.Now().Add(testwait.Patience))
 	br := bufio.NewReader(conn)
 	fmt.Fprintf(conn, "%s\r\n", greeting)
 	starttls := "250-STARTTLS\r\n"

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/testwait"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -118,7 +120,7 @@ func TestAskOften(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"tcp", "unix"} {
 		c, peer := pair(t, network)
-		c.SetDeadline(time.Now().Add(40 * time.Second))
+		c.SetDeadline(time.Now().Add(testwait.Patience))
 		var wg sync.WaitGroup
 		wg.Go(func() { io.Copy(struct{ io.Writer }{peer}, struct{ io.Reader }{peer}) })
 		for i := range 5000 {
@@ -157,7 +159,7 @@ func TestAskLong(t *testing.T) {
 		}
 		peer.Write([]byte("250"))
 	})
-	c.SetDeadline(time.Now().Add(40 * time.Second))
+	c.SetDeadline(time.Now().Add(testwait.Patience))
 	answer := make([]byte, 10)
 	if n, err := c.Ask(question, answer); err != nil || string(answer[:n]) != "250" {
 		t.Errorf("%q, %v", answer[:n], err)

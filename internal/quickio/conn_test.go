@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/testwait"
+
 	"pgregory.net/rapid"
 )
 
@@ -265,7 +267,7 @@ func TestReadNow(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := 0
-	for end := time.Now().Add(40 * time.Second); n == 0 && time.Now().Before(end); {
+	for end := time.Now().Add(testwait.Patience); n == 0 && time.Now().Before(end); {
 		n = c.ReadNow(b[:2])
 	}
 	if n != 2 || string(b[:2]) != "he" {

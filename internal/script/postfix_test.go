@@ -18,6 +18,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/testpostfix"
 	"posthaste/internal/testproc"
+	"posthaste/internal/testwait"
 )
 
 // differencesFile says where the dialogues go otherwise with Postfix 3.7, and
@@ -25,7 +26,7 @@ import (
 const differencesFile = "testdata/postfix/differences"
 
 // postfixPatience is for everything that waits for Postfix's processes.
-const postfixPatience = 40 * time.Second
+const postfixPatience = testwait.Patience
 
 // The dialogues that our server has are played with the original, and
 // everything that either says on the wire, or logs, is compared. What differs

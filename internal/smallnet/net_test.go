@@ -23,7 +23,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -33,7 +32,7 @@ import (
 )
 
 // patience is how long a command of a host may take.
-const patience = 60 * time.Second
+const patience = testwait.Patience
 
 // binDir has the programs under test, and the authority.
 var binDir string

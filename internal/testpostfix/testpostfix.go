@@ -25,11 +25,12 @@ import (
 	"posthaste/internal/testpeers"
 	"posthaste/internal/testport"
 	"posthaste/internal/testproc"
+	"posthaste/internal/testwait"
 )
 
 // patience is how long is waited for what must happen. It is only ever reached
 // by a failure.
-const patience = 40 * time.Second
+const patience = testwait.Patience
 
 // Where Debian has the commands, and the services.
 const (

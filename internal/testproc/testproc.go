@@ -14,12 +14,14 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/testwait"
+
 	"golang.org/x/sys/unix"
 )
 
 // patience is how long a server may take to end. It is only ever reached by a
 // failure.
-const patience = 40 * time.Second
+const patience = testwait.Patience
 
 // A Process is a server that Start has started, and what it has started in its
 // process group.

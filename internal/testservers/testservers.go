@@ -27,11 +27,12 @@ import (
 	"time"
 
 	"posthaste/internal/testport"
+	"posthaste/internal/testwait"
 )
 
 // patience is how long a server may take to start. It is only ever reached by
 // a failure.
-const patience = 60 * time.Second
+const patience = testwait.Patience
 
 // A Server is one server, running or not. It belongs to the test's goroutine.
 type Server struct {

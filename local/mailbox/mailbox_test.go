@@ -20,6 +20,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/rights"
+	"posthaste/internal/testwait"
 )
 
 // text is content in memory, stream the same not in memory.
@@ -512,7 +513,7 @@ func TestKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		grown := func(than int64) int64 {
-			for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
+			for end := time.Now().Add(testwait.Patience); time.Now().Before(end); {
 				if st, err := os.Stat(m.Path); err == nil && st.Size() > than {
 					return st.Size()
 				}

@@ -11,6 +11,7 @@ import (
 
 	"posthaste/internal/table"
 	"posthaste/internal/testservers"
+	"posthaste/internal/testwait"
 )
 
 const content = `dn: ou=people,dc=example,dc=com
@@ -240,7 +241,7 @@ func testAway(t *testing.T, s *testservers.Server) {
 		}
 	}
 	s.Start()
-	for limit := time.Now().Add(40 * time.Second); ask(t, tab, "plain@example.com") != good; time.Sleep(50 * time.Millisecond) {
+	for limit := time.Now().Add(testwait.Patience); ask(t, tab, "plain@example.com") != good; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatal("it is not found again")
 		}

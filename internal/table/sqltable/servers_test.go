@@ -14,6 +14,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/table"
 	"posthaste/internal/testservers"
+	"posthaste/internal/testwait"
 )
 
 // content is what both servers have.
@@ -192,7 +193,7 @@ func testAway(t *testing.T, d *dialect, s *testservers.Server) {
 		}
 	}
 	s.Start()
-	for limit := time.Now().Add(40 * time.Second); ask(t, tab, "user@example.com") != "mailbox@example.com"; time.Sleep(50 * time.Millisecond) {
+	for limit := time.Now().Add(testwait.Patience); ask(t, tab, "user@example.com") != "mailbox@example.com"; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatal("it is not found again")
 		}
