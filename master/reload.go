@@ -82,7 +82,7 @@ func (m *master) tryReload() error {
 	sockets, err := m.openSockets(s, m.sockets)
 	if err != nil {
 		log.Close()
-		return fmt.Errorf("%w\n(to change between all addresses and single ones of the same port, stop and start the mail system)", err)
+		return err
 	}
 	for _, w := range append(problems, furnishJail(s, "/")...) {
 		log.Warning("%s", w)

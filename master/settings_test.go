@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/service"
+	"posthaste/internal/testport"
 )
 
 // services makes settings of a master.cf with services that do nothing. The error has what
@@ -218,6 +220,66 @@ func TestAbsentAddress(t *testing.T) {
 	}
 	if _, err := (&master{}).openSockets(s, nil); err == nil || !strings.Contains(err.Error(), "master.cf:1: service 0/inet: listen on [2001:db8::25]:0: ") {
 		t.Error(err)
+	}
+}
+
+// TestOtherInterfaces: a reload may change between all addresses and single ones of a port. The sockets
+// of before listen until it is done, and afterwards nobody can share the port of those of now. Whoever
+// else has the port is not taken for us, and nothing that stays is.
+func TestOtherInterfaces(t *testing.T) {
+	t.Parallel()
+	m := &master{}
+	port := testport.Free(t)
+	open := func(interfaces string, have map[string]*socket) (map[string]*socket, error) {
+		t.Helper()
+		s, err := services(t, "inet_protocols = ipv4\ninet_interfaces = "+interfaces+"\n", fmt.Sprint(port, " inet n - n - - smtpd\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.openSockets(s, have)
+	}
+	var have map[string]*socket
+	for _, interfaces := range []string{"127.0.0.1", "all", "127.0.0.1 127.0.0.2", "all"} {
+		sockets, err := open(interfaces, have)
+		if err != nil {
+			t.Fatalf("%s: %v", interfaces, err)
+		}
+		for name, sock := range have {
+			if n, err := unix.GetsockoptInt(sock.fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err != nil || n != 1 {
+				t.Errorf("%s: %s of before does not listen: %v", interfaces, name, err)
+			}
+			sock.remove()
+		}
+		for name, sock := range sockets {
+			if n, err := unix.GetsockoptInt(sock.fd, unix.SOL_SOCKET, unix.SO_REUSEPORT); err != nil || n != 0 {
+				t.Errorf("%s: others may share %s: %v", interfaces, name, err)
+			}
+		}
+		c, err := net.Dial("tcp4", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			t.Fatalf("%s: %v", interfaces, err)
+		}
+		c.Close()
+		have = sockets
+	}
+	// A service that has the port and keeps it is an error, as it is at a start.
+	s, err := services(t, "inet_protocols = ipv4\ninet_interfaces = all\n", fmt.Sprintf("%d inet n - n - - smtpd\n127.0.0.1:%[1]d inet n - n - - smtpd\n", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.openSockets(s, have); err == nil || !strings.Contains(err.Error(), "address already in use") {
+		t.Errorf("two services have one port: %v", err)
+	}
+	for _, sock := range have {
+		sock.remove()
+	}
+	other, err := net.Listen("tcp4", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if _, err := open("all", nil); err == nil || !strings.Contains(err.Error(), "has the port: stop it") {
+		t.Errorf("another program has the port: %v", err)
 	}
 }
 

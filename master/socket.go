@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -47,7 +48,9 @@ func (m *master) openSockets(s *settings, have map[string]*socket) (map[string]*
 			// place.
 			if sock == nil || sock.lost() {
 				var err error
-				sock, err = m.openSocket(s, ep)
+				if sock, err = m.openSocket(s, ep); errors.Is(err, unix.EADDRINUSE) {
+					sock, err = m.openBeside(s, ep, have)
+				}
 				// IPv6 may be turned off in the kernel.
 				if err != nil && ep.optional && absent(err) {
 					m.log.Warning("service %s: not listening on %s: %v", e.key(), name, err)
@@ -76,6 +79,56 @@ func (m *master) openSockets(s *settings, have map[string]*socket) (map[string]*
 	return need, nil
 }
 
+// openBeside opens a TCP socket whose port is taken, should that be by sockets of ours that s no longer
+// has: those of single addresses, when all are to be listened on, or the reverse. They share the port
+// until they are closed, so that no client is refused, and go on if the reload is refused. The error is
+// EADDRINUSE if somebody else has the port, or s has it twice.
+func (m *master) openBeside(s *settings, ep endpoint, have map[string]*socket) (*socket, error) {
+	if ep.network != "tcp" || s.crowds(ep) {
+		return nil, unix.EADDRINUSE
+	}
+	for name, sock := range have {
+		if sock.network != "tcp" || sock.addr.Port() != ep.addr.Port() || s.needs(name) {
+			continue
+		}
+		// Both must have the option while the other is bound and listens; sockets of other users may
+		// not share the port by it (socket(7)).
+		if err := shareable(sock.fd, true); err != nil {
+			return nil, err
+		}
+		defer shareable(sock.fd, false)
+	}
+	return m.openInet(ep, s.config.Int("tcp_windowsize"), true)
+}
+
+// crowds says whether a service has an endpoint, and another one all addresses of its port, or this
+// endpoint is all and the other a single one. The kernel would not say so of shareable sockets.
+func (s *settings) crowds(ep endpoint) bool {
+	return slices.ContainsFunc(s.services, func(e *entry) bool {
+		return slices.ContainsFunc(e.endpoints, func(other endpoint) bool {
+			a, b := ep.addr, other.addr
+			return other.network == "tcp" && a != b && a.Port() == b.Port() && a.Addr().Is4() == b.Addr().Is4() &&
+				(a.Addr().IsUnspecified() || b.Addr().IsUnspecified())
+		})
+	})
+}
+
+// shareable says whether another socket may be bound to a socket's port.
+func shareable(fd int, yes bool) error {
+	value := 0
+	if yes {
+		value = 1
+	}
+	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, value)
+}
+
+// needs says whether a socket of this name belongs to one of the services.
+func (s *settings) needs(name string) bool {
+	return slices.ContainsFunc(s.services, func(e *entry) bool {
+		return slices.ContainsFunc(e.endpoints, func(ep endpoint) bool { return ep.String() == name })
+	})
+}
+
 // absent says that the system does not have such an address.
 func absent(err error) bool {
 	return errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAFNOSUPPORT)
@@ -102,14 +155,15 @@ func explain(e *entry, ep endpoint, err error) error {
 // openSocket opens the socket of one endpoint.
 func (m *master) openSocket(s *settings, ep endpoint) (*socket, error) {
 	if ep.network == "tcp" {
-		return m.openInet(ep, s.config.Int("tcp_windowsize"))
+		return m.openInet(ep, s.config.Int("tcp_windowsize"), false)
 	}
 	return openUnix(s.queue, ep)
 }
 
 // openInet opens a TCP socket. window, if it is positive, is tcp_windowsize; it must be
-// set before listen, for connections inherit it.
-func (m *master) openInet(ep endpoint, window int) (*socket, error) {
+// set before listen, for connections inherit it. A socket may be opened beside others of its port
+// that are shareable.
+func (m *master) openInet(ep endpoint, window int, beside bool) (*socket, error) {
 	var sa unix.Sockaddr
 	domain := unix.AF_INET
 	if a := ep.addr.Addr(); a.Is4() {
@@ -134,11 +188,17 @@ func (m *master) openInet(ep endpoint, window int) (*socket, error) {
 			m.log.Warning("%s: %v", ep, err)
 		}
 	}
+	if err == nil && beside {
+		err = shareable(fd, true)
+	}
 	if err == nil {
 		err = unix.Bind(fd, sa)
 	}
 	if err == nil {
 		err = unix.Listen(fd, backlog)
+	}
+	if err == nil && beside {
+		err = shareable(fd, false)
 	}
 	if err != nil {
 		unix.Close(fd)

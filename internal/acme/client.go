@@ -39,6 +39,7 @@ type client struct {
 const (
 	requestTime = time.Minute      // for each request to the authority
 	attemptTime = 20 * time.Minute // for all of an attempt
+	pollWait    = time.Second      // between two looks at what the authority has found, unless it names another time
 	maxAnswer   = 1 << 20          // octets
 	maxChain    = 256 << 10        // octets
 )
@@ -49,7 +50,7 @@ func newClient(s *settings, solve solver) *client {
 		IdleConnTimeout: 10 * time.Second, MaxResponseHeaderBytes: 64 << 10}, now: time.Now}
 	return &client{set: s, notes: n, solver: solve,
 		acme: &acme.Client{Directory: s.directory, HTTPClient: &http.Client{Transport: n, Timeout: requestTime}, UserAgent: "Posthaste/" + s.version,
-			PollInterval: 2 * time.Second, PollTimeout: 5 * time.Minute}}
+			PollInterval: pollWait, PollTimeout: 5 * time.Minute}}
 }
 
 // A suggestion is the authority's for the time of a renewal (RFC 9773). Without one it is empty.
@@ -95,10 +96,8 @@ func (c *client) obtain(ctx context.Context, account, key crypto.Signer, replace
 	if err != nil {
 		return nil, "", fmt.Errorf("order: %w", err)
 	}
-	for _, url := range order.Authorizations {
-		if err := c.authorize(ctx, a, url); err != nil {
-			return nil, "", err
-		}
+	if err := c.authorize(ctx, a, order.Authorizations); err != nil {
+		return nil, "", err
 	}
 	csr, err := acmez.NewCSR(key, c.set.names)
 	if err != nil {
@@ -141,16 +140,54 @@ func (c *client) order(ctx context.Context, a acme.Account, replaces *x509.Certi
 	return order, err
 }
 
-// authorize shows the authority that a name is ours, if it does not know that yet.
-func (c *client) authorize(ctx context.Context, a acme.Account, url string) error {
-	auth, err := c.acme.GetAuthorization(ctx, a, url)
-	if err != nil {
-		return err
+// authorize shows the authority that the names of an order are ours, of which it may know some. It is
+// asked to look at all of them before it is waited for, since it looks at them at the same time. Until
+// this returns all challenges are answered.
+func (c *client) authorize(ctx context.Context, a acme.Account, urls []string) error {
+	var asked []acme.Authorization
+	for _, url := range urls {
+		auth, err := c.acme.GetAuthorization(ctx, a, url)
+		if err != nil {
+			return err
+		}
+		if auth.Status == acme.StatusValid {
+			continue
+		}
+		undo, err := c.challenge(ctx, a, auth)
+		if undo != nil {
+			defer func() {
+				// What was published is taken back although the attempt is over.
+				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+				defer cancel()
+				undo(ctx)
+			}()
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", auth.Identifier.Value, err)
+		}
+		asked = append(asked, auth)
 	}
-	name := auth.Identifier.Value
-	if auth.Status == acme.StatusValid {
-		return nil
+	errs := make([]error, len(asked))
+	var wg sync.WaitGroup
+	for i, auth := range asked {
+		wg.Go(func() {
+			if _, err := c.acme.PollAuthorization(ctx, a, auth); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", auth.Identifier.Value, err)
+			}
+		})
 	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err // of several the first: the text of a refusal is for one name
+		}
+	}
+	return nil
+}
+
+// challenge has the answer to a challenge ready, and the authority look. What takes the answer back is
+// returned even with an error, unless nothing was prepared.
+func (c *client) challenge(ctx context.Context, a acme.Account, auth acme.Authorization) (undo func(context.Context), err error) {
 	var offers []string
 	for _, ch := range auth.Challenges {
 		if offers = append(offers, ch.Type); ch.Type != c.set.challenge {
@@ -159,25 +196,12 @@ func (c *client) authorize(ctx context.Context, a acme.Account, url string) erro
 		if ch.Identifier.Value == "" {
 			ch.Identifier = auth.Identifier
 		}
-		undo, err := c.solver.present(ctx, ch)
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+		if undo, err = c.solver.present(ctx, ch); err == nil {
+			_, err = c.acme.InitiateChallenge(ctx, a, ch)
 		}
-		defer func() {
-			// What was published is taken back although the attempt is over.
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
-			defer cancel()
-			undo(ctx)
-		}()
-		if _, err := c.acme.InitiateChallenge(ctx, a, ch); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		if _, err := c.acme.PollAuthorization(ctx, a, auth); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		return nil
+		return undo, err
 	}
-	return fmt.Errorf("%s: the authority does not offer tls_acme_challenge = %s, but %s", name, c.set.challenge, strings.Join(offers, ", "))
+	return nil, fmt.Errorf("the authority does not offer tls_acme_challenge = %s, but %s", c.set.challenge, strings.Join(offers, ", "))
 }
 
 // verify says whether a chain is what was asked for.

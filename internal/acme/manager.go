@@ -33,7 +33,8 @@ type logger interface {
 
 const (
 	// lookAgain is how often it is looked whether somebody asks for a renewal.
-	lookAgain = 10 * time.Second
+	// A person waits: it is the look at one name of a file.
+	lookAgain = time.Second
 	// wholeLook is how often the files are read, and mendLook if they could not be.
 	wholeLook, mendLook = time.Hour, time.Minute
 	// askAgain is how often the authority is asked for a time of renewal, if it does not say, and

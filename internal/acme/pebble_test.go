@@ -49,6 +49,10 @@ func TestIssue(t *testing.T) {
 					t.Fatalf("%v by %v lacks %s; the log: %s", first.DNSNames, first.Issuer, n, s.lines.text())
 				}
 			}
+			// The authority looks at all names at the same time: who waits for a renewal waits once.
+			if s.shown.most != len(s.set.names) || s.shown.now != 0 {
+				t.Errorf("%d challenges of %d are answered at a time, and %d stay", s.shown.most, len(s.set.names), s.shown.now)
+			}
 			if wait := s.turn(t.Context()); wait < time.Hour || s.state.Renew.IsZero() || s.state.Account == "" {
 				t.Errorf("after %v the next attempt; state %+v", wait, s.state)
 			}

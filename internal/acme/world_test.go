@@ -19,6 +19,7 @@ import (
 	"github.com/letsencrypt/pebble/v2/db"
 	"github.com/letsencrypt/pebble/v2/va"
 	"github.com/letsencrypt/pebble/v2/wfe"
+	"github.com/mholt/acmez/v3/acme"
 	"github.com/miekg/dns"
 
 	"posthaste/internal/config"
@@ -164,6 +165,23 @@ type site struct {
 	lines   *lines
 	cfg     *config.Config
 	answers *responder
+	shown   *counter
+}
+
+// A counter counts the challenges that are answered now, and how many that were at most.
+type counter struct {
+	solver
+	now, most int
+}
+
+func (c *counter) present(ctx context.Context, ch acme.Challenge) (func(context.Context), error) {
+	undo, err := c.solver.present(ctx, ch)
+	if err != nil {
+		return undo, err
+	}
+	c.now++
+	c.most = max(c.most, c.now)
+	return func(ctx context.Context) { c.now--; undo(ctx) }, nil
 }
 
 // newSite makes a site with these settings. Its authority connects to the port where the site
@@ -218,7 +236,8 @@ func (s *site) open(t *testing.T, set *settings) *manager {
 		}
 		solve = d
 	}
-	c := newClient(set, solve)
+	s.shown = &counter{solver: solve}
+	c := newClient(set, s.shown)
 	c.acme.PollInterval = 1e6
 	return &manager{set: set, store: store, ca: c, log: s.lines, spread: func() float64 { return 0.5 }, look: lookAgain}
 }

@@ -30,7 +30,8 @@ const usage = `usage: posthaste cert list [-j] [-c config_directory]
        posthaste cert rollover [-c config_directory]`
 
 const (
-	// takenTime is how long the service may take to notice a request: it looks every ten seconds.
+	// takenTime is how long the service may take to notice a request: it looks every second, but may
+	// have to be started, or wait between two attempts.
 	takenTime = 30 * time.Second
 	// renewTime is how long the command waits for a renewal.
 	renewTime = 20 * time.Minute
