@@ -4,7 +4,7 @@
 # comparing with the original; libnet-ssleay-perl is what swaks has TLS by. "peers.sh check"
 # only says which are missing.
 set -eu
-want="btrfs-progs chromium curl dovecot-imapd dovecot-lmtpd dpkg-dev e2fsprogs gsasl iproute2 ldap-utils ldnsutils libdb5.3 libevent-2.1-7 libgnutls-dane0 libidn12 libnet-ssleay-perl libnsl2 libopendmarc2 libsisimai-perl libspf2-2 maildrop mandoc mariadb-server memcached msmtp mutt nsd opendkim opendmarc openssl pflogsumm postfix postfix-ldap postfix-lmdb postfix-mysql postfix-pcre postfix-pgsql postfix-policyd-spf-python postfix-sqlite postgresql-15 procmail prometheus publicsuffix python3 python3-aiosmtpd python3-dkim rspamd s-nail sasl2-bin slapd sqlite3 sslscan swaks systemd unbound vacation xfsprogs"
+want="btrfs-progs chromium curl dovecot-imapd dovecot-lmtpd dpkg-dev e2fsprogs gsasl iproute2 ldap-utils ldnsutils libdb5.3 libevent-2.1-7 libgnutls-dane0 libidn12 libnet-ssleay-perl libnsl2 libopendmarc2 libsisimai-perl libspf2-2 maildrop mandoc mariadb-server memcached mmdebstrap msmtp mutt nsd opendkim opendmarc openssl pflogsumm postfix postfix-ldap postfix-lmdb postfix-mysql postfix-pcre postfix-pgsql postfix-policyd-spf-python postfix-sqlite postgresql-15 procmail prometheus publicsuffix python3 python3-aiosmtpd python3-dkim rspamd s-nail sasl2-bin slapd sqlite3 sslscan swaks systemd unbound vacation xfsprogs"
 # Mail servers that cannot be installed beside postfix are only unpacked, and
 # run from there in a root of their own; the libraries above are theirs. So are
 # those readers of logs that would become services of this machine.
@@ -14,6 +14,9 @@ into=/var/cache/posthaste-peers
 # browser runs in the page, and comes from npm's registry; nothing of it is linked in.
 axe=4.14.1
 axesum=29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c
+# A Debian as it is after its installation, without anything of this machine: the smallest system with
+# systemd, in a directory, of the same release and from the same mirror.
+clean=$into/debian
 command -v npm >/dev/null || want="$want npm"
 missing=
 for p in $want; do
@@ -25,18 +28,20 @@ for p in $unpack; do
 done
 noaxe=
 echo "$axesum  $into/axe-core/axe.min.js" | sha256sum -c --status 2>/dev/null || noaxe=" axe-core"
-if [ -z "$missing$absent$noaxe" ]; then
-	echo "peers: all installed:" $want $unpack axe-core
+noclean=
+[ -e $clean/etc/debian_version ] || noclean=" Debian"
+if [ -z "$missing$absent$noaxe$noclean" ]; then
+	echo "peers: all installed:" $want $unpack axe-core Debian
 	exit 0
 fi
 if [ "${1:-}" = check ]; then
-	for p in $missing $absent $noaxe; do
+	for p in $missing $absent $noaxe $noclean; do
 		echo "SKIPPED: the tests that need $p, which is not installed: \"make peers\" installs it" >&2
 	done
 	exit 0
 fi
 if [ "$(id -u)" != 0 ]; then
-	echo "peers: need root to install:$missing$absent$noaxe" >&2
+	echo "peers: need root to install:$missing$absent$noaxe$noclean" >&2
 	exit 1
 fi
 export DEBIAN_FRONTEND=noninteractive
@@ -69,4 +74,14 @@ if [ -n "$noaxe" ]; then
 	rm -rf $into/axe-core
 	mv "$work/package" $into/axe-core
 	rm -rf "$work"
+fi
+if [ -n "$noclean" ]; then
+	work=$(mktemp -d)
+	release=$(. /etc/os-release && echo "$VERSION_CODENAME")
+	mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' "Codename: $release" | head -1)
+	mmdebstrap --quiet --mode=root --variant=minbase --include=ca-certificates,systemd-sysv "$release" "$work/root" "deb $mirror $release main"
+	mkdir -p $into
+	rm -rf --one-file-system $clean
+	mv "$work/root" $clean
+	rmdir "$work"
 fi

@@ -112,7 +112,7 @@ func Run(name string, args []string, tools Tools, stdout, stderr io.Writer) int 
 	for _, l := range lines {
 		fmt.Fprintf(stdout, "unwise: %s\n", l)
 	}
-	fmt.Fprintf(stdout, "posthaste check finds no error; next: %s\n", c.next(tools.Running(c.dir)))
+	fmt.Fprintf(stdout, "posthaste check finds no error\nnext: %s\n", c.next(tools.Running(c.dir)))
 	return 0
 }
 
@@ -143,7 +143,7 @@ func (c *choice) next(running bool) string {
 		return start
 	case c.acme.on:
 		// The authority comes to the name that the records lead here.
-		return fmt.Sprintf("posthaste domain add --class %s %s; publish the records that it prints; then %s", class, c.domains[0], start)
+		return fmt.Sprintf("posthaste domain add --class %s %s; publish the records; then %s", class, c.domains[0], start)
 	}
 	return fmt.Sprintf("%s; then posthaste domain add --class %s %s", start, class, c.domains[0])
 }

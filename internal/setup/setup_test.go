@@ -99,7 +99,7 @@ func TestCases(t *testing.T) {
 					}
 				}
 			}
-			if strings.Contains(out.String(), "unwise") || !strings.Contains(out.String(), "\nposthaste check finds no error; next: posthaste ") {
+			if strings.Contains(out.String(), "unwise") || !strings.Contains(out.String(), "\nposthaste check finds no error\nnext: posthaste ") {
 				t.Errorf("said: %s", out.String())
 			}
 			// Once more, it is the same, and not in the way of itself.
@@ -117,8 +117,8 @@ func TestNext(t *testing.T) {
 	for args, want := range map[string]string{
 		"-c /fresh -d example.org site":                            "posthaste start; then posthaste domain add --class local example.org",
 		"-c /running -d example.org site":                          "posthaste reload; then posthaste domain add --class local example.org",
-		"-c /running --acme --acme-agree -d example.org site":      "posthaste domain add --class local example.org; publish the records that it prints; then posthaste reload",
-		"-c /fresh --acme --acme-agree -d example.org site":        "posthaste domain add --class local example.org; publish the records that it prints; then posthaste start",
+		"-c /running --acme --acme-agree -d example.org site":      "posthaste domain add --class local example.org; publish the records; then posthaste reload",
+		"-c /fresh --acme --acme-agree -d example.org site":        "posthaste domain add --class local example.org; publish the records; then posthaste start",
 		"-c /running -d example.org sender":                        "posthaste reload; then posthaste domain add --class none example.org",
 		"-c /running -d example.org -r mx.example.net null-client": "posthaste reload",
 		"-c /fresh sender":                                         "posthaste start",
@@ -127,7 +127,7 @@ func TestNext(t *testing.T) {
 		var out, complaint bytes.Buffer
 		var said []string
 		status := Run("posthaste setup", strings.Fields(strings.Replace(args, "-c ", "-c "+dir, 1)), tools("", &said, 0), &out, &complaint)
-		if status != 0 || !strings.HasSuffix(out.String(), "finds no error; next: "+want+"\n") {
+		if status != 0 || !strings.HasSuffix(out.String(), "finds no error\nnext: "+want+"\n") {
 			t.Errorf("%s: status %d, %s%s, not: %s", args, status, out.String(), complaint.String(), want)
 		}
 	}

@@ -171,7 +171,8 @@ func (d *tree) publish(name string, records ...string) {
 func (d *tree) resolve(h *host) {
 	d.t.Helper()
 	h.write("etc/small-unbound.conf", `server:
-  interface: 127.0.0.1
+  interface: 0.0.0.0
+  access-control: 0.0.0.0/0 allow
   username: ""
   chroot: ""
   directory: /run
@@ -206,4 +207,13 @@ remote-control:
 		return strings.Contains(out, " ad ") && strings.Contains(out, "ns2.dns.")
 	})
 	d.resolvers = append(d.resolvers, h)
+}
+
+// provider is a host that finds names for machines which have no resolver of their own, as providers
+// have one.
+func (d *tree) provider(n *internet) *host {
+	d.t.Helper()
+	h := n.host("resolver.dns", "11.22.33.4")
+	d.resolve(h)
+	return h
 }

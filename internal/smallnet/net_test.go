@@ -6,7 +6,8 @@
 // Each host has a network, a file system, a host name and processes of its own, in name spaces that
 // end with the test. Their file systems are that of this machine with changes in memory, so that
 // the foreign programs are those that are installed here; no daemon and no file of this machine is
-// touched. The hosts are on one bridge, in a network name space from which no route leads away:
+// touched. The machine that docs/start.md is about has nothing of this one: it is a Debian of its own,
+// with systemd as its first process. The hosts are on one bridge, in a network name space from which no route leads away:
 // that is why they can have public addresses, which the product treats as such.
 //
 // It takes root, Debian's packages (internal/e2e/peers.sh), and one to two minutes.
@@ -106,6 +107,7 @@ type host struct {
 	name    string
 	address string
 	init    *exec.Cmd
+	ended   chan struct{} // closed when its first process has ended
 	out     testproc.Output
 	logs    []string // what is shown if the test fails
 }
@@ -145,8 +147,21 @@ ip link set lo up
 exec chroot . /bin/sh -c 'echo ready; cat > /dev/null'
 `
 
-// host starts a host, which has these addresses.
+// host starts a host, which has these addresses and the programs of this machine.
 func (n *internet) host(name string, addresses ...string) *host {
+	n.t.Helper()
+	h := n.boot(hostInit, name, addresses)
+	testwait.Until(n.t, name+" is ready", func() bool {
+		h.alive()
+		return strings.HasSuffix(h.out.String(), "ready\n")
+	})
+	n.wire(h, addresses)
+	return h
+}
+
+// boot starts the first process of a host: a script, whose arguments are a directory of its own, the
+// host's name, and more.
+func (n *internet) boot(script, name string, addresses []string, more ...string) *host {
 	t := n.t
 	t.Helper()
 	n.hosts++
@@ -154,18 +169,20 @@ func (n *internet) host(name string, addresses ...string) *host {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	h := &host{t: t, name: name, address: addresses[0], init: exec.Command("/bin/sh", "-c", hostInit, "init", dir, name)}
+	h := &host{t: t, name: name, address: addresses[0], ended: make(chan struct{})}
+	h.init = exec.Command("/bin/sh", append([]string{"-c", script, "init", dir, name}, more...)...)
 	h.init.Stdout, h.init.Stderr = &h.out, &h.out
-	h.init.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWNET}
-	// It ends when its standard input does, should this program be killed.
+	// Should this program be killed, so is it; the thread that has started it is the test's own.
+	h.init.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL,
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWNET}
+	// It ends when its standard input does, too.
 	if _, err := h.init.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.init.Start(); err != nil {
 		t.Skipf("SKIPPED, NOT PROVED HERE: no name spaces can be had: %v", err)
 	}
-	ended := make(chan struct{})
-	go func() { _ = h.init.Wait(); close(ended) }()
+	go func() { _ = h.init.Wait(); close(h.ended) }()
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, name := range h.logs {
@@ -174,24 +191,40 @@ func (n *internet) host(name string, addresses ...string) *host {
 			}
 		}
 		_ = h.init.Process.Kill() // and the kernel all others of its name space
-		<-ended
+		<-h.ended
 	})
-	testwait.Until(t, name+" is ready", func() bool {
-		select {
-		case <-ended:
-			t.Fatalf("%s: %s", name, h.out.String())
-		default:
-		}
-		return strings.HasSuffix(h.out.String(), "ready\n")
-	})
+	return h
+}
+
+// alive ends the test if the host's first process has ended.
+func (h *host) alive() {
+	h.t.Helper()
+	select {
+	case <-h.ended:
+		h.t.Fatalf("%s: %s", h.name, h.out.String())
+	default:
+	}
+}
+
+// wire connects a host with the bridge.
+func (n *internet) wire(h *host, addresses []string) {
+	n.t.Helper()
 	wire := fmt.Sprint("h", n.hosts)
 	n.ip(fmt.Sprintf("link add %s type veth peer name eth0 netns %d", wire, h.init.Process.Pid))
 	n.ip("link set " + wire + " master br0 up")
+	// By the ip(8) of this machine: the host may have none.
 	for _, a := range addresses {
-		h.must("ip addr add " + a + "/24 dev eth0")
+		n.inside(h, "ip addr add "+a+"/24 dev eth0")
 	}
-	h.must("ip link set eth0 up")
-	return h
+	n.inside(h, "ip link set eth0 up")
+}
+
+// inside runs a command of this machine in the network of a host.
+func (n *internet) inside(h *host, command string) {
+	n.t.Helper()
+	if out, err := exec.Command("nsenter", append([]string{"--target", strconv.Itoa(h.init.Process.Pid), "--net", "--"}, strings.Fields(command)...)...).CombinedOutput(); err != nil {
+		n.t.Fatalf("%s: %s: %v\n%s", h.name, command, err, out)
+	}
 }
 
 // path is where this process finds a file of the host.
