@@ -92,21 +92,26 @@ type Certificate struct {
 }
 
 // describe says what is shown of a certificate.
-func describe(leaf *x509.Certificate, now time.Time) (*Certificate, error) {
+func describe(cfg *config.Config, leaf *x509.Certificate, now time.Time) (*Certificate, error) {
 	c := &Certificate{Names: leaf.DNSNames, Issuer: leaf.Issuer.String(), SelfSigned: servercert.IsSelfSigned(leaf), Begin: leaf.NotBefore, End: leaf.NotAfter,
 		Days: int(math.Floor(leaf.NotAfter.Sub(now).Hours() / 24))}
 	data, err := servercert.TLSA(leaf.PublicKey)
 	if err != nil {
 		return nil, err
 	}
-	c.TLSA = records(c.Names, data)
+	c.TLSA = records(cfg, c.Names, data)
 	return c, nil
 }
 
-// records are the TLSA records of a key for port 25 of each name. A wildcard is the name of no host.
-func records(names []string, data string) (list []string) {
+// websites are the first labels of names at which the policyhost service is asked, and no mail comes.
+var websites = []string{"mta-sts", "autoconfig", "autodiscover"}
+
+// records are the TLSA records of a key for port 25 of each name that a mail host may have: not of
+// the websites, unless this host is called so, and not of a wildcard, which is the name of no host.
+func records(cfg *config.Config, names []string, data string) (list []string) {
 	for _, n := range names {
-		if !strings.HasPrefix(n, "*.") {
+		first, _, _ := strings.Cut(n, ".")
+		if first != "*" && (!slices.Contains(websites, first) || strings.EqualFold(n, cfg.String("myhostname"))) {
 			list = append(list, fmt.Sprintf("_25._tcp.%s. IN TLSA %s", n, data))
 		}
 	}
@@ -149,7 +154,7 @@ func (c *command) files(now time.Time) (list []*Certificate, err error) {
 		if err != nil {
 			return nil, err
 		}
-		cert, err := describe(leaf, now)
+		cert, err := describe(c.cfg, leaf, now)
 		if err != nil {
 			return nil, err
 		}
@@ -172,7 +177,7 @@ func (c *command) own(now time.Time) ([]*Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	cert, err := describe(chain[0], now)
+	cert, err := describe(c.cfg, chain[0], now)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +191,7 @@ func (c *command) own(now time.Time) ([]*Certificate, error) {
 		if err != nil {
 			return nil, err
 		}
-		cert.NextTLSA = records(cert.Names, data)
+		cert.NextTLSA = records(c.cfg, cert.Names, data)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -282,7 +287,7 @@ func (c *command) rollover() error {
 		return err
 	}
 	fmt.Fprint(c.Stdout, "; where there are TLSA records for port 25, publish those of the next key beside them:\n")
-	for _, r := range records(c.cfg.List("tls_acme_domains"), data) {
+	for _, r := range records(c.cfg, c.cfg.List("tls_acme_domains"), data) {
 		fmt.Fprintln(c.Stdout, r)
 	}
 	fmt.Fprint(c.Stdout, "; the key is used when all name servers have shown them for two times their TTL, and at once where there are no TLSA records\n")

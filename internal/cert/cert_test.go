@@ -52,7 +52,7 @@ func TestList(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := servercert.SelfSigned(key, []string{"mail.example.org", "*.example.org"}, time.Now())
+	text, err := servercert.SelfSigned(key, []string{"mail.example.org", "*.example.org", "mta-sts.example.org", "autoconfig.example.org", "autodiscover.example.org"}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestList(t *testing.T) {
 		t.Fatal(err)
 	}
 	status, out, stderr := run("list", "-c", dir)
-	for _, want := range []string{"mail.example.org *.example.org\n", "itself: no authority vouches for it", "3649 days left", "rateLimited: too many", "2026-11-27 18:30 UTC",
+	for _, want := range []string{"mail.example.org *.example.org mta-sts.example.org autoconfig.example.org autodiscover.example.org\n", "itself: no authority vouches for it", "3649 days left", "rateLimited: too many", "2026-11-27 18:30 UTC",
 		"_25._tcp.mail.example.org. IN TLSA " + tlsa + "\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in:\n%s", want, out)

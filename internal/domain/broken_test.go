@@ -23,6 +23,14 @@ func replaced(t *testing.T, text, before, after string) string {
 	return strings.Replace(text, before, after, 1)
 }
 
+// acme has the certificate be that of an authority, beside another change.
+func acme(more func(*testing.T, *stage)) func(*testing.T, *stage) {
+	return func(t *testing.T, s *stage) {
+		s.main += "tls_acme = yes\ntls_acme_agree = yes\ntls_acme_directory = https://ca.test/dir\n"
+		more(t, s)
+	}
+}
+
 // A broken record of each kind, and each other thing that can be wrong, is found, and the
 // record that mends it is named.
 func TestBroken(t *testing.T) {
@@ -96,6 +104,13 @@ func TestBroken(t *testing.T) {
 		{"TLS reports to no address", zone("v=TLSRPTv1; rua=mailto:tls@a.test", "v=TLSRPTv1; rua=mailto:nobody"), "tls-rpt", Error, "names no place", `_smtp._tls.a.test. IN TXT "v=TLSRPTv1;`},
 		{"TLS reports to nobody", zone("v=TLSRPTv1; rua=mailto:tls@a.test", "v=TLSRPTv1"), "tls-rpt", Error, "names no place", `_smtp._tls.a.test. IN TXT "v=TLSRPTv1;`},
 		{"no CAA", zone("mail.a.test. CAA 0 issue \"ca.test\"\n", ""), "caa", Note, "has no CAA record", nothing},
+		{"no CAA of an authority", acme(zone("mail.a.test. CAA 0 issue \"ca.test\"\n", "")), "caa", Note, "has no CAA record", `mail.a.test. IN CAA 0 issue "ca.test"`},
+		{"an authority that says nothing", func(t *testing.T, s *stage) {
+			acme(zone("mail.a.test. CAA 0 issue \"ca.test\"\n", ""))(t, s)
+			s.main = strings.Replace(s.main, "/dir", "/other", 1)
+		}, "caa", Note, "has no CAA record", nothing},
+		{"CAA for another", acme(zone(`issue "ca.test"`, `issue "other.test; validationmethods=dns-01"`)), "caa", Warning, "do not name the authority of tls_acme_directory, but other.test", `mail.a.test. IN CAA 0 issue "ca.test"`},
+		{"CAA with parameters", acme(zone(`issue "ca.test"`, `issue "ca.test ; accounturi=https://ca.test/1"`)), "caa", Good, "may be issued by ca.test", nothing},
 		{"CAA for nobody", zone(`issue "ca.test"`, `issue ";"`), "caa", Warning, "let nobody issue", nothing},
 		{"no SRV", zone("_submissions._tcp.a.test. SRV 0 1 465 mail.a.test.\n", ""), "submission", Note, "port 465 takes submissions", "_submissions._tcp.a.test. IN SRV 0 1 465 mail.a.test."},
 		{"SRV elsewhere", zone("SRV 0 1 587 mail.a.test.", "SRV 0 1 587 mx.probe.test."), "submission", Warning, "does not lead to port 587", "_submission._tcp.a.test. IN SRV 0 1 587 mail.a.test."},

@@ -186,6 +186,8 @@ func (s *stage) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch req.URL.Host + req.URL.Path {
 	case "mta-sts.a.test/.well-known/mta-sts.txt":
 		body = s.policy
+	case "ca.test/dir":
+		body = `{"newOrder": "https://ca.test/order", "meta": {"caaIdentities": ["CA.test", "not a name"]}}`
 	case "autoconfig.a.test/mail/config-v1.1.xml":
 		body, kind = s.autoconf, "text/xml"
 	}

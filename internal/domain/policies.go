@@ -135,30 +135,3 @@ func (c *checker) tlsRPT(ctx context.Context, r *report) {
 func tlsRPTRecord(domain, reports string) Record {
 	return Record{"_smtp._tls." + domain, "TXT", "v=TLSRPTv1; rua=mailto:" + reports, "TLSRPT: where senders report trouble with TLS (RFC 8460)"}
 }
-
-// caa says who may issue certificates for the mail host (RFC 8659).
-func (c *checker) caa(ctx context.Context, r *report) {
-	for name := c.site.Host; strings.Contains(name, "."); _, name, _ = strings.Cut(name, ".") {
-		a, err := c.DNS.CAA(ctx, name)
-		if resolver.NotFound(err) {
-			continue
-		}
-		if err != nil {
-			r.unanswered(err)
-			return
-		}
-		var issuers []string
-		for _, record := range a.Records {
-			if record.Tag == "issue" && strings.TrimSpace(record.Value) != ";" {
-				issuers = append(issuers, printable(record.Value))
-			}
-		}
-		if len(issuers) == 0 {
-			r.say(Warning, fmt.Sprintf("the CAA records of %s let nobody issue certificates for %s", name, c.site.Host), "the next renewal fails")
-			return
-		}
-		r.good("certificates for %s may be issued by %s", c.site.Host, strings.Join(issuers, ", "))
-		return
-	}
-	r.say(Note, c.site.Host+" has no CAA record", "any authority may issue a certificate for it")
-}

@@ -59,7 +59,7 @@ func wantedOf(ctx context.Context, s *Site, domain string, class Class, ch Choic
 		list = append(list, more...)
 	}
 	if ch.CA != "" {
-		list = append(list, Record{s.Host, "CAA", `0 issue "` + ch.CA + `"`, "who may issue certificates for the mail host (RFC 8659)"})
+		list = append(list, Record{s.Host, "CAA", issue(ch.CA), "who may issue certificates for the mail host (RFC 8659)"})
 	}
 	return list, nil
 }
