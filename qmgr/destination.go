@@ -51,6 +51,8 @@ type portrait struct {
 	rows  int
 	// The same destinations in numbers, and what their hosts answer.
 	dests []proto.DestInfo
+	// How they have fared is to be said as well. Who does not show it does not want as many octets as that.
+	course bool
 	// Where the count of the queue goes on; now is the time of the question, which all
 	// ages refer to.
 	cursor int
@@ -71,17 +73,17 @@ type portrait struct {
 // explainDestination answers a request for a destination, in any form that "posthaste
 // queue list --nexthop" takes. A text that is none is answered with what is wrong about
 // it.
-func (s *Server) explainDestination(r *ipc.Request, text string) {
-	if name, ok := strings.CutPrefix(text, tenantPrefix); ok {
+func (s *Server) explainDestination(r *ipc.Request, q *proto.Explain) {
+	if name, ok := strings.CutPrefix(q.Destination, tenantPrefix); ok {
 		s.explainTenant(r, name)
 		return
 	}
-	dest, err := selection.ParseDestination(text)
+	dest, err := selection.ParseDestination(q.Destination)
 	if err != nil {
 		r.Reply(&proto.ExplainReply{Lines: []string{err.Error()}})
 		return
 	}
-	p := &portrait{dest: dest, r: r}
+	p := &portrait{dest: dest, r: r, course: q.Course}
 	// One turn of the loop sees rules and scheduler as of the same moment; the count of
 	// the queue goes on in later turns.
 	s.ask(r, func() {
@@ -379,6 +381,11 @@ func (s *Server) portrayRelays(p *portrait, hops map[string]bool, last []string)
 		}
 		p.dests = append(p.dests, d)
 		p.lines = append(append(p.lines, text), repliesText(&d)...)
+	}
+	for i := range p.dests {
+		if p.course {
+			s.addCourse(&p.dests[i], p.now)
+		}
 	}
 	p.r.Reply(&proto.ExplainReply{Lines: append([]string{p.head()}, append(p.lines, last...)...), Dests: p.dests, Oldest: p.oldest})
 }

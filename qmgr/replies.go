@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"posthaste/internal/course"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
@@ -29,6 +30,8 @@ type seen struct {
 	replies replyshare.Book
 	// How they take mail, by the same names: forecasts are made of it.
 	pace pace.Book
+	// How they have fared by the minute, which operators look at.
+	course course.Book
 	// How much has come and gone since the start; the start is in it.
 	totals proto.Totals
 }
@@ -57,14 +60,50 @@ func (s *Server) note(d *delivery, reply *proto.DeliverReply) {
 		return
 	}
 	s.watchReplies(d, reply)
-	s.measurePace(d, reply)
+	name := hopName(d.transport, d.nexthop)
+	s.measurePace(d, reply, name)
+	s.follow(d, reply, name)
 	answer, example := answerOf(reply.Outcomes)
-	s.seen.replies.Add(s.now, hopName(d.transport, d.nexthop), answer, example)
+	s.seen.replies.Add(s.now, name, answer, example)
+}
+
+// turnedAway says whether the destination took no part in a delivery, or wanted less.
+func turnedAway(reply *proto.DeliverReply) bool { return !reply.SiteStatus.IsZero() && !reply.SitePartly }
+
+// follow adds a delivery that has ended to the course of its destination. What the scheduler has of that is
+// looked at once a minute: between two looks the window makes many small steps, which nobody wants to see.
+func (s *Server) follow(d *delivery, reply *proto.DeliverReply, name string) {
+	st := s.seen.course.Add(s.now, name, course.Session{Took: s.now.Sub(d.since), Away: turnedAway(reply), Opened: reply.Opened, Security: reply.Security})
+	if st == nil {
+		return
+	}
+	// A delivery whose order was given by an earlier queue manager has an entry as well. One that has none is of no
+	// window, and the minute has zeros.
+	if x, ok := s.sched.To(d.entry); ok {
+		*st = course.State{Window: int32(x.Window), Limit: int32(x.Limit), Busy: int32(x.Busy), Todo: int32(x.Todo), Positive: int32(100 * x.Success), Negative: int32(100 * x.Failure)}
+	}
+}
+
+// addCourse adds how a destination has fared.
+func (s *Server) addCourse(d *proto.DestInfo, now time.Time) {
+	c := s.seen.course.Of(hopName(mail.Transport(d.Transport), mail.Nexthop(d.Nexthop)))
+	// The last sessions of a destination may be long ago: its chart would end there, and say nothing of now.
+	if c == nil {
+		return
+	}
+	for _, m := range c.Minutes(now.Add(-course.MaxMinutes * time.Minute)) {
+		d.Course = append(d.Course, proto.CourseMinute{At: m.Begin(), Window: int(m.Window), Limit: int(m.Limit), Busy: int(m.Busy), Todo: int(m.Todo), Positive: int(m.Positive), Negative: int(m.Negative),
+			Sessions: int(m.Sessions), Away: int(m.Away), Opened: int(m.Opened), Took: m.Took})
+	}
+	for _, x := range c.Securities() {
+		// A server may write anything into what it calls itself, but not into these words: they are ours.
+		d.Securities = append(d.Securities, proto.Security{Text: x.Text, Connections: x.Connections, Last: x.Last})
+	}
 }
 
 // measurePace counts how long a delivery took that has ended, while how many went on.
-func (s *Server) measurePace(d *delivery, reply *proto.DeliverReply) {
-	p := pace.Delivery{Took: s.now.Sub(d.since), Busy: s.sched.Under(d.entry), Away: !reply.SiteStatus.IsZero() && !reply.SitePartly, Rcpts: len(reply.Outcomes)}
+func (s *Server) measurePace(d *delivery, reply *proto.DeliverReply, name string) {
+	p := pace.Delivery{Took: s.now.Sub(d.since), Busy: s.sched.Under(d.entry), Away: turnedAway(reply), Rcpts: len(reply.Outcomes)}
 	if m := s.messages[d.num]; m != nil && m.active != nil {
 		p.Again = m.active.again
 	}
@@ -76,7 +115,7 @@ func (s *Server) measurePace(d *delivery, reply *proto.DeliverReply) {
 			p.Failed++
 		}
 	}
-	s.seen.pace.Add(s.now, hopName(d.transport, d.nexthop), p)
+	s.seen.pace.Add(s.now, name, p)
 }
 
 // answerOf is the answer that most recipients of a delivery got, and the reply that was it. Of

@@ -114,7 +114,7 @@ func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
 			return
 		}
 		if q.ID == "" {
-			s.explainDestination(r, q.Destination)
+			s.explainDestination(r, &q)
 			return
 		}
 		s.ask(r, func() { s.summon(numbers(q.ID), func() { s.explain(r, q.ID) }) })

@@ -138,6 +138,9 @@ type order struct {
 // answer reports outcomes: ok, defer, fail, by the position of the recipient.
 func (o *order) answer(words ...string) {
 	reply := &proto.DeliverReply{Opened: !slices.Contains(words, "reused")}
+	if slices.Contains(words, "secured") {
+		reply.Security = "TLS 1.3, policy dane"
+	}
 	for i, w := range words[:min(len(words), len(o.Index))] {
 		out := mail.Outcome{Rcpt: o.Index[i], Action: dsn.Delivered, Status: dsn.S(2, 0, 0), Reason: "250 ok", Relay: "peer", When: time.Now()}
 		switch w {

@@ -276,6 +276,7 @@ type request interface {
 	SessionKept()
 	OwnSender() string
 	ConnectionOpened()
+	Secured(text string)
 	Pending(i int) bool
 	Deferred(i int) bool
 	Sent(i int, status dsn.Status, text string, d agent.Detail)

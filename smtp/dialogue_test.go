@@ -297,6 +297,9 @@ func deliverText(t *testing.T, a *Agent, cfg *config.Config, log *maillog.Logger
 		fmt.Fprintf(&sink.b, "session kept\n")
 	}
 	for _, o := range r.Outcomes() {
+		if r.Opened() && o.MTA != "" && (o.Action == dsn.Delivered || o.Action == dsn.Relayed) && r.Security() == "" {
+			t.Error("nothing is said of how the connection is secured")
+		}
 		if o.DiagText != "" || o.Action == dsn.Relayed {
 			fmt.Fprintf(&sink.b, "notice: %s; %s; %s; %s\n", o.Action, o.MTA, o.DiagType, o.DiagText)
 		}

@@ -499,6 +499,31 @@ func (d *delivery) logTLS(s *session) {
 	d.log.Log(e)
 }
 
+// security is how a session that was opened under a policy is secured, in words: for the
+// operator who looks at the destination. It is made once for each connection.
+func (s *session) security(p *policy) string {
+	// What the policy is called is where it comes from, if that is the destination itself:
+	// a level alone would not say who has set it.
+	name := p.Level.String()
+	switch {
+	case len(p.tlsa) > 0:
+		name = "DANE"
+	case p.STS:
+		name = "MTA-STS"
+	}
+	if s.tls == nil {
+		return "no TLS, policy " + name
+	}
+	proof := "certificate not verified"
+	switch {
+	case s.tls.matched:
+		proof = "certificate verified"
+	case s.tls.trusted:
+		proof = "certificate of a known CA"
+	}
+	return s.tls.name + ", " + proof + ", policy " + name
+}
+
 // plainAllowed says whether a server whose TLS does not work may be talked to
 // without, where TLS is but a wish: when the message has waited for a while
 // already, or nobody's message is at stake, and no password is.

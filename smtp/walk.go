@@ -463,6 +463,9 @@ func (d *delivery) open(ctx context.Context, t *target, p *policy) (*session, *f
 	if !stop() && f == nil {
 		f = s.broken(stageEHLO, context.Cause(ctx))
 	}
+	if f == nil {
+		d.req.Secured(s.security(p))
+	}
 	if f != nil {
 		d.notify(ctx, s)
 		// Level may wants mail to go out rather than TLS: see tryTarget.

@@ -177,6 +177,10 @@ func (r *Request) SentFrom() { r.sentFrom = r.Source }
 // kept is not enough, or there is none.
 func (r *Request) ConnectionOpened() { r.reply.Opened = true }
 
+// Secured says how the connection that was opened is secured, in words: for those who look at the
+// destination.
+func (r *Request) Secured(text string) { r.reply.Security = text }
+
 // A Detail is what an agent knows about an outcome besides status and text.
 type Detail struct {
 	Relay    string // as logged; "none" when empty

@@ -106,6 +106,9 @@ func (r *Request) Kept() bool { return r.reply.Kept }
 // Opened says whether ConnectionOpened was called.
 func (r *Request) Opened() bool { return r.reply.Opened }
 
+// Security is what Secured said.
+func (r *Request) Security() string { return r.reply.Security }
+
 // settle reports a verdict.
 func (r *Request) settle(i int, v verdict, d Detail) { r.Adopt(i, outcome(v, d)) }
 

@@ -239,6 +239,19 @@ const (
 	hurts = "slow.test: answers 421 4.7.0 to 83 % of sessions; window 2 of 20; 4,311 recipients wait, the oldest for 3 h."
 )
 
+// courseOf is how a destination has fared whose window went from one size to another.
+func courseOf(now time.Time, from, to int) (list []proto.CourseMinute) {
+	for i := range 60 {
+		window, away := from, i%7/5
+		if i > 30 {
+			window, away = max(from-(i-30)*2, to), 17+i%3
+		}
+		list = append(list, proto.CourseMinute{At: now.Add(time.Duration(i-60) * time.Minute).Truncate(time.Minute), Window: window, Limit: 20, Busy: window, Todo: 20 * i, Positive: i * 3 % 100, Negative: min(away*4, 100),
+			Sessions: 20, Away: away, Opened: 2 + away, Took: time.Duration(20*(700+15*(i%13))) * time.Millisecond})
+	}
+	return list
+}
+
 // throttle has slow.test answer most sessions with 421, and takes suspensions and holds seriously.
 func (w *world) throttle() {
 	w.set(func() {
@@ -248,7 +261,8 @@ func (w *world) throttle() {
 		w.oldest = w.now.Add(-3*time.Hour - time.Minute)
 		w.dests = []proto.DestInfo{{Transport: "smtp", Nexthop: "slow.test", State: "ready", Window: 2, Limit: 20, Busy: 2, Todo: 4308, Span: 15 * time.Minute, Sessions: 100, Replies: []proto.ReplyGroup{
 			{Sessions: 50, Code: 421, Status: "4.7.0", Text: "too many connections from *", Example: "421 4.7.0 too many connections from 198.51.100.7 <b>now</b>", Last: w.now},
-			{Sessions: 33, Code: 421, Status: "4.7.0", Text: "try again later", Example: "421 4.7.0 try again later", Last: w.now}, {Sessions: 17, Accepted: true, Last: w.now}}}}
+			{Sessions: 33, Code: 421, Status: "4.7.0", Text: "try again later", Example: "421 4.7.0 try again later", Last: w.now}, {Sessions: 17, Accepted: true, Last: w.now}},
+			Course: courseOf(w.now, 20, 2), Securities: []proto.Security{{Text: "TLS 1.3 TLS_AES_128_GCM_SHA256, certificate verified, policy MTA-STS", Connections: 31, Last: w.now}}}}
 		w.destination = []string{"slow.test: 4310 recipient(s) of 4310 message(s) deferred", "  " + throttled, "  83 message(s) were last told: 421 4.7.0 try again later"}
 	})
 	w.count()
@@ -273,6 +287,9 @@ func playStory(t *testing.T, b *tab) {
 	b.see("were last told: 421 4.7.0")
 	b.see("What slow.test answered in the last 15 minutes (smtp)")
 	b.see("421 4.7.0 too many connections from *")
+	b.see("How slow.test has fared (smtp)")
+	b.see("Window from ")
+	b.see("certificate verified, policy MTA-STS")
 	b.see("421 4.7.0 too many connections from 198.51.100.7 <b>now</b>")
 	b.sound("the first pages")
 	b.w.take()

@@ -169,8 +169,7 @@ func run(ctx context.Context, env *service.Env) error {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	m := &mta{manager: manager, history: cfg.String("queue_history_directory"), logs: func() (track.Options, error) { return logs(cfg) }}
-	c := newConsole(env, m, look, who, programs, what, serving.Done())
-	c.forecasts = ahead
+	c := newConsole(env, m, look, ahead, who, programs, what, serving.Done())
 	k := &keeper{sampler: &sampler{manager: manager, store: store, warn: env.Log.Warning}, mta: m, live: c.live, day: c.day}
 	wake := make(chan struct{}, 1)
 	var wg sync.WaitGroup
@@ -192,9 +191,9 @@ func run(ctx context.Context, env *service.Env) error {
 }
 
 // newConsole makes what answers requests.
-func newConsole(env *service.Env, m *mta, look *machine, who *people, programs *apitoken.Store, what *contents, stopping <-chan struct{}) *console {
+func newConsole(env *service.Env, m *mta, look *machine, ahead *forecasts, who *people, programs *apitoken.Store, what *contents, stopping <-chan struct{}) *console {
 	cfg := env.Config
-	return &console{mta: m, machine: look, people: who, sessions: newSessions(time.Now), programs: programs, contents: what, tries: newTries(time.Now), live: newLive(), day: new(day),
+	return &console{mta: m, machine: look, people: who, sessions: newSessions(time.Now), programs: programs, contents: what, forecasts: ahead, tries: newTries(time.Now), live: newLive(), day: new(day),
 		log: func(e maillog.Event) { env.Log.Log(e) }, warn: env.Log.Warning, now: time.Now, host: cfg.String("myhostname"),
 		hosts: append(cfg.List("console_hosts"), cfg.String("myhostname"), who.provider.host()), version: cfg.String("mail_version"), stopping: stopping}
 }

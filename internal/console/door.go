@@ -122,7 +122,7 @@ func (m *mta) destination(ctx context.Context, name string) (*proto.ExplainReply
 		return nil, wrong("%v", err)
 	}
 	reply := new(proto.ExplainReply)
-	return reply, m.call(ctx, &proto.Explain{Destination: name}, reply)
+	return reply, m.call(ctx, &proto.Explain{Destination: name, Course: true}, reply)
 }
 
 // verbs are what can be done to a message, by the word that the API has for it.

@@ -366,6 +366,19 @@ type destinationBody struct {
 	Waiting []point
 }
 
+// Courses are the charts of one next hop: how it has fared in the last hours.
+func (destinationBody) Courses(d overview.Destination) []series {
+	list := []series{{"Window", nil}, {"Deliveries at once", nil}, {"Positive feedback, in hundredths of a step", nil}, {"Negative feedback, in hundredths of a step", nil},
+		{"Sessions by the minute", nil}, {"Of these turned away", nil}, {"Connections opened by the minute", nil}, {"Milliseconds of a session", nil}}
+	for i := range d.Course {
+		m := &d.Course[i]
+		for k, v := range [...]int{m.Window, m.Busy, m.Positive, m.Negative, m.Sessions, m.Away, m.Opened, int(m.Took)} {
+			list[k].Points = append(list[k].Points, point{m.At, int64(v)})
+		}
+	}
+	return list
+}
+
 // A queueRow is a destination's mail in one queue.
 type queueRow struct {
 	Queue string

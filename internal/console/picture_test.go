@@ -43,6 +43,7 @@ func providers(now time.Time) []provider {
 	slow.Nexthop, slow.Window, slow.Busy, slow.Todo, slow.Sessions = "slow.example", 2, 2, 640, 412
 	slow.Replies = []proto.ReplyGroup{group(301, 421, "4.7.0", "too many connections from *", "421 4.7.0 too many connections from 198.51.100.7"),
 		group(41, 421, "4.7.0", "try again in * seconds", "421 4.7.0 try again in 300 seconds"), group(62, 0, "", "", ""), group(8, 450, "4.2.1", "*: mailbox busy", "450 4.2.1 <ann@slow.example>: mailbox busy")}
+	slow.Course, slow.Securities = courseOf(now, 20, 2), []proto.Security{{Text: "TLS 1.3 TLS_AES_128_GCM_SHA256, certificate verified, policy MTA-STS", Connections: 1204, Last: now.Add(-4 * time.Second)}}
 	dead.Nexthop, dead.State, dead.Until, dead.Why, dead.Sessions = "dead.example", "dead", now.Add(4*time.Minute), "4.4.1 connect to mx.dead.example[192.0.2.9]:25: Connection timed out", 15
 	dead.Replies = []proto.ReplyGroup{group(15, 0, "", "connect to *: Connection timed out", "connect to mx.dead.example[192.0.2.9]:25: Connection timed out")}
 	well.Nexthop, well.Window, well.Busy, well.Todo, well.Sessions = "well.example", 20, 20, 310, 5210

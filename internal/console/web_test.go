@@ -81,7 +81,8 @@ func newWorld(t testing.TB) *world {
 	w.entries = []proto.OverrideEntry{{Of: "suspension", Target: "slow.test", By: evil, Reason: evil, Since: w.now}, {Of: "limit", Target: "slow.test", Most: 2, By: evil, Reason: evil, Since: w.now},
 		{Of: "diversion", Target: "slow.test", Nexthop: evil, By: evil, Reason: evil, Since: w.now}}
 	w.dests = []proto.DestInfo{{Transport: evil, Nexthop: evil, State: "dead", Why: evil, Until: w.now, Span: 15 * time.Minute, Sessions: 2, Others: 1,
-		Replies: []proto.ReplyGroup{{Sessions: 1, Code: 450, Status: evil, Text: evil, Example: evil, Last: w.now}}}}
+		Replies: []proto.ReplyGroup{{Sessions: 1, Code: 450, Status: evil, Text: evil, Example: evil, Last: w.now}},
+		Course:  courseOf(w.now, 9, 1), Securities: []proto.Security{{Text: evil, Connections: 1, Last: w.now}}}}
 	site.Serve("qmgr", w.manager)
 	manager := ipc.NewClient(ipc.Unix(filepath.Join(site.Queue, "public", "qmgr")), nil)
 	t.Cleanup(func() { manager.Close() })

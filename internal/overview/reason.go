@@ -26,6 +26,31 @@ type Destination struct {
 	Sessions  int        `json:"sessions" doc:"Deliveries of a message that were tried"`
 	Others    int        `json:"other_sessions,omitempty" doc:"Those that are in none of the replies"`
 	Replies   []Reply    `json:"replies" doc:"What the hosts said, the most frequent first"`
+	// The next two are only there where they were asked for.
+	Course     []Minute   `json:"course,omitempty" doc:"How it has fared by the minute, in the last two hours, the earliest first; a minute in which no session ended is not there"`
+	Securities []Security `json:"securities,omitempty" doc:"How its connections were secured, seen last first"`
+}
+
+// A Minute is one of a destination. Feedback is in hundredths of a step of the window.
+type Minute struct {
+	At       time.Time `json:"at" doc:"When it began"`
+	Window   int       `json:"window" doc:"How many deliveries might be under way"`
+	Limit    int       `json:"limit,omitempty" doc:"The largest window; absent: there was no limit"`
+	Busy     int       `json:"under_way"`
+	Todo     int       `json:"waiting"`
+	Positive int       `json:"positive_feedback" doc:"At 100 the window grows"`
+	Negative int       `json:"negative_feedback" doc:"At 100 the window shrinks"`
+	Sessions int       `json:"sessions" doc:"Those that ended"`
+	Away     int       `json:"turned_away" doc:"Those of them in which the destination took no part, or wanted less"`
+	Opened   int       `json:"connections" doc:"Opened, or tried to"`
+	Took     int64     `json:"milliseconds" doc:"How long a session took, on average"`
+}
+
+// A Security is how some connections were secured.
+type Security struct {
+	Text        string    `json:"text" doc:"Protocol, cipher, certificate and policy, in words"`
+	Connections int       `json:"connections"`
+	Last        time.Time `json:"last" doc:"When the last of them was used for the first time"`
 }
 
 // A Reply is what hosts said to some of the sessions.
@@ -70,6 +95,12 @@ func Destinations(reply *proto.ExplainReply) []Destination {
 		for j := range d.Replies {
 			g := &d.Replies[j]
 			out.Replies = append(out.Replies, Reply{shares.Percent(g.Sessions), g.Sessions, g.Accepted, g.Code, g.Status, g.Text, g.Example, g.Last})
+		}
+		for _, m := range d.Course {
+			out.Course = append(out.Course, Minute{m.At, m.Window, m.Limit, m.Busy, m.Todo, m.Positive, m.Negative, m.Sessions, m.Away, m.Opened, m.Took.Milliseconds() / int64(max(m.Sessions, 1))})
+		}
+		for _, s := range d.Securities {
+			out.Securities = append(out.Securities, Security(s))
 		}
 		list = append(list, out)
 	}

@@ -161,6 +161,8 @@ type DeliverReply struct {
 	SitePartly bool
 	Kept       bool // a session for this destination is kept open
 	Opened     bool // a connection was opened, or that was tried: no kept session was enough
+	// Security is that of the connection that was opened, in words: protocol, cipher, certificate and policy.
+	Security string
 	// Stopped says that the agent was told to stop, and so nobody has got the
 	// message: it is as if it had not been tried.
 	Stopped bool
@@ -180,6 +182,7 @@ func (m *DeliverReply) Append(b []byte) []byte {
 	b = pack.Bool(b, 'p', m.SitePartly)
 	b = pack.Bool(b, 'k', m.Kept)
 	b = pack.Bool(b, 'n', m.Opened)
+	b = pack.String(b, 't', m.Security)
 	b = pack.Bool(b, 'x', m.Stopped)
 	return pack.Bool(b, 'c', m.Corrupt)
 }
@@ -208,6 +211,8 @@ func (m *DeliverReply) Decode(b []byte) error {
 			m.Kept = r.Bool()
 		case 'n':
 			m.Opened = r.Bool()
+		case 't':
+			m.Security = r.String()
 		case 'x':
 			m.Stopped = r.Bool()
 		case 'c':

@@ -31,6 +31,26 @@ type DestInfo struct {
 	Sessions  int           // that ended in it
 	Others    int           // sessions that are in none of the groups
 	Replies   []ReplyGroup
+	// How it has fared, the earliest minute first, and how its connections were secured, seen last first. Only if that
+	// was asked for.
+	Course     []CourseMinute
+	Securities []Security
+}
+
+// A CourseMinute is one minute of a destination, as package course has it.
+type CourseMinute struct {
+	At                        time.Time
+	Window, Limit, Busy, Todo int
+	Positive, Negative        int // feedback, in hundredths of a step
+	Sessions, Away, Opened    int
+	Took                      time.Duration // of all sessions together
+}
+
+// A Security is how some connections were secured.
+type Security struct {
+	Text        string // protocol, cipher, certificate and policy, in words
+	Connections int
+	Last        time.Time
 }
 
 // A ReplyGroup is sessions of a destination that were told the same: see package replyshare.
@@ -90,6 +110,12 @@ func (d *DestInfo) append(b []byte) []byte {
 	for i := range d.Replies {
 		b = pack.Nested(b, 'r', d.Replies[i].append)
 	}
+	for i := range d.Course {
+		b = pack.Nested(b, 'c', d.Course[i].append)
+	}
+	for i := range d.Securities {
+		b = pack.Nested(b, 'x', d.Securities[i].append)
+	}
 	return b
 }
 
@@ -129,6 +155,82 @@ func (d *DestInfo) decode(field []byte) error {
 				return err
 			}
 			d.Replies = append(d.Replies, g)
+		case 'c':
+			var m CourseMinute
+			if err := m.decode(r.Bytes()); err != nil {
+				return err
+			}
+			d.Course = append(d.Course, m)
+		case 'x':
+			var s Security
+			if err := s.decode(r.Bytes()); err != nil {
+				return err
+			}
+			d.Securities = append(d.Securities, s)
+		}
+	}
+	return r.Err()
+}
+
+func (m *CourseMinute) append(b []byte) []byte {
+	b = mail.AppendTime(b, 'a', m.At)
+	b = pack.Int(b, 'w', m.Window)
+	b = pack.Int(b, 'l', m.Limit)
+	b = pack.Int(b, 'b', m.Busy)
+	b = pack.Int(b, 'q', m.Todo)
+	b = pack.Int(b, 'p', m.Positive)
+	b = pack.Int(b, 'n', m.Negative)
+	b = pack.Int(b, 's', m.Sessions)
+	b = pack.Int(b, 'y', m.Away)
+	b = pack.Int(b, 'o', m.Opened)
+	return pack.Int(b, 't', m.Took)
+}
+
+func (m *CourseMinute) decode(field []byte) error {
+	r := pack.NewReader(field)
+	for r.Next() {
+		switch r.Tag() {
+		case 'a':
+			m.At = mail.ReadTime(&r)
+		case 'w':
+			m.Window = int(r.Int())
+		case 'l':
+			m.Limit = int(r.Int())
+		case 'b':
+			m.Busy = int(r.Int())
+		case 'q':
+			m.Todo = int(r.Int())
+		case 'p':
+			m.Positive = int(r.Int())
+		case 'n':
+			m.Negative = int(r.Int())
+		case 's':
+			m.Sessions = int(r.Int())
+		case 'y':
+			m.Away = int(r.Int())
+		case 'o':
+			m.Opened = int(r.Int())
+		case 't':
+			m.Took = time.Duration(r.Int())
+		}
+	}
+	return r.Err()
+}
+
+func (s *Security) append(b []byte) []byte {
+	return mail.AppendTime(pack.Int(pack.String(b, 't', s.Text), 'n', s.Connections), 'l', s.Last)
+}
+
+func (s *Security) decode(field []byte) error {
+	r := pack.NewReader(field)
+	for r.Next() {
+		switch r.Tag() {
+		case 't':
+			s.Text = r.String()
+		case 'n':
+			s.Connections = int(r.Int())
+		case 'l':
+			s.Last = mail.ReadTime(&r)
 		}
 	}
 	return r.Err()

@@ -295,11 +295,12 @@ func (m *CommandReply) Decode(b []byte) error {
 type Explain struct {
 	ID          mail.QueueID
 	Destination string // as package selection has it
+	Course      bool   // how it has fared is asked for, too
 }
 
 func (*Explain) Kind() uint16 { return KindExplain }
 func (m *Explain) Append(b []byte) []byte {
-	return pack.String(pack.String(b, 'q', m.ID), 'd', m.Destination)
+	return pack.Bool(pack.String(pack.String(b, 'q', m.ID), 'd', m.Destination), 'c', m.Course)
 }
 func (m *Explain) Decode(b []byte) error {
 	r := pack.NewReader(b)
@@ -309,6 +310,8 @@ func (m *Explain) Decode(b []byte) error {
 			m.ID = mail.QueueID(r.String())
 		case 'd':
 			m.Destination = r.String()
+		case 'c':
+			m.Course = r.Bool()
 		}
 	}
 	return r.Err()

@@ -403,6 +403,14 @@ func (s *Scheduler) Under(id EntryID) int {
 	return 0
 }
 
+// To describes the destination of a delivery that is under way; ok is false if it is not.
+func (s *Scheduler) To(id EntryID) (d Dest, ok bool) {
+	if e := s.busyEntry(id); e != nil {
+		return s.dest(e.peer.queue), true
+	}
+	return d, false
+}
+
 func (s *Scheduler) info(r *record) Info {
 	return Info{ID: r.id, Queue: r.where.queue(), Created: toTime(r.created), Next: s.realTime(r.next), Size: r.size,
 		Pending: int(r.rcpts), Attempts: int(r.attempts), Flags: r.flags &^ flagsOwn,
