@@ -20,9 +20,8 @@
 // An action for a tenant or a campaign suspends its mail for the site, from whatever source. Mail without a tenant has none,
 // and nothing is done; for mail without a campaign it is the tenant's.
 //
-// What is not done: a rule that returns mail (Bounce, BounceTenant, BounceCampaign) would lose mail by a mistake in a file
-// that others wrote, so it is named at the start, and has no effect (shaping.Action.NoEffect is the one place that says
-// which actions do nothing).
+// A rule that returns mail (Bounce, BounceTenant, BounceCampaign) makes an override of its own kind, for the domain of the
+// recipient: see returns.go.
 //
 // An operator is stronger. What an operator has ordered for a target is not changed. What a rule did and an operator
 // has taken back is not done again at that target before it would have ended by itself, whatever the server answers (a
@@ -215,6 +214,13 @@ func entryOf(act *shaping.Act, a *shaping.Action, now time.Time) (override.Entry
 		target, err = selection.GroupTarget(r.Tenant, "", r.Unit)
 	case shaping.SuspendCampaign:
 		target, err = selection.GroupTarget(r.Tenant, r.Campaign, r.Unit)
+	// Mail is returned to senders for the domain alone, as with KumoMTA.
+	case shaping.Bounce:
+		target, err = selection.NewTarget("domain", r.Domain)
+	case shaping.BounceTenant:
+		target, err = selection.GroupTarget(r.Tenant, "", r.Domain)
+	case shaping.BounceCampaign:
+		target, err = selection.GroupTarget(r.Tenant, r.Campaign, r.Domain)
 	}
 	// The reply is a stranger's. What is logged of it is clean and has an end.
 	text := string(maillog.AppendClean(nil, []byte(r.Text[:min(len(r.Text), 300)])))
@@ -228,6 +234,9 @@ func entryOf(act *shaping.Act, a *shaping.Action, now time.Time) (override.Entry
 		return e, err
 	}
 	e.Reason = strings.ToValidUTF8(e.Reason, "")
+	if a.Returns() {
+		e.Kind = override.Return
+	}
 	// Two settings of one target are told apart by their keys.
 	if e.Target = target.String(); a.Kind == shaping.SetConfig || a.Kind == shaping.SetDomainConfig {
 		e.Kind, e.Name, e.Value = override.Setting, a.Name, a.Value.Text

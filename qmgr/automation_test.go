@@ -576,3 +576,102 @@ func TestAutomationTenant(t *testing.T) {
 		}
 	}
 }
+
+// TestAutomationReturns has a reply to the mail of a campaign return mail of that campaign, of its tenant, or all mail, to
+// that domain: what waits and what comes. Nobody else's mail is returned, nor mail to another domain of the site; and what
+// is taken back is delivered again.
+func TestAutomationReturns(t *testing.T) {
+	t.Parallel()
+	type piece struct{ tenant, campaign, to string }
+	all := []piece{{"news", "spring", "b@one.test"}, {"news", "summer", "c@one.test"}, {"shop", "spring", "d@one.test"}, {"", "", "e@one.test"}, {"news", "spring", "f@two.test"}}
+	for _, c := range []struct {
+		action, target, subject string
+		returned                int // the first of all
+	}{
+		{"BounceCampaign", "campaign=news/spring->one.test", "mail of campaign news/spring to one.test", 1},
+		{"BounceTenant", "tenant=news->one.test", "mail of tenant news to one.test", 2},
+		{"Bounce", "domain=one.test", "mail to one.test", 4},
+	} {
+		t.Run(c.action, func(t *testing.T) {
+			t.Parallel()
+			rules := strings.NewReplacer(`trigger = {Threshold="2/h"}`, "", `["Suspend", {SetConfig={name="max_message_rate", value="7000/min"}}]`, `"`+c.action+`"`).Replace(automationRules)
+			st := newStage(t, "smtp_destination_recipient_limit = 1\nsmtp_destination_concurrency_limit = 1\ninitial_destination_concurrency = 1\n"+shapingConf(t, rules))
+			st.keep()
+			st.shapes("mx.big.test", "one.test", "two.test")
+			of := func(p piece) mail.QueueID {
+				m := deferredMail(queue.Hold, time.Minute, "s@from.test", "", p.to)
+				m.Envelope.Tenant, m.Envelope.Campaign = p.tenant, p.campaign
+				return st.fill(m)[0]
+			}
+			// Three for the same mailbox: when the first has been answered the second begins, and the third waits in the active queue.
+			mailbox := piece{"news", "spring", "a@one.test"}
+			first, second, waits := of(mailbox), of(mailbox), of(mailbox)
+			var ids []mail.QueueID
+			for _, p := range all {
+				ids = append(ids, of(p))
+			}
+			back := of(all[0])
+			smtp, failed := st.agent("smtp", proto.Inventory{}), st.agent("error", proto.Inventory{})
+			st.run()
+			st.waitAttached(1)
+			release := func(id mail.QueueID) { st.command(proto.Command{Verb: proto.VerbRelease, ID: id}) }
+			release(first)
+			o := smtp.next()
+			release(second)
+			st.waitExplain(second, "waits since")
+			release(waits)
+			st.waitExplain(waits, "waits since")
+			o.answer("defer")
+			under := smtp.next()
+			if under.Envelope.ID != second {
+				t.Errorf("ordered %s", under.Envelope.ID)
+			}
+			returned := func(id mail.QueueID) {
+				t.Helper()
+				o := failed.next()
+				if want := mail.Nexthop("5.7.1 " + c.subject + " is not accepted for now, by a rule of this mail system"); o.Envelope.ID != id || o.Nexthop != want {
+					t.Errorf("returned: %s, %s", o.Envelope.ID, o.Nexthop)
+				}
+				o.answer("fail")
+			}
+			testwait.Until(t, "the log", func() bool {
+				return strings.Contains(st.log.String(), c.subject+" returned to its senders by automation until ")
+			})
+			if acts := st.acts(); acts != "return "+c.target+"\n" {
+				t.Fatalf("what holds is\n%s", acts)
+			}
+			returned(waits)
+			under.answer("ok")
+			expectText(t, st.explainDest("one.test"), c.subject+" is returned by automation since ", ": 450 4.2.0 450 later", "posthaste shaping lift '"+c.target+"'")
+			for i, id := range ids {
+				release(id)
+				if i < c.returned {
+					returned(id)
+					continue
+				}
+				o := smtp.next()
+				if o.Envelope.ID != id {
+					t.Errorf("ordered %s, not %s", o.Envelope.ID, id)
+				}
+				o.answer("ok")
+			}
+			// An operator takes it back: rules do not do it again.
+			e := st.overrideOf(override.Return, proto.OverrideRemove, c.target)
+			if !e.Found {
+				t.Error("it was not found")
+			}
+			release(back)
+			if o = smtp.next(); o.Envelope.ID != back {
+				t.Errorf("ordered %s", o.Envelope.ID)
+			}
+			o.answer("defer")
+			st.quietly()
+			if acts := st.acts(); acts != "waiver "+c.target+" return\n" {
+				t.Errorf("what holds is\n%s", acts)
+			}
+			if r := st.overrideOf(override.Return, proto.OverridePut, c.target); r.Refused == "" {
+				t.Error("an order that is only a rule's is accepted")
+			}
+		})
+	}
+}

@@ -128,6 +128,12 @@ func (s *Server) portrayRules(p *portrait) {
 			}
 		}
 	}
+	// Of returns, those of the domain: all of it, or of a tenant.
+	for _, r := range s.rules.returns.Load().all() {
+		if _, value := r.target.Condition(); !r.over(s.now) && (strings.EqualFold(value, name) || r.target.IsGroup() && strings.EqualFold(r.target.Site(), name)) {
+			p.lines = append(p.lines, "  "+r.returnText())
+		}
+	}
 	// A diversion is shown for both of its ends: the mail that is missing at one is at the other.
 	for _, r := range s.rules.diversions.Load().all() {
 		_, value := r.target.Condition()

@@ -141,7 +141,7 @@ func (s *Server) rerouteActive() {
 		}
 		var list []sched.Rcpt
 		s.sched.Waiting(num, func(r sched.Rcpt) {
-			if rc := m.active.rcpt(r.Index); rc != nil && s.strays(&r, rc.resolved) {
+			if rc := m.active.rcpt(r.Index); rc != nil && (s.strays(&r, rc.resolved) || s.returnOf(&m.active.env, r.Transport, rc.resolved) != nil) {
 				list = append(list, r)
 			}
 		})

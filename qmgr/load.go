@@ -402,6 +402,7 @@ func (s *Server) place(l *loading, i int, to *mail.Recipient) bool {
 		l.discarded = append(l.discarded, i)
 		return true
 	}
+	s.giveBack(env, &r)
 	r.Queue = set.queueName(r.Transport, r.Nexthop, r.rcpt.resolved)
 	if r.Terms != nil || r.Pool != nil {
 		s.terms.place(&r.Rcpt)

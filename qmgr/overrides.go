@@ -109,7 +109,7 @@ func (s *Server) judge(op proto.OverrideOp, e *override.Entry, reply *proto.Over
 	case target.String() != e.Target:
 		err = fmt.Errorf("it must be written as %s", target)
 	// A newer tool may know kinds that this process does not.
-	case e.Kind != override.Suspension && e.Kind != override.Limit && e.Kind != override.Diversion && (e.Kind != override.Setting && e.Kind != override.Waiver || op == proto.OverridePut):
+	case e.Kind != override.Suspension && e.Kind != override.Limit && e.Kind != override.Diversion && (e.Kind != override.Setting && e.Kind != override.Return && e.Kind != override.Waiver || op == proto.OverridePut):
 		err = fmt.Errorf("there is no kind of override %q", e.Kind)
 	case op == proto.OverridePut && e.Over(s.now):
 		err = errors.New("its end lies in the past")
@@ -168,6 +168,10 @@ func overrideEvent(op proto.OverrideOp, e *override.Entry, target selection.Targ
 		return maillog.Set{Target: e.Target, Subject: target.Name(), Name: e.Name, Value: e.Value, By: e.By, Reason: e.Reason, Until: e.Until}
 	case e.Kind == override.Setting:
 		return maillog.Unset{Target: e.Target, Subject: target.Name(), Name: e.Name, By: e.By}
+	case e.Kind == override.Return && put:
+		return maillog.Returning{Target: e.Target, Subject: returnSubject(target), By: e.By, Reason: e.Reason, Until: e.Until}
+	case e.Kind == override.Return:
+		return maillog.ReturningOver{Target: e.Target, Subject: returnSubject(target), By: e.By}
 	case e.Kind == override.Limit && put:
 		return maillog.Limited{Target: e.Target, Subject: subject, Most: e.Most, Raises: e.Raises, By: e.By, Reason: e.Reason, Until: e.Until}
 	case e.Kind == override.Limit:

@@ -310,3 +310,14 @@ func TestAllQueueOnly(t *testing.T) {
 	o.answer("ok")
 	st.waitOp(id, "its removal", removed)
 }
+
+// overrideOf carries out an operation on an override of a kind, and returns the answer, also when it is refused.
+func (st *stage) overrideOf(kind override.Kind, op proto.OverrideOp, target string) *proto.OverrideReply {
+	st.t.Helper()
+	var reply proto.OverrideReply
+	q := &proto.Override{Op: op, Entry: proto.OverrideEntry{Of: string(kind), Target: target, By: "ann"}}
+	if err := st.tool.Call(st.t.Context(), q, &reply); err != nil {
+		st.t.Fatal(err)
+	}
+	return &reply
+}

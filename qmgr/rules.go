@@ -113,6 +113,8 @@ type rules struct {
 	// Diversions that operators have ordered; nil: there are none. They are read by whoever finds
 	// out where mail goes, in any goroutine.
 	diversions atomic.Pointer[ruleset]
+	// By which mail is returned to its senders, as diversions are; nil: there are none (returns.go).
+	returns atomic.Pointer[ruleset]
 	// The pauses that the scheduler has been told of last.
 	pauses []sched.Pause
 	// The last number given; numbers are never used again.
@@ -186,6 +188,8 @@ func (s *Server) setRules(entries []override.Entry) {
 	diversions := s.rulesOf(entries, override.Diversion)
 	// Behind the pauses: what goes another way is compared with these anew.
 	defer s.setDiversions(diversions)
+	returns := s.rulesOf(entries, override.Return)
+	defer s.setReturns(returns)
 	for _, t := range s.opt.Settings.queueOnly {
 		list = append(list, &rule{target: t, queueOnly: true})
 	}
@@ -271,6 +275,11 @@ func (s *Server) endRules() {
 			if r.over(s.now) {
 				s.opt.Log.Log(maillog.Unset{Target: r.target.String(), Subject: r.target.Name(), Name: r.order.Name})
 			}
+		}
+	}
+	for _, r := range s.rules.returns.Load().all() {
+		if r.over(s.now) {
+			s.opt.Log.Log(maillog.ReturningOver{Target: r.target.String(), Subject: returnSubject(r.target)})
 		}
 	}
 	for _, r := range s.rules.diversions.Load().all() {

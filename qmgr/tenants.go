@@ -269,6 +269,11 @@ func (s *Server) explainTenant(r *ipc.Request, name string) {
 				lines = append(lines, "  "+rule.text())
 			}
 		}
+		for _, rule := range s.rules.returns.Load().all() {
+			if rule.target.OfTenant(name) && !rule.over(s.now) {
+				lines = append(lines, "  "+rule.returnText())
+			}
+		}
 		r.Reply(&proto.ExplainReply{Lines: lines})
 	})
 }

@@ -200,6 +200,48 @@ func (e Suspended) AppendFields(b []byte) []byte {
 	return appendString(b, "reason", e.Reason)
 }
 
+// Returning says that some mail is returned to its senders for now, without an attempt.
+type Returning struct {
+	Target, Subject string // as in Suspended
+	By              string // what has ordered it
+	Reason          string
+	Until           time.Time
+}
+
+// Append implements Event.
+func (e Returning) Append(b []byte) []byte {
+	b = append(append(b, e.Subject...), " returned to its senders by "...)
+	b = e.Until.AppendFormat(append(append(b, e.By...), " until "...), time.DateTime)
+	return appendAttr(b, ": ", e.Reason)
+}
+
+// AppendFields implements Fielder.
+func (e Returning) AppendFields(b []byte) []byte {
+	b = appendString(appendEvent(b, "returning"), "target", e.Target)
+	b = appendString(appendString(b, "by", e.By), "until", e.Until.Format(time.RFC3339))
+	return appendString(b, "reason", e.Reason)
+}
+
+// ReturningOver says that this was taken back, or that its time is over.
+type ReturningOver struct {
+	Target, Subject string
+	By              string // empty: its time is over
+}
+
+// Append implements Event.
+func (e ReturningOver) Append(b []byte) []byte {
+	b = append(append(b, e.Subject...), " not returned any more: "...)
+	if e.By == "" {
+		return append(b, "its time is over"...)
+	}
+	return append(append(b, "taken back by "...), e.By...)
+}
+
+// AppendFields implements Fielder.
+func (e ReturningOver) AppendFields(b []byte) []byte {
+	return appendString(appendString(appendEvent(b, "returning_over"), "target", e.Target), "by", e.By)
+}
+
 // Resumed says that a suspension was taken back, or that its time is over.
 type Resumed struct {
 	Target, Subject string // as in Suspended

@@ -64,13 +64,16 @@ const (
 	// Setting gives a key of shaping_files another value, for a site, a source at a site, or a domain: Name and
 	// Value. Only rules of automation set them.
 	Setting Kind = "setting"
+	// Return says that mail is returned to its sender without an attempt, for a time: of a domain, or of a tenant or a
+	// campaign to a domain. Only rules of automation order it.
+	Return Kind = "return"
 	// Waiver says that rules of automation do nothing more of the kind Name with Target: an operator has taken
 	// back what one did. It ends when that would have.
 	Waiver Kind = "waiver"
 )
 
 // kinds are those that this program knows.
-var kinds = [...]Kind{Suspension, Limit, Diversion, Setting, Waiver}
+var kinds = [...]Kind{Suspension, Limit, Diversion, Setting, Return, Waiver}
 
 // An Entry is one decision. Kind, Target and Name name it.
 type Entry struct {

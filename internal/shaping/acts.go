@@ -51,15 +51,17 @@ func (t *tool) acts() error {
 			fmt.Fprintf(t.Stdout, "%s: %s is %s until %s: %s\n", e.Target, e.Name, e.Value, until, e.Reason)
 		case e.Of == string(override.Suspension):
 			fmt.Fprintf(t.Stdout, "%s: suspended until %s: %s\n", e.Target, until, e.Reason)
+		case e.Of == string(override.Return):
+			fmt.Fprintf(t.Stdout, "%s: returned until %s: %s\n", e.Target, until, e.Reason)
 		}
 	}
 	return nil
 }
 
-// lift takes back what rules have set or suspended at a target.
+// lift takes back what rules have set, suspended or returned at a target.
 func (t *tool) lift() error {
 	found := false
-	for _, kind := range []override.Kind{override.Setting, override.Suspension} {
+	for _, kind := range []override.Kind{override.Setting, override.Suspension, override.Return} {
 		reply, err := t.call(&proto.Override{Op: proto.OverrideRemove, Entry: proto.OverrideEntry{Of: string(kind), Target: t.rest[0], By: who()}})
 		if err != nil {
 			return err
@@ -67,7 +69,7 @@ func (t *tool) lift() error {
 		found = found || reply.Found
 	}
 	if !found {
-		return cli.Errorf(cli.ExitNoInput, "nothing has been set or suspended at %s", t.rest[0])
+		return cli.Errorf(cli.ExitNoInput, "nothing has been set, suspended or returned at %s", t.rest[0])
 	}
 	fmt.Fprintf(t.Stdout, "%s is as the files say\n", t.rest[0])
 	return nil

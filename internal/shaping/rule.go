@@ -73,21 +73,26 @@ func (a *Action) String() string {
 	return fmt.Sprintf("%s %s = %s", a.Kind, a.Name, a.Value.Text)
 }
 
+// Returns says whether an action returns mail to its senders.
+func (a *Action) Returns() bool {
+	return a.Kind == Bounce || a.Kind == BounceTenant || a.Kind == BounceCampaign
+}
+
 // ForGroup says whether an action is about the mail of a tenant or a campaign.
 func (a *Action) ForGroup() bool {
-	return a.Kind == SuspendTenant || a.Kind == SuspendCampaign
+	switch a.Kind {
+	case SuspendTenant, SuspendCampaign, BounceTenant, BounceCampaign:
+		return true
+	}
+	return false
 }
 
 // NoEffect says why an action does nothing here; "": it does something.
 func (a *Action) NoEffect() string {
-	switch a.Kind {
-	case Suspend, SuspendTenant, SuspendCampaign, SetConfig, SetDomainConfig:
-		if k := keyOf(a.Name); a.Name != "" && (k == nil || k.effect != honoured) {
-			return "the key " + a.Name + " has none"
-		}
-		return ""
+	if k := keyOf(a.Name); a.Name != "" && (k == nil || k.effect != honoured) {
+		return "the key " + a.Name + " has none"
 	}
-	return "mail is not returned by a rule: it is suspended and returned when it is too old, or by \"posthaste queue delete\""
+	return ""
 }
 
 // maxCount bounds N of a trigger.
