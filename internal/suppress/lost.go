@@ -61,14 +61,13 @@ func isLost(dir *statedir.Dir) (bool, error) {
 	return err == nil, err
 }
 
-// restored takes the mark away: the list is there again.
-func (s *store) restored() error {
+// restored takes the mark away: the list is there again. If that fails the list is there until the next start.
+func (s *store) restored() {
 	if !s.lost.Load() {
-		return nil
+		return
 	}
 	if err := s.dir.Remove(lostName); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+		s.warn("%v: the suppression list is there again, and will be taken for lost at the next start", err)
 	}
 	s.lost.Store(false)
-	return nil
 }

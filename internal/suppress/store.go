@@ -35,6 +35,7 @@ var (
 	bucketMeta    = []byte("meta")
 	metaImport    = []byte("import") // importDone: complete; otherwise it is of no value
 	importDone    = []byte("done")
+	metaEnded     = []byte("ended") // the name of the import that has ended last
 )
 
 var errImport = errors.New("this import has not begun, or another one has taken its place")
@@ -46,6 +47,7 @@ type store struct {
 	dir  *statedir.Dir
 	lost atomic.Bool // the entries are: the list is not to be asked
 	now  func() time.Time
+	warn func(format string, args ...any)
 
 	// mu is held while an import is changed or moved.
 	mu      sync.Mutex
@@ -83,7 +85,7 @@ func openStore(dir *statedir.Dir, warn func(format string, args ...any)) (*store
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", storeName, err), db.Close())
 	}
-	s := &store{db: db, dir: dir, now: time.Now}
+	s := &store{db: db, dir: dir, now: time.Now, warn: warn}
 	s.lost.Store(lost)
 	return s, nil
 }
@@ -215,9 +217,23 @@ func either(k, old, imported []byte, now time.Time) ([]byte, error) {
 		return nil, err
 	}
 	if outranks(&o, &n, now) {
-		return old, nil
+		o.Until = longer(&o, &n, now)
+		return value(&o), nil
 	}
-	return imported, nil
+	n.Until = longer(&n, &o, now)
+	return value(&n), nil
+}
+
+// longer is until when an entry holds that takes the place of another one: never less long than that would have. A
+// complaint that ends soon must not take away what was meant to hold for ever.
+func longer(e, other *proto.Suppression, now time.Time) int64 {
+	switch {
+	case !holds(e, now) || !holds(other, now):
+		return e.Until
+	case e.Until == 0 || other.Until == 0:
+		return 0
+	}
+	return max(e.Until, other.Until)
 }
 
 // outranks says whether an entry stays when an import has another one for the address. The list that was exported last week
@@ -324,13 +340,29 @@ func (s *store) end(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if name == "" || s.staging != name {
-		return errImport
+		return s.ended(name)
 	}
-	s.staging = ""
-	if err := s.db.Update(func(tx *bolt.Tx) error { return tx.Bucket(bucketMeta).Put(metaImport, importDone) }); err != nil {
+	if err := s.db.Update(func(tx *bolt.Tx) error {
+		b := tx.Bucket(bucketMeta)
+		return errors.Join(b.Put(metaImport, importDone), b.Put(metaEnded, []byte(name)))
+	}); err != nil {
 		return err
 	}
-	return s.restored()
+	s.staging = ""
+	// It counts from here on, whatever becomes of the mark.
+	s.restored()
+	return nil
+}
+
+// ended says whether it was this import that has ended last: who has not heard the answer asks again, perhaps
+// after a restart of this service.
+func (s *store) ended(name string) error {
+	return s.db.View(func(tx *bolt.Tx) error {
+		if name != "" && string(tx.Bucket(bucketMeta).Get(metaEnded)) == name {
+			return nil
+		}
+		return errImport
+	})
 }
 
 // settle moves a complete import to where all entries are. The caller has mu.
@@ -480,12 +512,25 @@ func (c change) count(list, address string, day, since int) (n int, err error) {
 	return len(days) / 4, b.Put(k, days)
 }
 
-// suppress writes an entry, unless there is one that holds. One that holds for a time gives way to one that does for ever.
+// suppress writes an entry, unless there is one that holds. One that holds for a time gives way to one that does for ever,
+// and any to a complaint: who has complained is known as somebody who has. A complaint stays one.
 func (c change) suppress(e *proto.Suppression) (added bool, err error) {
 	old, there, err := get(c.tx, key(e.List, e.Address), time.Unix(e.Time, 0))
-	if err != nil || there && holds(&old, time.Unix(e.Time, 0)) && (old.Until == 0 || e.Until != 0) {
-		return false, err
+	if err != nil || !there || !holds(&old, time.Unix(e.Time, 0)) {
+		if err != nil {
+			return false, err
+		}
+		return true, put(c.tx, e)
 	}
+	switch was, is := old.Reason == reasonComplaint, e.Reason == reasonComplaint; {
+	case is && !was:
+	case was && !is && old.Until != 0 && e.Until == 0:
+		old.Until = 0
+		return false, put(c.tx, &old)
+	case was && !is || old.Until == 0 || e.Until != 0:
+		return false, nil
+	}
+	e.Until = longer(e, &old, time.Unix(e.Time, 0))
 	return true, put(c.tx, e)
 }
 

@@ -3,6 +3,7 @@ package suppress
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -257,7 +258,7 @@ func TestReturnPath(t *testing.T) {
 			t.Errorf("%+v: %s", tt, got)
 		}
 	}
-	if got := w.tell(proto.ToldComplaint, "news", "joe@example.net", "", joe); got != "" {
+	if got := w.tell(proto.ToldComplaint, "news", "joe@example.net", "", joe); got != "complaint" {
 		t.Errorf("a complaint after a bounce: %s", got)
 	}
 	// The record is gone: the hash says which of the addresses it was.
@@ -399,7 +400,8 @@ func TestTwoImports(t *testing.T) {
 		{proto.SuppressStage, "two", "c@x.test", false},
 		{proto.SuppressEnd, "one", "", true},
 		{proto.SuppressEnd, "two", "", false},
-		{proto.SuppressEnd, "two", "", true},
+		{proto.SuppressEnd, "two", "", false}, // the answer may have been lost
+		{proto.SuppressEnd, "one", "", true},
 	} {
 		if err := step(s.what, s.name, s.address); (err != nil) != s.fails {
 			t.Errorf("%+v: %v", s, err)
@@ -613,9 +615,17 @@ func TestStoreModel(t *testing.T) {
 					err = nil
 				}
 				for k, v := range staged {
-					if old, ok := model[k]; !ok || !outranks(&old, &v, s.now()) {
-						model[k] = v
+					old, ok := model[k]
+					switch {
+					case !ok:
+						old = v
+					case outranks(&old, &v, s.now()):
+						old.Until = longer(&old, &v, s.now())
+					default:
+						v.Until = longer(&v, &old, s.now())
+						old = v
 					}
+					model[k] = old
 				}
 				staged = nil
 			case "merge":
@@ -684,4 +694,57 @@ func FuzzRecord(f *testing.F) {
 			t.Errorf("%+v, %v", s, err)
 		}
 	})
+}
+
+// TestComplaintAndImport: a complaint with an end keeps its reason beside an import for ever, and does not end before it;
+// one about an entry for ever is recorded; and what comes after a complaint leaves it one.
+func TestComplaintAndImport(t *testing.T) {
+	t.Parallel()
+	w := start(t, t.TempDir(), "")
+	end := w.now.Unix() + 50
+	entry := func(address, reason string, until int64) proto.Suppression {
+		return proto.Suppression{List: "news", Address: address, Reason: reason, Time: w.now.Unix(), Until: until}
+	}
+	w.change(proto.SuppressAdd, entry("a@x.test", "complaint", end), entry("b@x.test", "moved", 0), entry("c@x.test", "complaint", end), entry("d@x.test", "complaint", end))
+	w.change(proto.SuppressBegin)
+	w.change(proto.SuppressStage, entry("a@x.test", "import", 0), entry("d@x.test", "import", end+50))
+	w.change(proto.SuppressEnd)
+	if got := w.tell(proto.ToldComplaint, "news", "b@x.test", "", ""); got != "complaint" {
+		t.Errorf("a complaint about an entry for ever: %q", got)
+	}
+	w.tell(proto.ToldBounce, "news", "c@x.test", "BadDomain", "")
+	want := "complaint complaint complaint complaint"
+	for range 2 {
+		if got := w.suppressed("news", "a@x.test") + " " + w.suppressed("news", "b@x.test") + " " + w.suppressed("news", "c@x.test") + " " + w.suppressed("news", "d@x.test"); got != want {
+			t.Error(got)
+		}
+		if _, err := w.s.store.merge(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.now = time.Unix(end+10, 0)
+	if got := w.suppressed("news", "a@x.test") + " " + w.suppressed("news", "b@x.test") + " " + w.suppressed("news", "d@x.test"); got != "complaint complaint complaint" {
+		t.Errorf("when the complaint is over: %s", got)
+	}
+}
+
+// TestImportEndsTwice: who has not heard that an import has ended asks again, and hears that it has.
+func TestImportEndsTwice(t *testing.T) {
+	t.Parallel()
+	w := start(t, t.TempDir(), "")
+	end := func(name string) error {
+		_, err := w.s.change(&proto.SuppressChange{What: proto.SuppressEnd, Import: name})
+		return err
+	}
+	if _, err := w.s.change(&proto.SuppressChange{What: proto.SuppressBegin, Import: "one"}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := end("one"); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := end("two"); !errors.Is(err, errImport) {
+		t.Errorf("an import that has not begun has ended: %v", err)
+	}
 }
