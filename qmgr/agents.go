@@ -460,6 +460,7 @@ func (s *Server) completed(d *delivery, reply *proto.DeliverReply) {
 		ev.Result.SiteFailed, ev.Result.Status, ev.Result.Reason = true, reply.SiteStatus, reply.SiteReason
 		ev.Result.SitePartly = reply.SitePartly
 	}
+	s.readAsk(d, reply, &ev.Result)
 	ev.Result.Hungry, ev.Result.Opened = reply.Kept, reply.Opened
 	s.then(ev)
 }

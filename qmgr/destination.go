@@ -293,6 +293,7 @@ func destText(d *sched.Dest, waiting int, set bool) string {
 		text += "; waits for a delivery under the limit of " + d.Gate + " to end"
 	}
 	text += threadText(d)
+	text += learntText(d.Learnt)
 	if waiting > 0 {
 		text += fmt.Sprintf("; %d deferred message(s) go as soon as it answers", waiting)
 	}

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"time"
 
+	"posthaste/internal/adaptive"
 	"posthaste/internal/dsn"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
@@ -107,7 +108,54 @@ func appendDest(b []byte, d *sched.DestSnapshot) []byte {
 	b = pack.Uint(b, 'c', uint8(d.Cache))
 	b = pack.Uint(b, '+', math.Float64bits(d.Success))
 	b = pack.Uint(b, '-', math.Float64bits(d.Failure))
-	return pack.Uint(b, 'f', math.Float64bits(d.FailCohorts))
+	b = pack.Uint(b, 'f', math.Float64bits(d.FailCohorts))
+	if m := &d.Course; *m != (adaptive.Memory{}) {
+		b = pack.Nested(b, 'A', func(b []byte) []byte { return appendCourse(b, m) })
+	}
+	return b
+}
+
+// courseFields are the numbers of a course by their tags: whole ones from 'a' on, others from 'A' on. A field is
+// never taken out, and new ones come behind the others.
+func courseFields(m *adaptive.Memory) (whole []*int64, other []*float64) {
+	return []*int64{&m.ProbeAt, &m.Wait, &m.PaceAt, &m.PaceWait, &m.Until, &m.Rest, &m.Base[0], &m.Base[1], &m.At},
+		[]*float64{&m.Window, &m.Bad, &m.Step, &m.Interval, &m.Refused, &m.Share}
+}
+
+// appendCourse and decodeCourse are what has been learnt of a destination's answers.
+func appendCourse(b []byte, m *adaptive.Memory) []byte {
+	whole, other := courseFields(m)
+	// A zero takes no room, so each number needs a tag of its own.
+	for i, n := range whole {
+		b = pack.Uint(b, byte('a'+i), uint64(*n))
+	}
+	for i, f := range other {
+		b = pack.Uint(b, byte('A'+i), math.Float64bits(*f))
+	}
+	b = pack.Bool(b, 'y', m.Half)
+	b = pack.Uint(b, 'w', uint8(m.Why))
+	return pack.String(b, 't', m.Text)
+}
+
+// decodeCourse is the inverse. What it brings is not relied on: see adaptive.Resume.
+func decodeCourse(r pack.Reader) (m adaptive.Memory, err error) {
+	whole, other := courseFields(&m)
+	for r.Next() {
+		switch tag := r.Tag(); {
+		// Letters beyond those of the numbers are for what is no number.
+		case tag == 'y':
+			m.Half = r.Bool()
+		case tag == 'w':
+			m.Why = adaptive.Ask(r.Uint())
+		case tag == 't':
+			m.Text = r.String()
+		case tag >= 'a' && int(tag-'a') < len(whole):
+			*whole[tag-'a'] = int64(r.Uint())
+		case tag >= 'A' && int(tag-'A') < len(other):
+			*other[tag-'A'] = math.Float64frombits(r.Uint())
+		}
+	}
+	return m, r.Err()
 }
 
 var errHandover = errors.New("it is not what a queue manager writes")
@@ -189,6 +237,10 @@ func decodeDest(r pack.Reader) (d sched.DestSnapshot, err error) {
 			d.Failure = math.Float64frombits(r.Uint())
 		case 'f':
 			d.FailCohorts = math.Float64frombits(r.Uint())
+		case 'A':
+			if d.Course, err = decodeCourse(r.Nested()); err != nil {
+				return d, err
+			}
 		}
 	}
 	return d, r.Err()

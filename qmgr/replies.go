@@ -68,7 +68,9 @@ func (s *Server) note(d *delivery, reply *proto.DeliverReply) {
 }
 
 // turnedAway says whether the destination took no part in a delivery, or wanted less.
-func turnedAway(reply *proto.DeliverReply) bool { return !reply.SiteStatus.IsZero() && !reply.SitePartly }
+func turnedAway(reply *proto.DeliverReply) bool {
+	return !reply.SiteStatus.IsZero() && !reply.SitePartly
+}
 
 // follow adds a delivery that has ended to the course of its destination. What the scheduler has of that is
 // looked at once a minute: between two looks the window makes many small steps, which nobody wants to see.

@@ -152,6 +152,9 @@ func (o *order) answer(words ...string) {
 		case "refused": // it answers, and does not take part
 			out.Action, out.Status, out.Reason = dsn.Deferred, dsn.S(4, 7, 1), "host peer refused to talk to me: 554 5.7.1 blocked"
 			reply.SiteStatus, reply.SiteReason = out.Status, out.Reason
+		case "slower": // it wants less, in words that are not harmless
+			out.Action, out.Status, out.DiagType, out.DiagText = dsn.Deferred, dsn.S(4, 7, 28), "smtp", "421 4.7.28 unusual rate\x1b[2J of mail"
+			out.Reason = "host peer said: " + out.DiagText
 		case "fail":
 			out.Action, out.Status, out.Reason = dsn.Failed, dsn.S(5, 1, 1), "550 never"
 		}

@@ -111,6 +111,16 @@ func (m *Meter) Refund(r Rate, now, spent, n int64) {
 	m.Due = max(m.Due-n*cost, min(m.Due, now))
 }
 
+// Hold has nothing go before a time, and one then. It ends with a Change, and is of no
+// effect for a rate by the day.
+func (m *Meter) Hold(r Rate, until int64) {
+	if r.IsZero() || r.Per == Day {
+		return
+	}
+	_, slack := r.cost()
+	m.Due = max(m.Due, until+slack)
+}
+
 // Change says that the rate is another one from now on. A count of the day
 // stays; of what is owed no more than the new rate can owe.
 func (m *Meter) Change(to Rate, now int64) {

@@ -48,7 +48,7 @@ func (c *checker) shared() {
 		if n.resting {
 			resting++
 		}
-		c.ok(k == n.key && (n.parent == nil || n.parent.key.level > k.level && n.parent.key.source == k.source), "limit %v: misplaced", k)
+		c.ok(k == n.key && (n.parent == nil || n.parent.key.level.rank() > k.level.rank() && n.parent.key.source == k.source), "limit %v: misplaced", k)
 	}
 	for n := range has {
 		c.ok(s.shares[n.key] == n, "limit %v: forgotten, and in use", n.key)
@@ -77,6 +77,8 @@ func (c *checker) legs(q *queue, of func(*shared) *sums) {
 			continue
 		}
 		of(l.leaf).members++
+		c.ok(!q.placed || !q.rests(c.s.now), "%s/%s: has a place in its rest", q.tport.name, q.name)
+		c.ok(q.paced == nil || tree != q.paceTree() || q.paced == l.leaf, "%s/%s: its pace is not the innermost limit", q.tport.name, q.name)
 		// In the one tree are limits for all sources, in the other those of its own.
 		k := l.leaf.key
 		c.ok(tree == commonTree && k.source == "" || tree == sourceTree && k.source != "" && k.source == q.source, "%s/%s: in the tree of %v", q.tport.name, q.name, k)

@@ -276,6 +276,7 @@ func (s *Scheduler) reconfigure(cfg *Config) {
 		s.changeMode(t, c)
 		for q := t.firstQueue; q != nil; q = q.nxt {
 			s.limitWindow(q)
+			s.followOrNot(q)
 		}
 	}
 }

@@ -82,6 +82,11 @@ type TransportConfig struct {
 	SlowLimit int           // slow_delivery_limit
 	SlowTime  time.Duration // slow_delivery_time
 
+	// Window and pace of each destination follow what it answers, and how long it takes (adaptive.go).
+	Adaptive      bool          // destination_adaptive
+	AdaptiveFloor int           // destination_adaptive_floor: deliveries at once, at least
+	AdaptiveDelay time.Duration // destination_adaptive_delay_limit: the longest time between two deliveries
+
 	// Preemption, as in Postfix's SCHEDULER_README: how many deliveries of a large
 	// message pay for one of a smaller message that goes first (job.go).
 	SlotCost     int // delivery_slot_cost: entries selected per slot earned; below 2: no preemption
@@ -130,6 +135,8 @@ func DefaultConfig() Config {
 			FailedCohortLimit:   1,
 			BatchLimit:          50,
 			SlowTime:            time.Second,
+			AdaptiveFloor:       1,
+			AdaptiveDelay:       time.Minute,
 			SlotCost:            5,
 			SlotLoan:            3,
 			SlotDiscount:        50,

@@ -102,6 +102,11 @@
 // waits for one limit only a part is in the active queue; the rest is parked outside
 // (beyond.go). What was counted can be kept over a restart ([Scheduler.Spent]).
 //
+// # Following the answers
+//
+// With TransportConfig.Adaptive the window of a destination, and the pace of its deliveries, follow what it answers
+// (adaptive.go, package internal/adaptive). Result.Ask is what a reply asks.
+//
 // # Security
 //
 // Data that remote systems can choose, names of destinations and replies, is

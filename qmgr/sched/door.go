@@ -9,6 +9,7 @@ package sched
 import (
 	"time"
 
+	"posthaste/internal/adaptive"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 )
@@ -270,6 +271,12 @@ type Result struct {
 	Opened bool
 	Status dsn.Status
 	Reason string
+
+	// Ask is what the destination's reply asks of the sender, After when the reply says that mail may be tried
+	// again (0: it does not), and Said the reply itself. They count where the transport is adaptive.
+	Ask   adaptive.Ask
+	After time.Duration
+	Said  string
 
 	// Hungry says that the agent holds a session with the destination open and
 	// asks for more. The agent is then kept, at most IdleMax, until

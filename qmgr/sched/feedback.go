@@ -24,7 +24,7 @@ func (s *Scheduler) positive(q *queue) {
 	if q.state == DestDead {
 		s.stopTimer(&q.timer)
 		s.makeReady(q)
-	} else if q.state == DestReady && (q.limit == 0 || q.window < q.limit) && q.window < q.busy+q.initial() {
+	} else if q.course == nil && q.state == DestReady && (q.limit == 0 || q.window < q.limit) && q.window < q.busy+q.initial() {
 		if first && q.tport.cfg.SlowLimit > 0 {
 			q.window = max(q.window, q.initial())
 		}
@@ -58,6 +58,9 @@ func (s *Scheduler) negative(q *queue, r *Result) {
 		return
 	}
 	c := &q.tport.cfg
+	if q.asks(r) {
+		return
+	}
 	if !r.SitePartly {
 		// A cohort is as many deliveries as the window holds: with a window of 20, each
 		// failure is a twentieth of one.
@@ -65,6 +68,9 @@ func (s *Scheduler) negative(q *queue, r *Result) {
 	}
 	if !r.SitePartly && c.FailedCohortLimit > 0 && q.failCohorts >= float64(c.FailedCohortLimit) {
 		s.kill(q, r.Status, r.Reason)
+		return
+	}
+	if q.course != nil { // it says what becomes of the window
 		return
 	}
 	fb := c.NegativeFeedback.Value(q.window)

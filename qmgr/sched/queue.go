@@ -4,6 +4,7 @@
 package sched
 
 import (
+	"posthaste/internal/adaptive"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/reuse"
@@ -58,6 +59,11 @@ type queue struct {
 	terms  *Terms
 	legs   [trees]leg
 	placed bool
+
+	// What has been learnt of its answers, and the limit of its pace (adaptive.go); nil: nothing is followed, or
+	// there is no pace.
+	course *adaptive.Course
+	paced  *shared
 
 	// When a delivery last ended, whatever came of it: the connection cache hints go by
 	// it. 0: none has.
@@ -129,6 +135,7 @@ func (s *Scheduler) queueFor(t *transport, name string, nexthop mail.Nexthop) *q
 		q.site = s.siteIndex[siteKey{tport: t, name: name}]
 	}
 	t.adoptIdle(q)
+	s.adopt(q)
 	if s.inherited != nil {
 		s.inherit(q)
 	}
@@ -151,6 +158,7 @@ func (s *Scheduler) releaseQueue(q *queue) {
 		return
 	}
 	t := q.tport
+	s.leaveCourse(q)
 	// Agents with an open session outlive the queue, by the name of it.
 	t.disownIdle(q)
 	for tree := range q.legs {
@@ -234,6 +242,10 @@ func (s *Scheduler) makeReady(q *queue) {
 		}
 	}
 	q.success, q.failure = 0, 0
+	if q.course != nil { // what was learnt of how much it takes holds still
+		b := s.bounds(q)
+		q.window = q.course.Window(&b)
+	}
 }
 
 // rateSuspend starts the pause that destination_rate_delay asks for after each delivery.

@@ -387,6 +387,9 @@ func (s *Scheduler) done(id EntryID, r *Result) {
 		s.transportAlive(t)
 		s.positive(q)
 	}
+	if q.course != nil {
+		s.follow(q, e, r)
+	}
 	if second != nil {
 		s.sendFrom(e, second, r.Deferred)
 	}

@@ -31,6 +31,10 @@ const (
 
 	// TenantLimit is that of a tenant, wherever its mail goes; it is no part of a tree (allowance.go).
 	TenantLimit = levels
+
+	// PaceLimit is the level of what a course keeps to: of one destination from one source, below all levels that Terms
+	// have (adaptive.go).
+	PaceLimit = levels + 1
 )
 
 // String is the level's name in tables and listings.
@@ -44,6 +48,8 @@ func (l Level) String() string {
 		return "provider"
 	case TenantLimit:
 		return "tenant"
+	case PaceLimit:
+		return "pace"
 	}
 	return "unknown"
 }
@@ -306,6 +312,11 @@ func (s *Scheduler) setTree(q *queue, tree int, shares *[levels]Share, source st
 		s.reparent(n, leaf)
 		chain[l-1], leaf = n, n
 	}
+	// The pace that its answers have taught stays the innermost.
+	if n := q.paced; n != nil && tree == q.paceTree() {
+		s.reparent(n, leaf)
+		leaf = n
+	}
 	if leaf != q.legs[tree].leaf {
 		s.moveQueue(q, tree, leaf)
 	}
@@ -470,7 +481,7 @@ type Spent struct {
 func (s *Scheduler) Spent() []Spent {
 	var list []Spent
 	for _, n := range s.shares {
-		if !n.fresh(s.now) {
+		if !n.fresh(s.now) && n.key.level != PaceLimit { // that is learnt anew
 			list = append(list, Spent{n.key.level, n.key.name, n.key.source, n.conns, n.msgs, n.rcpts, n.warm})
 		}
 	}

@@ -177,56 +177,59 @@ func TestSharedHistories(t *testing.T) {
 	for seed := range n {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			playIn(t, seed, 400, func(r *rand.Rand, w *world) {
-				w.s.cfg.SharedActiveLimit = r.IntN(4)
-				w.terms = randomTerms(r, randomLimits)
-				if r.IntN(2) == 0 {
-					w.pools = randomPools(r, w.terms)
-				}
-				if r.IntN(3) == 0 { // parked mail, too, is not all in memory
-					w.s.cfg.DeferredLimit = 1 + r.IntN(5)
-					w.far.late = r.IntN(2) == 0
-					w.step(Event{Kind: EventAttached})
-				}
-				if r.IntN(2) == 0 {
-					for _, d := range destinations[:3] {
-						w.site[d] = "site"
-					}
-					x := &Terms{Rollup: true}
-					x.Shares[SiteLimit] = Share{"site", randomLimits(r)}
-					w.terms["site"] = x
-				}
-				stops := PauseID(1000)
-				w.each = func(r *rand.Rand) {
-					if len(w.pools) > 0 && r.IntN(30) == 0 {
-						if name := fmt.Sprintf("m%d", 1+r.IntN(3)); w.stopped[name] != 0 || r.IntN(2) == 0 {
-							delete(w.stopped, name)
-						} else {
-							stops++
-							w.stopped[name] = stops
-						}
-						w.setPauses()
-					}
-					if r.IntN(40) > 0 {
-						return
-					}
-					// Where mail waits for its place already, some is told of it and some not.
-					site := w.terms["site"]
-					w.terms = randomTerms(r, randomLimits)
-					w.terms["site"] = site
-					if len(w.pools) > 0 {
-						w.pools = randomPools(r, w.terms)
-					}
-					for _, d := range destinations[r.IntN(len(destinations)):] {
-						w.step(Event{Kind: EventTerms, Transport: "smtp", Site: d, Terms: w.terms[d]})
-						if pool := w.pools[d]; pool != nil {
-							mb := &pool.Members[r.IntN(len(pool.Members))]
-							w.step(Event{Kind: EventTerms, Transport: "smtp", Site: SourceQueue(d, mb.Source), Terms: mb.Terms})
-						}
-					}
-				}
-			})
+			playIn(t, seed, 400, sharedWorld)
 		})
+	}
+}
+
+// sharedWorld has limits, sources and sites, which change.
+func sharedWorld(r *rand.Rand, w *world) {
+	w.s.cfg.SharedActiveLimit = r.IntN(4)
+	w.terms = randomTerms(r, randomLimits)
+	if r.IntN(2) == 0 {
+		w.pools = randomPools(r, w.terms)
+	}
+	if r.IntN(3) == 0 { // parked mail, too, is not all in memory
+		w.s.cfg.DeferredLimit = 1 + r.IntN(5)
+		w.far.late = r.IntN(2) == 0
+		w.step(Event{Kind: EventAttached})
+	}
+	if r.IntN(2) == 0 {
+		for _, d := range destinations[:3] {
+			w.site[d] = "site"
+		}
+		x := &Terms{Rollup: true}
+		x.Shares[SiteLimit] = Share{"site", randomLimits(r)}
+		w.terms["site"] = x
+	}
+	stops := PauseID(1000)
+	w.each = func(r *rand.Rand) {
+		if len(w.pools) > 0 && r.IntN(30) == 0 {
+			if name := fmt.Sprintf("m%d", 1+r.IntN(3)); w.stopped[name] != 0 || r.IntN(2) == 0 {
+				delete(w.stopped, name)
+			} else {
+				stops++
+				w.stopped[name] = stops
+			}
+			w.setPauses()
+		}
+		if r.IntN(40) > 0 {
+			return
+		}
+		// Where mail waits for its place already, some is told of it and some not.
+		site := w.terms["site"]
+		w.terms = randomTerms(r, randomLimits)
+		w.terms["site"] = site
+		if len(w.pools) > 0 {
+			w.pools = randomPools(r, w.terms)
+		}
+		for _, d := range destinations[r.IntN(len(destinations)):] {
+			w.step(Event{Kind: EventTerms, Transport: "smtp", Site: d, Terms: w.terms[d]})
+			if pool := w.pools[d]; pool != nil {
+				mb := &pool.Members[r.IntN(len(pool.Members))]
+				w.step(Event{Kind: EventTerms, Transport: "smtp", Site: SourceQueue(d, mb.Source), Terms: mb.Terms})
+			}
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"maps"
 	"math"
+	"posthaste/internal/adaptive"
 	"slices"
 	"time"
 
@@ -41,6 +42,8 @@ type DestSnapshot struct {
 	// Success and Failure are what has been summed up towards the next change of
 	// the window, FailCohorts what counts towards the destination's death.
 	Success, Failure, FailCohorts float64
+	// What has been learnt of its answers, with times in microseconds by the wall clock; zero: nothing.
+	Course adaptive.Memory
 }
 
 // A SiteSnapshot names deferred messages that a destination's next answer
@@ -69,13 +72,20 @@ func (s *Scheduler) Snapshot() Snapshot {
 		}
 		for q := t.firstQueue; q != nil; q = q.nxt {
 			d := DestSnapshot{Transport: t.name, Queue: q.name, Nexthop: q.nexthop, Source: q.source, State: q.state, Status: q.status, Text: q.reason,
-				LastDone: s.realTime(q.lastDone), Cache: q.cache, Success: q.success, Failure: q.failure, FailCohorts: q.failCohorts}
+				LastDone: s.realTime(q.lastDone), Cache: q.cache, Success: q.success, Failure: q.failure, FailCohorts: q.failCohorts, Course: s.courseMemory(q.course)}
 			if q.state == DestReady {
 				d.Window = q.window
 			} else {
 				d.Until = s.realTime(q.until)
 			}
 			snap.Dests = append(snap.Dests, d)
+		}
+		// Of destinations without mail there is only this to say.
+		if t.learnt != nil {
+			for x := t.learnt.oldest.Front(); x != nil; x = x.Next() {
+				l := x.Value.(*learnt)
+				snap.Dests = append(snap.Dests, DestSnapshot{Transport: t.name, Queue: l.name, Source: l.source, State: DestReady, Window: t.cfg.InitialConcurrency, Course: s.courseMemory(l.course)})
+			}
 		}
 	}
 	// Sites are named as a whole or not at all: the successor must not take a part for
@@ -188,12 +198,14 @@ func (s *Scheduler) restoreDest(h *inheritance, d *DestSnapshot) {
 		q.setSource(d.Source)
 		s.dead(q, d.Status, d.Text, until)
 		q.failCohorts = d.FailCohorts
+		s.recallCourse(q, d.Course)
 		s.startTimer(&q.timer, until)
 	case d.State == DestSuspended:
 		q := s.queueFor(t, d.Queue, d.Nexthop)
 		q.setSource(d.Source)
 		q.state, q.until = DestSuspended, until
 		q.failCohorts = d.FailCohorts
+		s.recallCourse(q, d.Course)
 		s.startTimer(&q.timer, until)
 	}
 }
@@ -211,6 +223,8 @@ func (s *Scheduler) inherit(q *queue) {
 		q.window = min(q.window, q.limit)
 	}
 	q.success, q.failure, q.failCohorts, q.cache = d.Success, d.Failure, d.FailCohorts, d.Cache
+	q.setSource(d.Source)
+	s.recallCourse(q, d.Course)
 	if done := s.clock.sanely(toMicros(d.LastDone)); !d.LastDone.IsZero() && done <= s.now {
 		q.lastDone = done
 	}
@@ -254,6 +268,16 @@ func (s *Scheduler) inheritedSite(id MsgID, in Queue) int32 {
 func (s *Scheduler) disinherit() {
 	h := s.inherited
 	s.inherited = nil
+	// In the order of their names: the oldest are the first to be forgotten.
+	for _, k := range slices.SortedFunc(maps.Keys(h.dests), func(a, b siteKey) int {
+		return cmp.Or(cmp.Compare(a.tport.name, b.tport.name), cmp.Compare(a.name, b.name))
+	}) {
+		if d := h.dests[k]; k.tport.cfg.Adaptive && d.Course != (adaptive.Memory{}) {
+			d.Course.EachTime(s.clock.sanely)
+			b := adaptive.Bounds{Slowest: max(micros(k.tport.cfg.AdaptiveDelay), 1), Longest: max(micros(s.cfg.MaximalBackoff), 1)}
+			k.tport.putLearnt(&learnt{d.Queue, d.Source, adaptive.Resume(d.Course, s.now, &b), s.now})
+		}
+	}
 	if !s.forgets() {
 		return
 	}

@@ -65,7 +65,7 @@ type grade uint8
 
 const (
 	gradeReady  grade = iota
-	gradePaused       // in a pause of destination_rate_delay
+	gradePaused       // in a pause of destination_rate_delay, or it rests (adaptive.go)
 	gradeSpent        // it has sent what it may today
 	gradeDead
 	gradeStopped // an operator has suspended it
@@ -82,7 +82,7 @@ func (s *Scheduler) grade(t *transport, dest string, mb *Member) grade {
 		return gradeDead
 	case s.spentUp(mb.Terms):
 		return gradeSpent
-	case q != nil && q.state == DestSuspended:
+	case q != nil && (q.state == DestSuspended || q.rests(s.now)):
 		return gradePaused
 	}
 	return gradeReady

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/adaptive"
 	"posthaste/internal/dsn"
 	"posthaste/internal/feedback"
 	"posthaste/internal/mail"
@@ -28,7 +29,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the scheduler does into th
 //	arrive ID to=TRANSPORT:DESTINATION[*COUNT],... [flags=null,verp,trace] [tenant=NAME]
 //	tick DURATION                         let time pass, in one step
 //	run DURATION                          let time pass, waking when the scheduler asks for it
-//	done ENTRY|all [bounced|deferred|unreachable|enough|over] [hungry]
+//	done ENTRY|all [bounced|deferred|unreachable|enough|over] [hungry] [fewer|slower|later], what the reply asks
 //	terms DESTINATION,... [own|site|provider:NAME concurrency=N connections=RATE ...]... [reuse=N], from now on
 //	source NAME [own|site|provider:NAME concurrency=N ... warmup=N]... [wait] what holds for it
 //	stop|restart SOURCE                   suspend a source, or end that
@@ -207,8 +208,8 @@ func (st *story) set(c *TransportConfig, k, v string) {
 	ints := map[string]*int{"processes": &c.ProcessLimit, "window": &c.ConcurrencyLimit, "initial": &c.InitialConcurrency,
 		"cohorts": &c.FailedCohortLimit, "batch": &c.BatchLimit, "cost": &c.SlotCost, "loan": &c.SlotLoan,
 		"discount": &c.SlotDiscount, "minimum": &c.MinimumSlots, "rcpts": &c.RecipientLimit,
-		"extra": &c.ExtraRecipientLimit, "refill": &c.RefillLimit, "agents": &c.AgentsPerThread, "quantum": &c.ThreadQuantum, "slow": &c.SlowLimit}
-	durs := map[string]*time.Duration{"rate": &c.DestinationRateDelay, "trate": &c.TransportRateDelay, "idle": &c.IdleMax, "slow-after": &c.SlowTime}
+		"extra": &c.ExtraRecipientLimit, "refill": &c.RefillLimit, "agents": &c.AgentsPerThread, "quantum": &c.ThreadQuantum, "slow": &c.SlowLimit, "floor": &c.AdaptiveFloor}
+	durs := map[string]*time.Duration{"rate": &c.DestinationRateDelay, "trate": &c.TransportRateDelay, "idle": &c.IdleMax, "slow-after": &c.SlowTime, "slowest": &c.AdaptiveDelay}
 	feeds := map[string]*feedback.Feedback{"positive": &c.PositiveFeedback, "negative": &c.NegativeFeedback}
 	switch {
 	case ints[k] != nil:
@@ -221,6 +222,8 @@ func (st *story) set(c *TransportConfig, k, v string) {
 			t.Fatal(err)
 		}
 		*feeds[k] = f
+	case k == "adaptive":
+		c.Adaptive = v == "yes"
 	case k == "scheduler":
 		c.Mode = map[string]Mode{"preemptive": Preemptive, "fifo": FIFO, "thread": Thread}[v]
 	case k == "order":
@@ -306,8 +309,8 @@ func (st *story) command(verb string, args []string) {
 		st.state()
 	case "dests":
 		w.s.Dests(func(d Dest) bool {
-			fmt.Fprintf(&st.out, "%s/%s window %d limit %d busy %d todo %d waiting %d%s\n", d.Transport, d.Queue, d.Window, d.Limit, d.Busy, d.Todo, d.Waiting,
-				[]string{"", " dead", " suspended"}[d.State])
+			fmt.Fprintf(&st.out, "%s/%s window %d limit %d busy %d todo %d waiting %d%s%s\n", d.Transport, d.Queue, d.Window, d.Limit, d.Busy, d.Todo, d.Waiting,
+				[]string{"", " dead", " suspended"}[d.State], st.learnt(d.Learnt))
 			return true
 		})
 	case "explain":
@@ -325,6 +328,24 @@ func (st *story) command(verb string, args []string) {
 		}
 		w.command(ev)
 	}
+}
+
+// learnt says what a destination's answers have taught.
+func (st *story) learnt(l *Learnt) (text string) {
+	if l == nil || l.Why == adaptive.Nothing && l.Bad == 0 && l.Pace.IsZero() {
+		return ""
+	}
+	text = fmt.Sprintf(" learnt: %v (%s)", l.Why, l.Text)
+	if l.Bad > 0 {
+		text += fmt.Sprintf(" below %d", l.Bad)
+	}
+	if !l.Pace.IsZero() {
+		text += fmt.Sprintf(" pace %v", l.Pace)
+	}
+	if !l.Rests.IsZero() {
+		text += fmt.Sprintf(" rests until +%v", l.Rests.Sub(epoch))
+	}
+	return text
 }
 
 // terms has shared limits hold for destinations.
@@ -507,7 +528,12 @@ func (st *story) entry(name string) EntryID {
 
 func (st *story) done(args []string) {
 	o, hungry := sent, false
+	st.w.asked = nil
 	for _, a := range args[1:] {
+		if ask, ok := map[string]adaptive.Ask{"fewer": adaptive.Fewer, "slower": adaptive.Slower, "later": adaptive.Later}[a]; ok {
+			st.w.asked = func(r *Result) { r.Ask, r.Said = ask, "421 "+a }
+			continue
+		}
 		switch a {
 		case "bounced":
 			o = bounced

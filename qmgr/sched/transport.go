@@ -70,6 +70,8 @@ type transport struct {
 	idleLast  *agent
 	idleCount int
 	idleElse  map[string]*agent // those of destinations not in core, by name
+
+	learnt *adaptives // courses of destinations not in core; nil: there are none
 }
 
 // transportFor finds or makes a transport. A new one goes to the front: it has mail and

@@ -102,7 +102,8 @@ type Dest struct {
 	// until when at least; zero: until a delivery ends.
 	Gate      string
 	GateUntil time.Time
-	Terms     *Terms // as it was told last
+	Terms     *Terms  // as it was told last
+	Learnt    *Learnt // by its answers; nil: nothing is followed
 }
 
 // A ThreadState is the state of a destination as a thread (see thread.go). It is zero if the
@@ -235,6 +236,8 @@ func (s *Scheduler) explainWait(e *entry, r *Reason) {
 		r.Wait, r.Until = WaitRate, toTime(q.until)
 	case q.shut:
 		r.Wait = WaitNode
+	case q.rests(s.now) && q.paced != nil:
+		r.Wait, r.Gate, r.Until = WaitShared, q.paced.key.String(), s.realTime(q.course.Until())
 	case q.window <= q.busy:
 		r.Wait, r.Limit = WaitWindow, q.window
 		for _, b := range s.busy {
@@ -460,6 +463,7 @@ func (s *Scheduler) dest(q *queue) Dest {
 	t := q.tport
 	d := Dest{Transport: t.name, Queue: q.name, Nexthop: q.nexthop, Source: q.source, State: q.state, Until: toTime(q.until),
 		Status: q.status, Text: q.reason, Window: q.window, Limit: q.limit, Success: q.success, Failure: q.failure, Cohorts: q.failCohorts, Busy: q.busy, Todo: q.todo, Terms: q.terms}
+	d.Learnt = s.learntOf(q)
 	d.Deferred, d.Thread = s.deferredFor(t, q.name), t.thread(q)
 	if q.site != 0 {
 		d.Waiting = s.sites[q.site].n()

@@ -48,6 +48,7 @@ type world struct {
 	pools   map[string]*Pool     // by destination
 	stopped map[string]PauseID   // sources that are suspended
 	site    map[string]string    // of a next hop: the destination's name, if it is another
+	asked   func(r *Result)      // what replies ask besides
 	each    func(r *rand.Rand)   // in random histories, before each turn
 	end     func()               // the same, after the last
 	tenant  func(id MsgID) string
@@ -405,6 +406,9 @@ func (w *world) done(id EntryID, o outcome, hungry bool) {
 		r.SiteFailed, r.Status, r.Reason = true, dsn.S(4, 7, 1), fmt.Sprintf("host %s refused to talk to me: 554 5.7.1 blocked", e.Nexthop)
 	case enough:
 		r.SiteFailed, r.SitePartly, r.Status, r.Reason = true, true, dsn.S(4, 7, 0), fmt.Sprintf("host %s said: 421 4.7.0 Too many connections", e.Nexthop)
+	}
+	if w.asked != nil && e.Transport != RetryTransport {
+		w.asked(&r)
 	}
 	w.step(Event{Kind: EventDone, Entry: id, Result: r})
 }

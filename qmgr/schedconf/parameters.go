@@ -10,7 +10,7 @@ var common = []string{
 
 // suffixes are the parameters of a transport, without its name.
 var suffixes = []string{
-	"delivery_slot_cost", "delivery_slot_discount", "delivery_slot_loan", "destination_concurrency_failed_cohort_limit", "destination_concurrency_limit",
+	"delivery_slot_cost", "delivery_slot_discount", "delivery_slot_loan", "destination_adaptive", "destination_adaptive_delay_limit", "destination_adaptive_floor", "destination_concurrency_failed_cohort_limit", "destination_concurrency_limit",
 	"destination_concurrency_negative_feedback", "destination_concurrency_positive_feedback", "destination_rate_delay", "destination_recipient_limit",
 	"extra_recipient_limit", "idle_agent_time", "initial_destination_concurrency", "minimum_delivery_slots", "recipient_limit", "recipient_refill_delay",
 	"recipient_refill_limit", "scheduler", "slow_delivery_limit", "slow_delivery_time", "thread_agents", "thread_order", "thread_quantum", "transport_rate_delay",

@@ -106,6 +106,10 @@ func transport(cfg *config.Config, name string, t sched.TransportConfig, limits 
 	// Agents must be told as well (internal/agent), or the orders would wait there for a place.
 	t.SlowLimit = own.Int("slow_delivery_limit")
 	t.SlowTime = own.Duration("slow_delivery_time")
+	// What a destination answers may make its window smaller than the limit, and its deliveries slower, and never more.
+	t.Adaptive = own.Bool("destination_adaptive")
+	t.AdaptiveFloor = own.Int("destination_adaptive_floor")
+	t.AdaptiveDelay = own.Duration("destination_adaptive_delay_limit")
 	t.SlotCost = own.Int("delivery_slot_cost")
 	t.SlotLoan = own.Int("delivery_slot_loan")
 	t.SlotDiscount = own.Int("delivery_slot_discount")

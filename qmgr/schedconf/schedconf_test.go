@@ -10,7 +10,7 @@ import (
 
 // other has another value than the default for each parameter.
 var other = map[string]string{
-	"defer_transports": "smtp", "qmgr_message_recipient_limit": "30000", "tenant_weights": "shop=3", "scheduler": "fifo", "thread_order": "random",
+	"defer_transports": "smtp", "qmgr_message_recipient_limit": "30000", "tenant_weights": "shop=3", "scheduler": "fifo", "thread_order": "random", "destination_adaptive": "yes",
 	"destination_concurrency_positive_feedback": "1/concurrency", "destination_concurrency_negative_feedback": "1/concurrency",
 }
 

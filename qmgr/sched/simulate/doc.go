@@ -34,7 +34,8 @@
 // timeout=30s. A client_limit of n answers 421 to whatever is beyond n sessions. members=4 bad=1 is a load
 // balancer with so many servers behind it, of which so many refuse; it chooses
 // at random, or with balance=turns one after the other. defer=5%
-// and bounce=1% of the recipients get such a reply.
+// and bounce=1% of the recipients get such a reply. With provider=gmail a server answers as that provider of package
+// simnet does, and other settings do not count, but for timeout.
 //
 // send gives each message rcpts recipients at the destinations listed in to=,
 // in turn; with spread=n each server stands for n destinations, NAME.0 to

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/simnet"
 	"posthaste/qmgr/sched"
 )
 
@@ -153,7 +154,7 @@ func (r *run) send(s *send, n int) {
 			dest = fmt.Sprintf("%s.%d", t.server, (n*s.rcpts+i)/len(s.to)%s.spread)
 		}
 		if r.servers[dest] == nil {
-			r.servers[dest] = &server{serverKind: r.workload.servers[t.server]}
+			r.servers[dest] = r.newServer(t.server)
 		}
 		m.rcpts = append(m.rcpts, sched.Rcpt{Index: i, Transport: t.transport, Nexthop: mail.Nexthop(dest), Queue: dest})
 	}
@@ -162,6 +163,15 @@ func (r *run) send(s *send, n int) {
 	m.class.Recipients += s.rcpts
 	r.step(sched.Event{Kind: sched.EventQueued, ID: r.nextID,
 		Arrival: sched.Arrival{Queue: sched.QueueIncoming, Created: r.now(), Rcpts: s.rcpts}})
+}
+
+// newServer makes a server of a kind.
+func (r *run) newServer(kind string) *server {
+	s := &server{serverKind: r.workload.servers[kind]}
+	if s.provider != nil {
+		s.host = simnet.New(*s.provider, r.workload.cfg.Seed^uint64(len(r.servers)))
+	}
+	return s
 }
 
 // play lets everything happen.
@@ -295,7 +305,11 @@ func (r *run) deliver(e sched.Effect) {
 		if e.Reuse {
 			c.entry, c.rcpts = e.Entry, e.Rcpts
 			r.report.Reused++
-			r.serve(c, 0)
+			if c.srv.host != nil {
+				r.speak(c)
+			} else {
+				r.serve(c, 0)
+			}
 			return
 		}
 		r.hangUp(c)

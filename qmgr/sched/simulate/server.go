@@ -1,9 +1,12 @@
 package simulate
 
 import (
+	"fmt"
 	"time"
 
+	"posthaste/internal/adaptive"
 	"posthaste/internal/dsn"
+	"posthaste/internal/simnet"
 	"posthaste/qmgr/sched"
 )
 
@@ -11,10 +14,11 @@ import (
 // connections.
 type server struct {
 	serverKind
-	serving  int     // processes with a connection
-	sessions int     // connections with the client, as the client counts them
-	backlog  []*conn // complete, waiting to be accepted
-	turn     int     // of the load balancer
+	serving  int          // processes with a connection
+	sessions int          // connections with the client, as the client counts them
+	backlog  []*conn      // complete, waiting to be accepted
+	turn     int          // of the load balancer
+	host     *simnet.Host // of provider=; nil: there is none
 }
 
 // conn is one agent's connection.
@@ -27,12 +31,20 @@ type conn struct {
 	queued   bool          // the connection is complete
 	accepted bool
 	over     bool
+	fresh    bool // the request is the first over it
 	tries    int
 }
+
+// client is who sends, to a provider.
+const client = "192.0.2.1"
 
 // connect is an agent's attempt to reach the server with a request.
 func (r *run) connect(c *conn) {
 	s := c.srv
+	if s.host != nil {
+		r.greet(c)
+		return
+	}
 	if s.members > 0 {
 		if s.inTurn {
 			s.turn = (s.turn + 1) % s.members
@@ -65,6 +77,45 @@ func (r *run) connect(c *conn) {
 			}
 		})
 	}
+}
+
+// greet is connect for a provider.
+func (r *run) greet(c *conn) {
+	a := c.srv.host.Connect(r.now(), client)
+	c.opened, c.fresh = r.clock, true
+	if a.OK() {
+		c.accepted = true
+		r.after(a.Took, func() { r.speak(c) })
+		return
+	}
+	r.after(a.Took, func() { r.refuse(c, a, true) })
+}
+
+// speak delivers c's request to a provider, one recipient after the other: its messages have one.
+func (r *run) speak(c *conn) {
+	e := r.busy[c.entry]
+	a := c.srv.host.Hear(r.now(), client, fmt.Sprint(e.ID), fmt.Sprint(e.ID))
+	r.after(a.Took, func() {
+		if a.OK() {
+			r.served(c)
+			return
+		}
+		c.srv.host.Leave(r.now(), client)
+		r.refuse(c, a, false)
+	})
+}
+
+// refuse reports what a provider has said in the place of taking the mail, and ends the session.
+func (r *run) refuse(c *conn, a simnet.Answer, greeting bool) {
+	c.over = true
+	delete(r.agents, c.agent)
+	res := sched.Result{Deferred: c.rcpts, Opened: c.fresh, Said: fmt.Sprint(a.Code, " ", a.Text)}
+	res.Ask, res.After = adaptive.Read(a.Code, a.Text, greeting)
+	// As the SMTP client has it: who is refused at the greeting, or told 421, has not been heard.
+	if greeting || a.Code == 421 {
+		res.SiteFailed, res.Status, res.Reason = true, dsn.S(4, 7, 0), res.Said
+	}
+	r.done(c.entry, c.rcpts, res)
 }
 
 // enter tries to get c served, or at least into the queue; and again later.
@@ -115,6 +166,11 @@ func (r *run) giveUp(c *conn, reason string) {
 func (r *run) hangUp(c *conn) {
 	s := c.srv
 	c.over = true
+	if s.host != nil {
+		s.host.Leave(r.now(), client)
+		delete(r.agents, c.agent)
+		return
+	}
 	s.sessions--
 	s.serving--
 	delete(r.agents, c.agent)
@@ -149,6 +205,8 @@ func (r *run) served(c *conn) {
 	}
 	kind := r.kindOf(r.busy[c.entry].Transport)
 	store := r.busy[c.entry].Cache&sched.CacheStore != 0
+	res.Opened = c.fresh
+	c.fresh = false
 	res.Hungry = kind.cache && store && !r.aged(c, kind.reuse)
 	entry, rcpts := c.entry, c.rcpts
 	c.entry, c.rcpts = 0, nil

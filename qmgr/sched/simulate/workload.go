@@ -4,12 +4,15 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"posthaste/internal/feedback"
 	"posthaste/internal/mail"
+	"posthaste/internal/simnet"
 	"posthaste/qmgr/sched"
 )
 
@@ -60,7 +63,8 @@ type serverKind struct {
 	clientLimit  int
 	members, bad int
 	inTurn       bool
-	silent       bool // it answers nothing
+	silent       bool            // it answers nothing
+	provider     *simnet.Profile // it answers as this one does; nil: as the rest says
 	deferShare   float64
 	bounceShare  float64
 }
@@ -230,9 +234,10 @@ func setFeedback(p *feedback.Feedback, v string) (err error) {
 	return err
 }
 
-func (k *agentKind) setting(name, v string) error {
+// numbers are the settings of a transport that are whole numbers, and spans those that are times.
+func (k *agentKind) numbers() (numbers map[string]*int, spans map[string]*time.Duration) {
 	c := &k.TransportConfig
-	ints := map[string]*int{
+	numbers = map[string]*int{
 		"process_limit":                               &c.ProcessLimit,
 		"destination_concurrency_limit":               &c.ConcurrencyLimit,
 		"initial_destination_concurrency":             &c.InitialConcurrency,
@@ -248,15 +253,23 @@ func (k *agentKind) setting(name, v string) error {
 		"thread_agents":                               &c.AgentsPerThread,
 		"thread_quantum":                              &c.ThreadQuantum,
 		"slow_delivery_limit":                         &c.SlowLimit,
+		"destination_adaptive_floor":                  &c.AdaptiveFloor,
 	}
-	times := map[string]*time.Duration{
-		"destination_rate_delay": &c.DestinationRateDelay,
-		"transport_rate_delay":   &c.TransportRateDelay,
-		"recipient_refill_delay": &c.RefillDelay,
-		"idle_agent_time":        &c.IdleMax,
-		"slow_delivery_time":     &c.SlowTime,
-		"reuse":                  &k.reuse,
+	spans = map[string]*time.Duration{
+		"destination_rate_delay":           &c.DestinationRateDelay,
+		"transport_rate_delay":             &c.TransportRateDelay,
+		"recipient_refill_delay":           &c.RefillDelay,
+		"idle_agent_time":                  &c.IdleMax,
+		"slow_delivery_time":               &c.SlowTime,
+		"destination_adaptive_delay_limit": &c.AdaptiveDelay,
+		"reuse":                            &k.reuse,
 	}
+	return numbers, spans
+}
+
+func (k *agentKind) setting(name, v string) error {
+	c := &k.TransportConfig
+	ints, times := k.numbers()
 	switch {
 	case ints[name] != nil:
 		return setInt(ints[name], v)
@@ -272,6 +285,9 @@ func (k *agentKind) setting(name, v string) error {
 	case "feedback":
 		c.PlainFeedback = v == "plain"
 		ok = c.PlainFeedback || v == "rounded"
+	case "destination_adaptive":
+		c.Adaptive = v == "yes"
+		ok = c.Adaptive || v == "no"
 	case "cache":
 		k.cache = v == "yes"
 		ok = k.cache || v == "no"
@@ -329,6 +345,8 @@ func (k *serverKind) setting(name, v string) error {
 		}
 		k.silent = v == "yes"
 		return nil
+	case "provider":
+		return k.setProvider(v)
 	case "balance":
 		if v != "random" && v != "turns" {
 			return fmt.Errorf("random or turns")
@@ -343,6 +361,17 @@ func (k *serverKind) setting(name, v string) error {
 		return nil
 	}
 	return errUnknown
+}
+
+// setProvider has a server answer as a provider does.
+func (k *serverKind) setProvider(name string) error {
+	all := simnet.Profiles()
+	p, ok := all[name]
+	if !ok {
+		return fmt.Errorf("there is no such provider: %s", strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+	}
+	k.provider, k.silent = &p, p.Kind == simnet.Dead
+	return nil
 }
 
 func (s *send) setting(name, v string) error {
