@@ -1,6 +1,13 @@
 package simulate
 
-import "testing"
+import (
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
 
 // TestThreads is docs/tuning.md's case for threads: more busy destinations than
 // agents. With threads a small destination hardly waits, and little is lost by
@@ -30,5 +37,15 @@ func TestStorm(t *testing.T) {
 	good := func(r *Report) float64 { return r.class("good").Wait(0.5).Seconds() }
 	if good(aside) > 60 || 50*good(aside) > good(postfix) {
 		t.Errorf("median wait at destinations that answer: %.0f s, as Postfix does %.0f s", good(aside), good(postfix))
+	}
+	page, err := os.ReadFile("../../../docs/scheduler.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p99 := func(r *Report) string {
+		return strconv.FormatFloat(math.Round(r.class("good").Wait(.99).Seconds()), 'f', 0, 64)
+	}
+	if text := fmt.Sprintf("the 99th percentile is %s s and %s s", p99(postfix), p99(aside)); !strings.Contains(string(page), text) {
+		t.Errorf("docs/scheduler.md does not say that %s", text)
 	}
 }
