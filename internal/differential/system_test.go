@@ -189,6 +189,9 @@ func (s *system) layOut(ar *txtar.Archive) (main, master string) {
 	})
 	values := []string{"{dir}", s.dir, "{port}", strconv.Itoa(s.port), "{sink}", strconv.Itoa(s.next.port())}
 	main, master = usualMain, usualMaster
+	if s.original == nil {
+		main += "spool_segment_size = 4m\n" // a start writes five of them, and has all others wait for the disk
+	}
 	for _, f := range ar.Files {
 		name, isFilter := strings.CutPrefix(f.Name, "filter ")
 		switch {

@@ -20,10 +20,11 @@ var (
 	trace = flag.Bool("sim.trace", false, "with -sim.seed: show each step")
 )
 
-// calm has no other goroutine than those of a run disturb their order.
+// calm has no other goroutine than those of a run disturb their order. Garbage is collected between runs, and within one
+// that would otherwise take all memory of the machine.
 func calm(t *testing.T) {
-	procs, percent := runtime.GOMAXPROCS(1), debug.SetGCPercent(-1)
-	t.Cleanup(func() { runtime.GOMAXPROCS(procs); debug.SetGCPercent(percent) })
+	procs, percent, limit := runtime.GOMAXPROCS(1), debug.SetGCPercent(-1), debug.SetMemoryLimit(2<<30)
+	t.Cleanup(func() { runtime.GOMAXPROCS(procs); debug.SetGCPercent(percent); debug.SetMemoryLimit(limit) })
 }
 
 func room(t *testing.T) *World { return NewWorld(t, place(t)) }
