@@ -203,9 +203,10 @@ func inside(list []place, gone hole) bool {
 }
 
 func TestBlockDamage(t *testing.T) {
+	once(t)
 	t.Parallel()
 	var total block
-	manySeeds(t, func() bool { return total.named > 0 }, func(seed uint64) ([]string, error) {
+	manySeeds(t, 40, func() bool { return total.named > 0 }, func(seed uint64) ([]string, error) {
 		w := &block{world: newWorld(seed, 0)}
 		err := w.guard(w.run)
 		total.lost, total.named, total.unnamed = total.lost+w.lost, total.named+w.named, total.unnamed+w.unnamed

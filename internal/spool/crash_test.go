@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	crashTime = flag.Duration("crash.time", 3*time.Second, "how long each random crash test runs")
+	crashTime = flag.Duration("crash.time", 0, "how long each random crash test runs; 0: a number of histories, each its own")
 	crashSeed = flag.Uint64("crash.seed", 0, "first seed of the random crash tests; 0: as package testseed says")
 )
 
@@ -189,6 +189,15 @@ func once(t *testing.T) {
 	}
 }
 
+// goesOn says whether one more random history is run, after n that began at start: for as long as -crash.time says, and
+// else usual ones, so that a slow machine finds what a fast one does, and works no longer than that takes.
+func goesOn(start time.Time, n, usual int) bool {
+	if *crashTime > 0 {
+		return time.Since(start) < *crashTime
+	}
+	return n < usual
+}
+
 func firstSeed(t *testing.T) uint64 {
 	t.Helper()
 	if *crashSeed != 0 {
@@ -198,11 +207,13 @@ func firstSeed(t *testing.T) uint64 {
 }
 
 func TestCrashWalk(t *testing.T) {
+	once(t)
+	t.Parallel()
 	start := time.Now()
 	seed := firstSeed(t)
 	t.Logf("first seed %d", seed)
 	var total walk
-	for time.Since(start) < *crashTime {
+	for n := 0; goesOn(start, n, 10); n++ {
 		if trace, err := runWalk(seed, 0, &total); err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, strings.Join(tailOf(trace, 70), "\n"))
 		}

@@ -15,6 +15,7 @@ import (
 // What is due is found in order and in parts, however the queue is made up, and a page after the
 // other gives everything once.
 func TestDue(t *testing.T) {
+	once(t)
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		sp, err := Open(Options{FS: vfs.NewMem(512), Dir: "q", SegmentSize: 64 << 10})

@@ -89,6 +89,7 @@ func TestOperations(t *testing.T) {
 // fixed history. Somebody must hear of it, and what was acknowledged must
 // be there after a restart and a power cut.
 func TestFailEach(t *testing.T) {
+	once(t)
 	t.Parallel()
 	for _, errno := range []error{syscall.EIO, syscall.ENOSPC} {
 		for k := 1; ; k++ {

@@ -491,12 +491,13 @@ var followSeeds = []uint64{1795765952843865904, 1795769131652692760, 17957700349
 	1795769824864126790, 1795770884037444320, 1795771202496628616}
 
 func TestCrashFollow(t *testing.T) {
+	once(t)
 	t.Parallel()
 	start := time.Now()
 	seed := firstSeed(t)
 	t.Logf("first seed %d", seed)
 	var total followed
-	for i := 0; time.Since(start) < *crashTime || i <= len(followSeeds); i++ {
+	for i := 0; goesOn(start, i, len(followSeeds)+5); i++ {
 		n := seed + uint64(i)
 		if i < len(followSeeds) && *crashSeed == 0 {
 			n = followSeeds[i]

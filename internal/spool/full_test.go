@@ -145,11 +145,11 @@ func (w *fullWorld) summary() string {
 	return fmt.Sprintf("%d messages, %d of %d segments free, %d live octets, %d of states, kept %d", s.Messages, s.Free, s.Segments, s.LiveBytes, w.e.stateSum, w.e.kept())
 }
 
-// manyHistories runs random ones for crashTime, and says how many.
-func manyHistories(t *testing.T, segSize int64, run func(w *fullWorld)) (n int) {
+// manyHistories runs usual random ones, or those of crashTime, and says how many.
+func manyHistories(t *testing.T, usual int, segSize int64, run func(w *fullWorld)) (n int) {
 	seed := firstSeed(t)
 	t.Logf("first seed %d", seed)
-	for start := time.Now(); time.Since(start) < *crashTime; seed++ {
+	for start := time.Now(); goesOn(start, n, usual); seed++ {
 		w := newFullWorld(seed, segSize, 0)
 		if err := w.guard(func() { run(w); w.drain() }); err != nil {
 			t.Fatalf("seed %d: %v\n%s\n%s", seed, err, w.summary(), strings.Join(tailOf(w.trace, 70), "\n"))
@@ -174,7 +174,7 @@ func eachSize(t *testing.T, test func(t *testing.T, segSize int64)) {
 // again when the mail is gone.
 func TestFullDisk(t *testing.T) {
 	eachSize(t, func(t *testing.T, segSize int64) {
-		manyHistories(t, segSize, func(w *fullWorld) {
+		manyHistories(t, 2, segSize, func(w *fullWorld) {
 			w.fill(3 + w.r.IntN(20))
 			before, written := w.e.nextSegno, w.e.stats.Written
 			for steps := 0; w.e.nextSegno < before+4+uint64(2<<20/segSize); steps++ {
@@ -195,7 +195,7 @@ func TestFullDisk(t *testing.T) {
 // TestCrashFullDisk: no crash takes what the next start needs.
 func TestCrashFullDisk(t *testing.T) {
 	eachSize(t, func(t *testing.T, segSize int64) {
-		n := manyHistories(t, segSize, func(w *fullWorld) {
+		n := manyHistories(t, 2, segSize, func(w *fullWorld) {
 			w.fill(3 + w.r.IntN(10))
 			w.lives(20, 200)
 			w.hook = nil
@@ -207,8 +207,9 @@ func TestCrashFullDisk(t *testing.T) {
 // TestStartsOnFullDisk: however many starts die, the next finds a segment to
 // write to, unless more than two in a row die as soon as they have begun one.
 func TestStartsOnFullDisk(t *testing.T) {
+	once(t)
 	t.Parallel()
-	n := manyHistories(t, 64<<10, func(w *fullWorld) {
+	n := manyHistories(t, 8, 64<<10, func(w *fullWorld) {
 		w.fill(3 + w.r.IntN(10))
 		for range w.r.IntN(100) {
 			if !w.step() {
@@ -302,6 +303,7 @@ func startsManyStates(w *fullWorld, syncs int) {
 // TestLoweredBudget: what is kept free on a full disk goes by the mail that there is,
 // also when that is more than a budget allows that was lowered under it.
 func TestLoweredBudget(t *testing.T) {
+	once(t)
 	t.Parallel()
 	w := newFullWorld(3, 64<<10, 0)
 	if err := w.guard(func() {

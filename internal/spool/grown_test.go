@@ -21,14 +21,14 @@ import (
 // read-only, content files that rot, operations that fail now and then; and of the
 // whole Spool with its goroutines, in virtual time.
 
-// manySeeds runs random histories for crashTime, and says how many. On a busy machine those
-// may be few: it goes on until they have shown enough, or are 200. A nil enough is always so.
-func manySeeds(t *testing.T, enough func() bool, run func(seed uint64) (trace []string, err error)) {
+// manySeeds runs usual random histories, or those of crashTime, and says how many. Should these be few, it
+// goes on until they have shown enough, or are 200. A nil enough is always so.
+func manySeeds(t *testing.T, usual int, enough func() bool, run func(seed uint64) (trace []string, err error)) {
 	t.Helper()
 	seed := firstSeed(t)
 	t.Logf("first seed %d", seed)
 	n := 0
-	for start := time.Now(); time.Since(start) < *crashTime || enough != nil && n < 200 && !enough(); n++ {
+	for start := time.Now(); goesOn(start, n, usual) || enough != nil && n < 200 && !enough(); n++ {
 		if trace, err := run(seed); err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, strings.Join(tailOf(trace, 60), "\n"))
 		}
@@ -50,6 +50,7 @@ func (w *world) bodies() map[mail.QueueID][]byte {
 // promised. But what is there after a power cut is what was sent, whole, or is
 // refused, and the spool starts and takes mail.
 func TestCrashLie(t *testing.T) {
+	once(t)
 	t.Parallel()
 	run := func(seed uint64) ([]string, error) {
 		w := newWorld(seed, 0)
@@ -59,7 +60,7 @@ func TestCrashLie(t *testing.T) {
 	if _, err := run(1795468704160051515); err != nil { // whose sweep for room once had no end
 		t.Fatal(err)
 	}
-	manySeeds(t, nil, run)
+	manySeeds(t, 60, nil, run)
 }
 
 func (w *world) lied() {
@@ -112,8 +113,9 @@ func (w *world) lied() {
 // it after an error. From then on nothing is acknowledged, and when it is writable
 // again all that was is there. No process starts on it meanwhile, and each says why.
 func TestCrashReadOnly(t *testing.T) {
+	once(t)
 	t.Parallel()
-	manySeeds(t, nil, func(seed uint64) ([]string, error) {
+	manySeeds(t, 60, nil, func(seed uint64) ([]string, error) {
 		w := &walk{world: newWorld(seed, 0)}
 		return w.trace, w.guard(func() { w.readOnly() })
 	})
@@ -154,9 +156,10 @@ func (w *walk) readOnly() {
 // TestCrashPassing: operations of a process, also of one that starts, fail now and
 // then, reads among them, and work again after that. What was acknowledged is there.
 func TestCrashPassing(t *testing.T) {
+	once(t)
 	t.Parallel()
 	failed := 0
-	manySeeds(t, func() bool { return failed > 0 }, func(seed uint64) ([]string, error) {
+	manySeeds(t, 15, func() bool { return failed > 0 }, func(seed uint64) ([]string, error) {
 		w := &walk{world: newWorld(seed, 0)}
 		return w.trace, w.guard(func() { failed += w.passing() })
 	})
@@ -229,9 +232,10 @@ func (w *walk) passing() (failed int) {
 // TestRotContent: whatever rots in a content file, its message is refused, and all
 // others are as they were.
 func TestRotContent(t *testing.T) {
+	once(t)
 	t.Parallel()
 	refused := 0
-	manySeeds(t, func() bool { return refused > 0 }, func(seed uint64) ([]string, error) {
+	manySeeds(t, 100, func() bool { return refused > 0 }, func(seed uint64) ([]string, error) {
 		w := newWorld(seed, 0)
 		return w.trace, w.guard(func() { refused += w.rotContent() })
 	})
@@ -287,7 +291,11 @@ func (w *world) rotContent() (refused int) {
 func TestCrashPost(t *testing.T) {
 	t.Parallel()
 	posted, told := 0, 0
-	manySeeds(t, func() bool { return 0 < told && told < posted }, func(seed uint64) (trace []string, err error) {
+	usual := 100
+	if raceEnabled {
+		usual = 20
+	}
+	manySeeds(t, usual, func() bool { return 0 < told && told < posted }, func(seed uint64) (trace []string, err error) {
 		synctest.Test(t, func(t *testing.T) {
 			p, a, e := crashPost(t, rand.New(rand.NewPCG(seed, 3)))
 			posted, told, err = posted+p, told+a, e

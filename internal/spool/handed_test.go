@@ -161,9 +161,10 @@ func (w *world) checkDoubt() {
 // before the next host can have it. After each crash the report has what was in hand and not
 // settled, and nothing else.
 func TestCrashHanded(t *testing.T) {
+	once(t)
 	t.Parallel()
 	named, repeated := 0, 0
-	manySeeds(t, func() bool { return 0 < repeated && repeated < named }, func(seed uint64) ([]string, error) {
+	manySeeds(t, 30, func() bool { return 0 < repeated && repeated < named }, func(seed uint64) ([]string, error) {
 		w := &walk{world: newWorld(seed, 0)}
 		w.opt.ExactDoubt = true
 		return w.trace, w.guard(func() {

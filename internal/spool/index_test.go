@@ -38,6 +38,7 @@ func drawLive(t *rapid.T, number uint64) live {
 
 // What is packed comes out as it was, whatever it is, and takes no more room than a leaf has.
 func TestPackProperty(t *testing.T) {
+	once(t)
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var list []live
@@ -64,6 +65,7 @@ func TestPackProperty(t *testing.T) {
 // The index holds what a map holds, in order, however its leaves are packed, split and
 // joined; and it gives back the memory of what has left.
 func TestIndexProperty(t *testing.T) {
+	once(t)
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		x := newIndex()

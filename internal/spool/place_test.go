@@ -29,8 +29,9 @@ func newPlaceWorld(seed uint64, plant fault) *world {
 // TestCrashWalkPlace is TestCrashWalk with content on a file system of its own. Both lose their
 // power together, and either fails by itself.
 func TestCrashWalkPlace(t *testing.T) {
+	once(t)
 	t.Parallel()
-	manySeeds(t, nil, func(seed uint64) ([]string, error) {
+	manySeeds(t, 12, nil, func(seed uint64) ([]string, error) {
 		w := &walk{world: newPlaceWorld(seed, 0)}
 		return w.trace, w.guard(func() { w.run(12) })
 	})
@@ -480,6 +481,7 @@ func TestPlaceFull(t *testing.T) {
 
 // The budget is the log's: content elsewhere is none of it.
 func TestPlaceBudget(t *testing.T) {
+	once(t)
 	t.Parallel()
 	w := newPlaceWorld(3, 0)
 	err := w.guard(func() {

@@ -102,6 +102,7 @@ func TestNoticesWhenFull(t *testing.T) {
 // Mail is refused for the sake of queue_minfree only as long as nothing can be won back: what
 // was delivered leaves its room to what comes.
 func TestMinFreeWonBack(t *testing.T) {
+	once(t)
 	t.Parallel()
 	for _, every := range []int{7, 20, 1000} { // one of so many messages stays, so that no segment is free by itself
 		disk := vfs.NewMem(4096)

@@ -203,11 +203,13 @@ func runRot(seed uint64, plant fault) (*rot, error) {
 }
 
 func TestRot(t *testing.T) {
+	once(t)
+	t.Parallel()
 	start := time.Now()
 	seed := firstSeed(t)
 	t.Logf("first seed %d", seed)
 	spoiled, alarms, aside := 0, 0, 0
-	for n := 0; time.Since(start) < *crashTime || n < 200 && (alarms == 0 || aside == 0); n++ { // few, on a busy machine
+	for n := 0; goesOn(start, n, 300) || n < 200 && (alarms == 0 || aside == 0); n++ { // few, on a busy machine
 		w, err := runRot(seed, 0)
 		if err != nil {
 			t.Fatalf("seed %d: %v\n%s", seed, err, strings.Join(tailOf(w.trace, 40), "\n"))

@@ -300,6 +300,7 @@ func TestStashFileStays(t *testing.T) {
 // Whatever comes and goes, who is in the area is read as it was stashed, who has left it is ErrStale, its files
 // are no longer than they may be, and after a kill exactly those are named who had not left.
 func TestStashHistories(t *testing.T) {
+	once(t)
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		fs := vfs.NewMem(4096)
@@ -382,6 +383,7 @@ func TestStashHistories(t *testing.T) {
 
 // Nobody need understand what is in the area after the power was cut: a start goes on, whatever it finds there.
 func TestStashGarbage(t *testing.T) {
+	once(t)
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		fs := vfs.NewMem(4096)
