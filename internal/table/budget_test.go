@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"posthaste/internal/testwait"
 )
 
 // Patterns that take long one by one do not take as long as all of them would: when
@@ -39,10 +41,13 @@ func TestMatchBudget(t *testing.T) {
 	if _, _, err = short.Lookup(ctx, "b"); err == nil || !strings.Contains(err.Error(), "pcre:{") {
 		t.Errorf("in another table after the budget: %v", err)
 	}
-	budget.Renew()
-	if v, _, err := short.Lookup(ctx, "b"); v != "short" || err != nil {
-		t.Errorf("with a new budget: %q, %v", v, err)
-	}
+	testwait.For(t, func() string { // on a busy machine a match may have a pause that is longer than the budget
+		budget.Renew()
+		if v, _, err := short.Lookup(ctx, "b"); v != "short" || err != nil {
+			return fmt.Sprintf("with a new budget: %q, %v", v, err)
+		}
+		return ""
+	})
 
 	// One lookup that many slow patterns apply to. The limit of one is not what counts.
 	var many strings.Builder
