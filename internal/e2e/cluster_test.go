@@ -17,7 +17,7 @@ import (
 	"posthaste/internal/testwait"
 )
 
-var buildPG = sync.OnceValue(func() error { return buildAside("posthaste-pg") })
+func buildPG() error { return buildAside("posthaste-pg") }
 
 // A cluster is a database, and the settings of nodes that share it.
 type cluster struct {

@@ -10,11 +10,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 )
 
-var buildMetrics = sync.OnceValue(func() error { return buildAside("posthaste-metrics") })
+func buildMetrics() error { return buildAside("posthaste-metrics") }
 
 // newMeasured is newSystem with metrics, at the address that it returns.
 func newMeasured(t testing.TB, o options) (s *system, address string) {
