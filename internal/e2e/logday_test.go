@@ -128,6 +128,7 @@ smtpd_sender_restrictions = check_sender_access inline:{ {spam@bad.test = REJECT
 	warn_if_reject reject_non_fqdn_sender
 smtpd_relay_restrictions = permit_sasl_authenticated, reject_unauth_destination
 header_checks = regexp:{dir}/etc/header_checks
+minimal_backoff_time = 4000s
 `
 
 // newLogDay starts the mail system; prepare is called before, with more
