@@ -12,10 +12,11 @@ import (
 )
 
 // Unwise returns one line for each setting that works and is probably not
-// meant: it lets strangers in, or shows secrets. It looks at the modes of files.
+// meant: it lets strangers in, shows secrets, or has mail wait for a key. It looks at the modes of files.
 func Unwise(cfg *config.Config, services []config.Service) []string {
 	u := &unwise{cfg: cfg}
 	u.files()
+	u.signing()
 	for i := range services {
 		s := &services[i]
 		if s.Command != "smtpd" && s.Command != "postscreen" {

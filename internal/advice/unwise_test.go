@@ -29,6 +29,7 @@ func TestUnwise(t *testing.T) {
 	write("passwd", "x y:z\n", 0o644)
 	write("passwd.phdb", "", 0o644)
 	write("my.cf", "password = x\n", 0o644)
+	write("signed", "example.org s1:"+dir+"/lost.pem\nexample.net s1:"+dir+"/lost.pem\n", 0o644)
 	const smtpd = "smtp inet n - n - - smtpd\n"
 	const base = "compatibility_level = 3.6\nmyhostname = mail.example.org\n"
 	for _, test := range []struct {
@@ -42,6 +43,7 @@ func TestUnwise(t *testing.T) {
 		{"virtual_alias_maps = proxy:mysql:DIR/my.cf\n", smtpd, []string{"main.cf:3: virtual_alias_maps: every user can read DIR/my.cf, where there is a database's password"}},
 		{"srs_domain = example.org\nsrs_secret_file = DIR/my.cf\n", smtpd, []string{"main.cf:4: srs_secret_file: every user can read DIR/my.cf, where there is a secret"}},
 		{"srs_secret_file = DIR/my.cf\n", smtpd, nil},
+		{"dkim_sign_maps = texthash:DIR/signed\nmail_owner = nobody\nmydestination = example.org, example.net\n", smtpd, []string{"main.cf:3: dkim_sign_maps: mail of example.org waits, as it cannot be signed: nobody, the user of the mail system, cannot read the key: open DIR/lost.pem"}},
 		{"smtpd_sasl_auth_enable = yes\n", smtpd, []string{"master.cf:1: service smtp/inet: passwords are accepted without TLS"}},
 		{"smtpd_sasl_auth_enable = yes\nsmtpd_tls_auth_only = yes\n", smtpd, nil},
 		{"smtpd_sasl_auth_enable = yes\ninet_interfaces = loopback-only\n", smtpd, nil},

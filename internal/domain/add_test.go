@@ -24,6 +24,7 @@ import (
 // newEmpty is a site without domains, whose keys nobody's group may read.
 func newEmpty(t *testing.T, settings string) *stage {
 	s := &stage{zone: "x.test. A 192.0.2.1\n", dir: t.TempDir(), certNames: []string{"mail.a.test"}}
+	s.passable(t)
 	var err error
 	if s.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
 		t.Fatal(err)

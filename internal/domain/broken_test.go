@@ -1,6 +1,8 @@
 package domain
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -103,6 +105,11 @@ func TestBroken(t *testing.T) {
 		{"TLS reports to a place of no kind", zone("rua=mailto:tls@a.test", "rua=gopher://tls.test,mailto:tls@a.test"), "tls-rpt", Warning, `no TLS report can go to gopher://tls.test: unknown scheme "gopher"`, `_smtp._tls.a.test. IN TXT "v=TLSRPTv1;`},
 		{"TLS reports to no address", zone("v=TLSRPTv1; rua=mailto:tls@a.test", "v=TLSRPTv1; rua=mailto:nobody"), "tls-rpt", Error, "names no place", `_smtp._tls.a.test. IN TXT "v=TLSRPTv1;`},
 		{"TLS reports to nobody", zone("v=TLSRPTv1; rua=mailto:tls@a.test", "v=TLSRPTv1"), "tls-rpt", Error, "names no place", `_smtp._tls.a.test. IN TXT "v=TLSRPTv1;`},
+		{"a key for nobody", func(t *testing.T, s *stage) {
+			if err := os.Chmod(filepath.Join(s.dir, "a.test.s1.pem"), 0); err != nil {
+				t.Fatal(err)
+			}
+		}, "dkim", Error, "permission denied", nothing},
 		{"no CAA", zone("mail.a.test. CAA 0 issue \"ca.test\"\n", ""), "caa", Note, "has no CAA record", nothing},
 		{"no CAA of an authority", acme(zone("mail.a.test. CAA 0 issue \"ca.test\"\n", "")), "caa", Note, "has no CAA record", `mail.a.test. IN CAA 0 issue "ca.test"`},
 		{"an authority that says nothing", func(t *testing.T, s *stage) {

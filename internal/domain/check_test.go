@@ -18,7 +18,9 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -84,7 +86,7 @@ const goodAutoconf = `<clientConfig version="1.1"><emailProvider id="a.test"><ou
 func newStage(t *testing.T) *stage {
 	s := &stage{zone: goodZone, dir: t.TempDir(), policy: goodPolicy, autoconf: goodAutoconf, expires: 60 * 24 * time.Hour,
 		certNames: []string{"mail.a.test"}, now: time.Now(),
-		main:   "compatibility_level = 3.6\nmyhostname = mail.a.test\nmydestination = a.test\ndkim_sign_maps = texthash:DIR/dkim\n",
+		main:   "compatibility_level = 3.6\nmail_owner = nobody\nmyhostname = mail.a.test\nmydestination = a.test\ndkim_sign_maps = texthash:DIR/dkim\n",
 		master: "smtps inet n - n - - smtpd\n192.0.2.1:submission inet n - n - - smtpd\nsmtp inet n - n - - smtpd\n",
 		wishes: Wishes{Probe: "probe.test", Blocklist: []string{"list.test"}}}
 	var err error
@@ -109,12 +111,31 @@ func newStage(t *testing.T) *stage {
 		t.Fatal(err)
 	}
 	s.write(t, "dkim", "a.test s1:"+file+"\n")
+	s.passable(t)
+	if nobody, err := user.Lookup("nobody"); err == nil && os.Getuid() == 0 {
+		gid, err := strconv.Atoi(nobody.Gid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(os.Chown(file, -1, gid), os.Chmod(file, 0o640)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return s
 }
 
 func (s *stage) write(t *testing.T, name, text string) {
 	if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// passable lets the mail system's user get to the files.
+func (s *stage) passable(t *testing.T) {
+	for d := s.dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
+		if err := os.Chmod(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -41,6 +41,12 @@ func (c *checker) dkim(ctx context.Context, r *report) {
 			r.say(Error, fmt.Sprintf("selector %s of %s: %v", e.Selector, e.Domain, err), "mail that should be signed with it is deferred")
 			continue
 		}
+		if owner := c.site.cfg.String("mail_owner"); owner != "" {
+			if err := dkimkey.Readable(e.File, owner); err != nil {
+				r.say(Error, fmt.Sprintf("selector %s of %s: %v", e.Selector, e.Domain, err), fmt.Sprintf("mail that should be signed with it is deferred: chgrp %s %s; chmod 640 %[2]s", owner, e.File))
+				continue
+			}
+		}
 		c.dkimKey(ctx, r, e, key)
 		if e.Domain != c.domain && !strings.HasSuffix(c.domain, "."+e.Domain) {
 			r.say(Warning, fmt.Sprintf("mail of %s is signed in the name of %s", c.domain, e.Domain), "a signature of another domain does not count for DMARC")

@@ -28,30 +28,45 @@ func (s *story) refusal() {
 	s.clean()
 }
 
-// unreadable: the key by which mail is signed cannot be read. The log says so, and mail waits, as
-// without a signature it would be refused elsewhere. Mail that comes in is not held up, and with
-// the key mail goes out.
+// unreadable: the key by which mail is signed cannot be read: it is not there, or the mail system's user
+// has no right to it. The log says so, and so do the checks, though root, who can read everything,
+// makes them. Mail waits, as without a signature it would be refused elsewhere. Mail that comes in is
+// not held up, and with the key mail goes out, signed.
 func (s *story) unreadable() {
 	t, h := s.t, s.ours
 	key := strings.TrimSpace(h.must("sed -n 's/.*:\\(\\/[^ ,]*\\).*/\\1/p' /etc/posthaste/dkim_keys"))
 	if !strings.HasPrefix(key, "/etc/posthaste/dkim/") || strings.Contains(key, "\n") {
 		t.Fatalf("the signing table has %q", key)
 	}
-	h.must("mv " + key + " /etc/posthaste/key.away; posthaste reload")
-	if out, status := h.run("posthaste domain check -o '' example.org"); status == 0 || !strings.Contains(out, key) {
-		t.Errorf("the check does not miss %s: %d\n%s", key, status, out)
-	}
-	out, _ := h.runAs("ann", "printf 'From: ann@example.org\\nTo: joe@pfix.net\\nSubject: without a key\\n\\nbody\\n' | /usr/sbin/sendmail joe@pfix.net; echo $?")
-	h.logged("not signed: ")
-	send(s.postfix, "joe@pfix.net", "ann@example.org", "in, without a key")
-	h.mail("ann", "Subject: in, without a key")
-	h.must("mv /etc/posthaste/key.away " + key + "; posthaste reload")
-	testwait.For(t, func() string { // pickup takes it from maildrop again
-		h.must("postqueue -f")
-		if m, _ := s.postfix.find("joe", "Subject: without a key"); m == "" {
-			return fmt.Sprintf("the mail that waited does not come: sendmail said %q", out)
+	for _, c := range []struct{ what, spoil, mend, says string }{
+		{"moved", "mv {key} /etc/posthaste/key.away", "mv /etc/posthaste/key.away {key}", "no such file"},
+		{"closed", "chmod 000 {key}", "chmod 640 {key}", "permission denied"},
+		{"of root alone", "chgrp root {key}", "chgrp posthaste {key}", "permission denied"},
+	} {
+		name := strings.NewReplacer("{key}", key)
+		subject := "without a key, " + c.what
+		h.must(name.Replace(c.spoil) + "; : >/var/log/mail.log; posthaste reload")
+		for _, check := range []string{"posthaste domain check -o '' example.org", "posthaste check -v"} {
+			out, status := h.run(check)
+			if !strings.Contains(out, key) || !strings.Contains(out, c.says) || strings.Contains(check, "domain") && status == 0 {
+				t.Errorf("%s: %s does not say it: %d\n%s", c.what, check, status, out)
+			}
 		}
-		return ""
-	})
-	found(t, s.postfix.mail("joe", "Subject: without a key"), "dkim=pass")
+		out, _ := h.runAs("ann", "printf 'From: ann@example.org\\nTo: joe@pfix.net\\nSubject: "+subject+"\\n\\nbody\\n' | /usr/sbin/sendmail joe@pfix.net; echo $?")
+		h.logged("not signed: ", c.says)
+		send(s.postfix, "joe@pfix.net", "ann@example.org", "in, "+subject)
+		h.mail("ann", "Subject: in, "+subject)
+		if m, _ := s.postfix.find("joe", "Subject: "+subject); m != "" {
+			t.Errorf("%s: the mail went out:\n%s", c.what, m)
+		}
+		h.must(name.Replace(c.mend) + "; posthaste reload")
+		testwait.For(t, func() string { // pickup takes it from maildrop again
+			h.must("postqueue -f")
+			if m, _ := s.postfix.find("joe", "Subject: "+subject); m == "" {
+				return fmt.Sprintf("%s: the mail that waited does not come: sendmail said %q", c.what, out)
+			}
+			return ""
+		})
+		found(t, s.postfix.mail("joe", "Subject: "+subject), "dkim=pass")
+	}
 }
