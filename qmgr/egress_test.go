@@ -2,6 +2,7 @@ package qmgr
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,9 +35,12 @@ func TestSources(t *testing.T) {
 	st.waitAttached(1)
 	specs := map[string]string{"m1": "address=192.0.2.1", "m2": "address=192.0.2.2"}
 	seen := map[string]int{}
-	for range 40 {
+	for i := range 40 {
 		st.arrive("s@from.test", "x@a.test")
 		o := smtp.next()
+		if rows := st.split(); i == 0 && !slices.Contains(rows, "active source "+o.Source+": 1") {
+			t.Errorf("%q: nothing waits for %s", rows, o.Source)
+		}
 		if specs[o.Source] == "" || specs[o.Source] != o.Spec {
 			t.Fatalf("from %q, which is %q", o.Source, o.Spec)
 		}

@@ -630,8 +630,13 @@ func (st *stage) split() (rows []string) {
 		}
 		for _, r := range reply.Rows {
 			side := map[bool]string{true: "sender", false: "recipient"}[r.Senders]
-			if r.Hops {
+			switch {
+			case r.Hops:
 				side = "hop"
+			case r.Tenants:
+				side = "tenant"
+			case r.Sources:
+				side = "source"
 			}
 			counts[fmt.Sprintf("%s %s %s", r.Queue, side, r.Domain)] += r.Counts[0] + r.Counts[1]
 		}

@@ -139,6 +139,8 @@ type census struct {
 	byID   map[rowKey[nameID]]int // rows that hold a use of a name
 	byText map[rowKey[string]]int
 	byHop  map[rowKey[hop]]int
+	// The same by tenant and by source; without Split nothing is in them.
+	byTenant, bySource map[rowKey[string]]int
 	// Messages whose domains are not known. qshape reads these itself.
 	unread []proto.Item
 }
@@ -156,7 +158,8 @@ type rowKey[N comparable] struct {
 // newCensus prepares the count that q asks for. Names of queues that do not exist are
 // ignored.
 func newCensus(q *proto.Shape) *census {
-	c := &census{q: q, byID: make(map[rowKey[nameID]]int), byText: make(map[rowKey[string]]int), byHop: make(map[rowKey[hop]]int)}
+	c := &census{q: q, byID: make(map[rowKey[nameID]]int), byText: make(map[rowKey[string]]int), byHop: make(map[rowKey[hop]]int),
+		byTenant: make(map[rowKey[string]]int), bySource: make(map[rowKey[string]]int)}
 	for _, name := range q.Queues {
 		for i := range c.queues {
 			c.queues[i] = c.queues[i] || sched.Queue(i).String() == name
@@ -185,6 +188,9 @@ func (s *Server) takeCensus(r *ipc.Request, c *census, reply *proto.PageReply) {
 		if c.q.Split {
 			transport, queue := s.sched.Bound(info.ID)
 			c.bound(hop{transport, mail.Nexthop(queue)}, &info)
+			// Tenants and sources are few, and most systems have none: they cost a comparison there.
+			c.group(c.byTenant, reply.Entries[i].Entry.Tenant, &info, proto.ShapeRow{Tenants: true})
+			c.group(c.bySource, sched.SourceOf(queue), &info, proto.ShapeRow{Sources: true})
 		}
 		if p := s.book.find(info.ID); p != nil {
 			c.slip(s.book, p, &info)
@@ -234,6 +240,23 @@ func (c *census) bound(h hop, info *sched.Info) {
 		row = len(c.rows)
 		c.rows = append(c.rows, proto.ShapeRow{Domain: string(h.transport) + ":" + nexthopOf(string(h.nexthop)), Queue: info.Queue.String(), Hops: true, Counts: make([]int, len(c.edges)+1)})
 		c.byHop[k] = row
+	}
+	c.count(row, info, 1)
+}
+
+// group counts a message for its tenant, or its source; kind is the row of such without its name. Nothing is
+// counted for the empty name: what has no tenant is not in the table of tenants.
+func (c *census) group(rows map[rowKey[string]]int, name string, info *sched.Info, kind proto.ShapeRow) {
+	if name == "" {
+		return
+	}
+	k := rowKey[string]{name: name, queue: info.Queue}
+	row, ok := rows[k]
+	if !ok {
+		row = len(c.rows)
+		kind.Domain, kind.Queue, kind.Counts = name, info.Queue.String(), make([]int, len(c.edges)+1)
+		c.rows = append(c.rows, kind)
+		rows[k] = row
 	}
 	c.count(row, info, 1)
 }

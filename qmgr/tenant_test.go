@@ -2,6 +2,7 @@ package qmgr
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/rate"
+	"posthaste/internal/spooltool/faketest"
 	"posthaste/internal/table"
 	"posthaste/qmgr/sched"
 )
@@ -176,5 +178,27 @@ func TestTenantsOther(t *testing.T) {
 	m.cutTenants()
 	if len(m.tenants) != topDests || m.tenants[0].Name != "t199" || m.others.Busy != 9*topDests || m.others.Messages != 180*179/2 {
 		t.Errorf("%d tenants, first %s, others %+v", len(m.tenants), m.tenants[0].Name, m.others)
+	}
+}
+
+// Mail is counted by its tenant for who asks for all sides; mail without one is in no such row.
+func TestTenantCensus(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	of := func(tenant string, q queue.Name) faketest.Mail {
+		m := deferredMail(q, time.Minute, "s@from.test", "450 wait", "a@to.test")
+		m.Envelope.Tenant = tenant
+		return m
+	}
+	st.fill(of("acme", queue.Deferred), of("acme", queue.Deferred), of("acme", queue.Hold), of("shop", queue.Deferred), of("", queue.Deferred))
+	st.run()
+	var got []string
+	for _, row := range st.split() {
+		if strings.Contains(row, " tenant ") || strings.Contains(row, " source ") {
+			got = append(got, row)
+		}
+	}
+	if want := []string{"deferred tenant acme: 2", "deferred tenant shop: 1", "hold tenant acme: 1"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

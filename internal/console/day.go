@@ -102,7 +102,7 @@ func (d *day) momentOf(s *history.Sample) moment {
 	sums := make(map[string]int64)
 	for i := range s.Tables {
 		t := &s.Tables[i]
-		if t.Senders || t.Hops || t.Queue != "deferred" && t.Queue != "active" {
+		if !t.Domains() || t.Queue != "deferred" && t.Queue != "active" {
 			continue
 		}
 		for j := range t.Rows {

@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"embed"
 	"errors"
 	"fmt"
@@ -61,7 +62,8 @@ type actForm struct {
 func functions() template.FuncMap {
 	return template.FuncMap{
 		"number": number, "size": size, "join": strings.Join, "rate": func(v float64) string { return overview.Number(int64(math.Round(v))) }, "vis": visible, "stamp": stamp, "ago": func(t time.Time) string { return overview.Span(time.Since(t)) },
-		"heat":  heat,
+		"heat": heat,
+		"side": sideName, "placed": placed, "lower": strings.ToLower,
 		"cells": cells, "total": total, "domain": domainName, "place": func(name string) string { return "/destination/" + url.PathEscape(name) },
 		"form": func(p *page, name, label, confirm string, fields ...string) actForm {
 			return newForm(p, name, label, confirm, fields)
@@ -130,6 +132,17 @@ func domainName(name string, senders bool) string {
 	return visible(name)
 }
 
+// sideNames are what the rows of a table are, by side.
+var sideNames = map[overview.Side]string{overview.ByNexthop: "Next hop", overview.ByTransport: "Transport", overview.ByTenant: "Tenant", overview.BySource: "Source"}
+
+// sideName is what the rows of a table are.
+func sideName(side overview.Side) string { return cmp.Or(sideNames[side], "Domain") }
+
+// placed says whether a row has a page of its own.
+func placed(s *overview.Shape, row string) bool {
+	return (s.Side == overview.ByRecipient || s.Side == overview.ByNexthop) && row != overview.OthersName && row != history.Unread
+}
+
 // heat is the class of a cell: one more for four times as much.
 func heat(n int64) string { return fmt.Sprint("h", min((bits.Len64(uint64(n))+1)/2, 9)) }
 
@@ -139,9 +152,10 @@ type cell struct {
 	Link string // to the messages behind it; empty: there are none, or they cannot be told
 }
 
-// told says whether the messages behind a row can be told: those of an earlier time are others by now.
+// told says whether the messages behind a row can be told: those of an earlier time are others by now, and from
+// which source a message will go is not known before it goes.
 func told(s *overview.Shape, domain string) bool {
-	return !strings.HasPrefix(domain, "(") && time.Since(s.At) < time.Hour
+	return s.Side != overview.BySource && !strings.HasPrefix(domain, "(") && time.Since(s.At) < time.Hour
 }
 
 // total is the cell of all ages.
@@ -184,6 +198,8 @@ func conditions(s *overview.Shape, domain string) url.Values {
 		}
 	case s.Side == overview.ByTransport:
 		v.Set("transport", domain)
+	case s.Side == overview.ByTenant:
+		v.Set("tenant", domain)
 	case !s.Senders:
 		v.Set("domain", domain)
 	case domain == "":

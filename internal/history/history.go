@@ -5,7 +5,7 @@
 // A Sample has the numbers that qshape prints: for each queue, the messages of each age by the
 // recipients' domains and by the senders' domains. It has the same by the destinations that messages
 // wait for, which new mail, mail on hold and deferred mail that is not in the queue manager's memory do
-// not have. It also has how much has come in and gone out
+// not have, and by tenants and egress sources where there are some. It also has how much has come in and gone out
 // since the start of the queue manager, from which [RatesBetween] makes rates. It comes from the queue manager, which counts
 // in one pass over its memory (Take). One process appends samples (Writer). Any process that may
 // read the files can read them at the same time (At, Between).
@@ -100,11 +100,16 @@ type Row struct {
 	Counts Counts
 }
 
+// Domains says whether t is of recipients, by their domains.
+func (t *Table) Domains() bool { return t.side() == byRecipient }
+
 // A Table is one queue, from one side.
 type Table struct {
 	Queue   string
 	Senders bool // messages by the sender's domain, not recipients by theirs
 	Hops    bool // messages by the destination that they wait for, transport:nexthop; then not Senders
+	Tenants bool // messages by their tenant, those that have one; then neither of the above
+	Sources bool // messages by the egress source that they wait for, likewise
 	Rows    []Row
 	Others  Counts // of the domains without a row
 	Names   int    // how many those are
@@ -194,17 +199,31 @@ const (
 	byRecipient byte = iota
 	bySender
 	byHop
+	byTenant
+	bySource
 	sides
 )
 
-func sideOf(senders, hops bool) byte {
+// side is that of a table.
+func (t *Table) side() byte { return sideOf(t.Senders, t.Hops, t.Tenants, t.Sources) }
+
+func sideOf(senders, hops, tenants, sources bool) byte {
 	switch {
+	case sources:
+		return bySource
+	case tenants:
+		return byTenant
 	case hops:
 		return byHop
 	case senders:
 		return bySender
 	}
 	return byRecipient
+}
+
+// tableOf is an empty table of a side.
+func tableOf(queue string, side byte) Table {
+	return Table{Queue: queue, Senders: side == bySender, Hops: side == byHop, Tenants: side == byTenant, Sources: side == bySource}
 }
 
 // A count is a sample under construction.
@@ -232,7 +251,7 @@ func (c *count) add(k tableKey, name string, bucket int, n int64) {
 func (c *count) row(r *proto.ShapeRow) {
 	for i, n := range r.Counts[:min(len(r.Counts), Buckets)] {
 		if n > 0 {
-			c.add(tableKey{r.Queue, sideOf(r.Senders, r.Hops)}, r.Domain, i, int64(n))
+			c.add(tableKey{r.Queue, sideOf(r.Senders, r.Hops, r.Tenants, r.Sources)}, r.Domain, i, int64(n))
 		}
 	}
 }
@@ -251,7 +270,7 @@ func (c *count) sample() *Sample {
 }
 
 func table(queue string, side byte, rows map[string]*Counts) Table {
-	t := Table{Queue: queue, Senders: side == bySender, Hops: side == byHop}
+	t := tableOf(queue, side)
 	for name, counts := range rows {
 		if len(name) > maxName {
 			t.Others.Add(counts)
@@ -288,7 +307,7 @@ func (s *Sample) append(b []byte) []byte {
 		t := &s.Tables[i]
 		b = binary.AppendUvarint(b, uint64(len(t.Queue)))
 		b = append(b, t.Queue...)
-		b = append(b, sideOf(t.Senders, t.Hops))
+		b = append(b, t.side())
 		b = binary.AppendUvarint(b, uint64(t.Names))
 		b = t.Others.append(b)
 		b = binary.AppendUvarint(b, uint64(len(t.Rows)))
@@ -367,9 +386,8 @@ func decode(b []byte) (*Sample, error) {
 	d := &decoder{b: b}
 	s := &Sample{At: time.UnixMicro(int64(d.number(1 << 60)))}
 	for n := d.number(uint64(int(sides) * len(Queues))); n > 0 && !d.failed; n-- {
-		t := Table{Queue: d.text()}
-		side := byte(d.number(uint64(sides - 1)))
-		t.Senders, t.Hops = side == bySender, side == byHop
+		queue := d.text()
+		t := tableOf(queue, byte(d.number(uint64(sides-1))))
 		t.Names, t.Others = int(d.number(1<<50)), d.counts()
 		for rows := d.number(MaxRows); rows > 0 && !d.failed; rows-- {
 			t.Rows = append(t.Rows, Row{d.text(), d.counts()})

@@ -106,21 +106,34 @@ type ShapeRow struct {
 // A Side is what is counted.
 type Side string
 
-// The sides: recipients by their domains, messages by the sender's domain, and messages by the next
-// hop, or the transport, that they wait for.
+// The sides: recipients by their domains, messages by the sender's domain, messages by the next hop, or
+// the transport, that they wait for, and messages by their tenant, or the egress source that they wait
+// for: those that have one.
 const (
 	ByRecipient Side = "recipient"
 	BySender    Side = "sender"
 	ByNexthop   Side = "nexthop"
 	ByTransport Side = "transport"
+	ByTenant    Side = "tenant"
+	BySource    Side = "source"
 )
 
 // Sides are all of them.
-var Sides = []Side{ByRecipient, BySender, ByNexthop, ByTransport}
+var Sides = []Side{ByRecipient, BySender, ByNexthop, ByTransport, ByTenant, BySource}
 
 // of says whether a table is of a side.
 func (side Side) of(t *history.Table) bool {
-	return t.Hops == (side == ByNexthop || side == ByTransport) && t.Senders == (side == BySender)
+	switch side {
+	case BySender:
+		return t.Senders
+	case ByNexthop, ByTransport:
+		return t.Hops
+	case ByTenant:
+		return t.Tenants
+	case BySource:
+		return t.Sources
+	}
+	return t.Domains()
 }
 
 // name is what a row is called that a sample has under another name.
@@ -138,7 +151,7 @@ func (side Side) name(row string) string {
 type Shape struct {
 	At      time.Time  `json:"at" doc:"When the sample was taken"`
 	Queues  []string   `json:"queues"`
-	Side    Side       `json:"side" doc:"What is counted: recipient, recipients by their domains; sender, messages by the sender's; nexthop and transport, messages by what they wait for"`
+	Side    Side       `json:"side" doc:"What is counted: recipient, recipients by their domains; sender, messages by the sender's; nexthop, transport and source, messages by what they wait for; tenant, messages by their tenant"`
 	Senders bool       `json:"senders" doc:"The side is sender"`
 	Total   ShapeRow   `json:"total"`
 	Rows    []ShapeRow `json:"rows" doc:"The largest first"`

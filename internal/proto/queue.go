@@ -325,7 +325,7 @@ type Shape struct {
 	Queues  []string
 	Senders bool
 	// Split counts from all sides, and each queue for itself: rows say which they are of. Messages that wait for no
-	// destination are not counted by next hop.
+	// destination are not counted by next hop, nor those by tenant or source that have none.
 	Split bool
 	Edges []time.Time // latest first: a message that came at Edges[i] or before is in column i+1 or later
 }
@@ -371,6 +371,8 @@ type ShapeRow struct {
 	Queue   string // with Split
 	Senders bool   // with Split: messages by the sender's domain
 	Hops    bool   // with Split: messages by transport:nexthop, and Domain is that
+	Tenants bool   // with Split: messages by their tenant, and Domain is that
+	Sources bool   // with Split: messages by the egress source that they wait for, and Domain is that
 }
 
 // ShapeReply is a part of the answer. Next is the cursor to go on with, 0 at
@@ -429,6 +431,8 @@ func (row *ShapeRow) append(b []byte) []byte {
 	b = pack.String(b, 'q', row.Queue)
 	b = pack.Bool(b, 's', row.Senders)
 	b = pack.Bool(b, 'h', row.Hops)
+	b = pack.Bool(b, 't', row.Tenants)
+	b = pack.Bool(b, 'o', row.Sources)
 	return pack.Nested(b, 'c', func(b []byte) []byte {
 		for _, n := range row.Counts {
 			b = binary.AppendUvarint(b, uint64(n))
@@ -451,6 +455,10 @@ func (row *ShapeRow) decode(field []byte) error {
 			row.Senders = r.Bool()
 		case 'h':
 			row.Hops = r.Bool()
+		case 't':
+			row.Tenants = r.Bool()
+		case 'o':
+			row.Sources = r.Bool()
 		case 'c':
 			for list := r.Bytes(); len(list) > 0; {
 				v, n := binary.Uvarint(list)

@@ -33,6 +33,9 @@ type place struct {
 
 // collect counts what is in the queues.
 func (c *command) collect(ctx context.Context, q *queueclient.Queue) error {
+	if c.by != "" {
+		return c.collectBy(ctx, q)
+	}
 	if slices.Contains(c.queues, "maildrop") {
 		if err := q.Dropped(func(it *proto.Item) bool { c.count(it); return true }); err != nil {
 			return err

@@ -16,37 +16,46 @@ import (
 // othersName is the row of the domains that a sample does not name.
 const othersName = "(others)"
 
-// takeAt takes --at off the arguments.
-func (c *command) takeAt(args []string) (rest []string, err error) {
+// takeLong takes --at and --by off the arguments.
+func (c *command) takeLong(args []string) (rest []string, err error) {
 	for i := 0; i < len(args); i++ {
-		value, given := strings.CutPrefix(args[i], "--at=")
+		name, value, given := strings.Cut(args[i], "=")
+		set := map[string]func(string) error{"--at": c.setAt, "--by": c.setBy}[name]
 		switch {
-		case given:
-		case args[i] != "--at":
+		case set == nil:
 			rest = append(rest, args[i])
 			continue
+		case given:
 		case i+1 == len(args):
-			return nil, cli.Errorf(cli.ExitUsage, "--at: there is no time")
+			return nil, cli.Errorf(cli.ExitUsage, "%s: there is no value", name)
 		default:
 			i++
 			value = args[i]
 		}
-		at, clock, err := queueclient.ParseMoment(value, c.shape.now)
-		if err != nil {
-			return nil, cli.Errorf(cli.ExitUsage, "--at: %w", err)
+		if err := set(value); err != nil {
+			return nil, err
 		}
-		if clock && at.After(c.shape.now) {
-			at = at.AddDate(0, 0, -1)
-		}
-		if at.After(c.shape.now) {
-			return nil, cli.Errorf(cli.ExitUsage, "--at: %s lies in the future", value)
-		}
-		if !c.at.IsZero() {
-			return nil, cli.Errorf(cli.ExitUsage, "--at: one time is enough")
-		}
-		c.at = at
 	}
 	return rest, nil
+}
+
+// setAt sets the time of the table.
+func (c *command) setAt(value string) error {
+	at, clock, err := queueclient.ParseMoment(value, c.shape.now)
+	if err != nil {
+		return cli.Errorf(cli.ExitUsage, "--at: %w", err)
+	}
+	if clock && at.After(c.shape.now) {
+		at = at.AddDate(0, 0, -1)
+	}
+	if at.After(c.shape.now) {
+		return cli.Errorf(cli.ExitUsage, "--at: %s lies in the future", value)
+	}
+	if !c.at.IsZero() {
+		return cli.Errorf(cli.ExitUsage, "--at: one time is enough")
+	}
+	c.at = at
+	return nil
 }
 
 // checkAt says why the samples cannot tell what the options ask for.
@@ -84,7 +93,7 @@ func (c *command) earlier(cfg *config.Config) error {
 		return cli.Errorf(cli.ExitIO, "%w", err)
 	}
 	for i := range s.Tables {
-		if t := &s.Tables[i]; t.Senders == c.shape.senders && !t.Hops && slices.Contains(c.queues, t.Queue) {
+		if t := &s.Tables[i]; c.means(t) && slices.Contains(c.queues, t.Queue) {
 			c.shape.addTable(t)
 		}
 	}
@@ -101,7 +110,11 @@ func (s *shape) addTable(t *history.Table) {
 		return counts
 	}
 	for i := range t.Rows {
-		s.addRow(t.Rows[i].Domain, add(&t.Rows[i].Counts))
+		if t.Domains() || t.Senders {
+			s.addRow(t.Rows[i].Domain, add(&t.Rows[i].Counts))
+		} else {
+			s.addCounts(t.Rows[i].Domain, add(&t.Rows[i].Counts))
+		}
 	}
 	if t.Names > 0 {
 		s.addRow(othersName, add(&t.Others))

@@ -1,12 +1,18 @@
 package qshape
 
 import (
+	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"posthaste/internal/history"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/internal/statedir"
 )
@@ -44,7 +50,9 @@ func TestAt(t *testing.T) {
 		{{Queue: "incoming", Rows: []history.Row{{Domain: "a.test", Counts: history.Counts{3, 0, 1}}, {Domain: "to.test", Counts: history.Counts{9: 2}}}},
 			{Queue: "incoming", Senders: true, Rows: []history.Row{{Domain: "", Counts: history.Counts{5}}}},
 			{Queue: "active", Rows: []history.Row{{Domain: "To..test", Counts: history.Counts{1}}}, Others: history.Counts{7: 90}, Names: 30},
-			{Queue: "deferred", Rows: []history.Row{{Domain: "later.test", Counts: history.Counts{8}}, {Domain: history.Unread, Counts: history.Counts{1}}}}},
+			{Queue: "deferred", Rows: []history.Row{{Domain: "later.test", Counts: history.Counts{8}}, {Domain: history.Unread, Counts: history.Counts{1}}}},
+			{Queue: "deferred", Tenants: true, Rows: []history.Row{{Domain: "Acme", Counts: history.Counts{4}}}}, {Queue: "deferred", Sources: true, Rows: []history.Row{{Domain: "m1", Counts: history.Counts{0, 6}}}},
+			{Queue: "incoming", Tenants: true, Rows: []history.Row{{Domain: "Acme", Counts: history.Counts{1}}}}},
 	} {
 		if err := w.Append(&history.Sample{At: at("2026-11-24T08:00:30").Add(time.Duration(i) * time.Minute), Tables: tables}); err != nil {
 			t.Fatal(err)
@@ -61,6 +69,10 @@ func TestAt(t *testing.T) {
 		"deferred": heading + "                                  TOTAL  9  9  0  0  0  0   0   0   0    0     0\n" +
 			"                             later.test  8  8  0  0  0  0   0   0   0    0     0\n" +
 			"                         (not read yet)  1  1  0  0  0  0   0   0   0    0     0\n",
+		"--by tenant incoming deferred": heading + "                                  TOTAL  5  5  0  0  0  0   0   0   0    0     0\n" +
+			"                                   Acme  5  5  0  0  0  0   0   0   0    0     0\n",
+		"--by=source deferred": heading + "                                  TOTAL  6  0  6  0  0  0   0   0   0    0     0\n" +
+			"                                     m1  6  0  6  0  0  0   0   0   0    0     0\n",
 		"-b 3 incoming": strings.Repeat(" ", 67) + "  T  5 10 10+\n" + strings.Repeat(" ", 62) + "TOTAL  6  3  0   3\n" +
 			strings.Repeat(" ", 61) + "a.test  4  3  0   1\n" + strings.Repeat(" ", 60) + "to.test  2  0  0   2\n",
 	} {
@@ -78,5 +90,40 @@ func TestAt(t *testing.T) {
 	for _, args := range []string{"--at", "--at soon", "--at 2026-11-24T08:01 -l", "--at 2026-11-24T08:01 -t 10", "--at 2026-11-24T08:01 -b 11",
 		"--at 2026-11-24T08:01 maildrop", "--at 2100-01-01", "--at 2026-11-24T08:01 --at 2026-11-24T08:02"} {
 		fails(64, "--at: ", strings.Fields(args)...)
+	}
+	for _, args := range []string{"--by", "--by domain", "--by tenant -s", "--by tenant -p", "--by=source corrupt", "--by tenant maildrop"} {
+		fails(64, "--by: ", strings.Fields(args)...)
+	}
+}
+
+// By tenant and by source the queue manager counts; without it tenants are in the queue, and nobody knows the sources.
+func TestBy(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	of := func(tenant string) faketest.Mail {
+		return faketest.Mail{Queue: queue.Deferred, Content: "x\r\n", Envelope: mail.Envelope{Arrival: time.Now().Add(-time.Minute), Sender: "a@b.test", Tenant: tenant, Recipients: []mail.Recipient{{Address: "c@d.test"}}}}
+	}
+	s.Fill(of("acme"), of("acme"), of(""), of("shop"))
+	row := func(name string, n int) string {
+		return strings.Repeat(" ", 39-len(name)) + fmt.Sprintf("%s  %d  %d  0  0  0  0   0   0   0    0     0\n", name, n, n)
+	}
+	if out, errs, status := run(s, "--by", "tenant", "deferred"); status != 0 || out != heading+row("TOTAL", 3)+row("acme", 2)+row("shop", 1) {
+		t.Errorf("down: %d %s\n%s", status, errs, out)
+	}
+	if out, errs, status := run(s, "--by", "source", "deferred"); status != 69 || out != "" {
+		t.Errorf("down, sources: %d %s\n%s", status, errs, out)
+	}
+	s.Serve("qmgr", func(r *ipc.Request) {
+		q := faketest.Decode[proto.Shape](t, r)
+		if !q.Split || !slices.Equal(q.Queues, []string{"deferred"}) || len(q.Edges) != 9 {
+			t.Errorf("asked %+v", q)
+		}
+		rows := []proto.ShapeRow{{Domain: "d.test", Queue: "deferred", Counts: []int{9}}, {Domain: "acme", Queue: "deferred", Tenants: true, Counts: []int{2}}, {Domain: "m1", Queue: "deferred", Sources: true, Counts: []int{3}}}
+		r.Reply(&proto.ShapeReply{Rows: rows, Next: max(0, 1-q.Cursor)})
+	})
+	for by, want := range map[string]string{"tenant": heading + row("TOTAL", 4) + row("acme", 4), "source": heading + row("TOTAL", 6) + row("m1", 6)} {
+		if out, errs, status := run(s, "--by", by, "deferred"); status != 0 || out != want {
+			t.Errorf("%s: %d %s\n%s", by, status, errs, out)
+		}
 	}
 }

@@ -3,7 +3,7 @@
 //
 //	qshape [-s] [-p] [-m min_subdomains] [-b bucket_count] [-t bucket_time] [-l]
 //	       [-w terminal_width] [-N batch_msg_count] [-n batch_top_domains]
-//	       [-c config_directory] [--at time] [queue_name ...]
+//	       [-c config_directory] [--at time] [--by tenant|source] [queue_name ...]
 //
 // Each row is a domain: the total, and how much of it is how old, in minutes. A bucket's age
 // limit is twice that of the one before it, with -l it is bucket_time (-t) more; the last has
@@ -28,6 +28,9 @@
 // (package history): the last one that was taken before. The domains that it does not name are
 // added up in the last row, "(others)"; mail that the queue manager had not read then is "(not
 // read yet)". What was suspended or limited is not marked. The columns are those without -l and -t.
+//
+// With --by tenant the rows are tenants, and with --by source the egress sources that messages wait
+// for. Messages are counted, those that have one. Sources are known while the mail system runs.
 //
 // # Security
 //
@@ -54,7 +57,7 @@ import (
 )
 
 const usage = "usage: %s [-s] [-p] [-m min_subdomains] [-l] [-b bucket_count] [-t bucket_time] [-w terminal_width] " +
-	"[-N batch_msg_count] [-n batch_top_domains] [-c config_directory] [--at time] [queue_name ...]"
+	"[-N batch_msg_count] [-n batch_top_domains] [-c config_directory] [--at time] [--by tenant|source] [queue_name ...]"
 
 var queueNames = []string{"incoming", "active", "deferred", "hold", "corrupt", "maildrop"}
 
@@ -68,6 +71,7 @@ type command struct {
 	width   int
 	top     int       // rows; 0: all
 	at      time.Time // zero: now
+	by      string    // byTenant or bySource; empty: domains are counted
 }
 
 // Run carries out the command and returns its exit status. kind is the engine that the program has for the queue
@@ -102,7 +106,7 @@ func Run(name string, args []string, kind storage.Kind, stdout, stderr io.Writer
 }
 
 func (c *command) parse(args []string) error {
-	args, err := c.takeAt(args)
+	args, err := c.takeLong(args)
 	if err != nil {
 		return err
 	}
@@ -154,6 +158,9 @@ func (c *command) parse(args []string) error {
 	}
 	if c.queues = rest; len(rest) == 0 {
 		c.queues = []string{"incoming", "active"}
+	}
+	if err := c.checkBy(); err != nil {
+		return err
 	}
 	return c.checkAt()
 }

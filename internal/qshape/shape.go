@@ -109,13 +109,18 @@ func (s *shape) edges() []time.Time {
 
 // addRow adds what the queue manager has counted by those edges.
 func (s *shape) addRow(domain string, counts []int) {
-	if s.total == nil {
-		s.total = &row{name: "TOTAL", count: make([]int, s.buckets+1)}
-	}
 	if len(counts) > s.buckets {
 		counts = counts[:s.buckets]
 	}
-	r := s.row(domainOf(domain))
+	s.addCounts(domainOf(domain), counts)
+}
+
+// addCounts adds counts by those edges to the row of a name.
+func (s *shape) addCounts(name string, counts []int) {
+	if s.total == nil {
+		s.total = &row{name: "TOTAL", count: make([]int, s.buckets+1)}
+	}
+	r := s.row(name)
 	for i, n := range counts {
 		for _, to := range [...]*row{r, s.total} {
 			to.count[0] += n

@@ -52,6 +52,14 @@ func SourceQueue(dest, source string) string {
 	return dest + fromSource + source
 }
 
+// SourceOf is the source that is the end of a destination queue's name; "": it has none.
+func SourceOf(queue string) string {
+	if at := strings.LastIndex(queue, fromSource); at >= 0 {
+		return queue[at+len(fromSource):]
+	}
+	return ""
+}
+
 // dest is the name of q's destination, whatever mail goes from.
 func (q *queue) dest() string {
 	if q.source == "" {
