@@ -414,7 +414,7 @@ func Explain(name string, args []string, stdout, stderr io.Writer) int {
 
 func (c *command) explain(ctx context.Context, args []string) error {
 	for _, a := range args {
-		if mail.QueueID(a).Valid() {
+		if tenant, ok := strings.CutPrefix(a, "tenant="); mail.QueueID(a).Valid() || ok && mail.GroupName(tenant) {
 			continue
 		}
 		if _, err := selection.ParseDestination(a); err != nil {

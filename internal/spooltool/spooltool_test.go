@@ -421,7 +421,10 @@ func TestExplain(t *testing.T) {
 	if _, errs, status := explain("4jWmK60rlcz1SCpW"); status != 66 || !strings.Contains(errs, "is not in the queue") {
 		t.Errorf("exit status %d, %q", status, errs)
 	}
-	for _, args := range [][]string{nil, {"-x"}, {"a/b"}} {
+	if _, errs, status := explain("tenant=news"); status == 64 {
+		t.Errorf("a tenant is no destination: %q", errs)
+	}
+	for _, args := range [][]string{nil, {"-x"}, {"a/b"}, {"tenant=a/b"}} {
 		if _, errs, status := explain(args...); status != 64 {
 			t.Errorf("%v: exit status %d, %q", args, status, errs)
 		}

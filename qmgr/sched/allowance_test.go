@@ -259,3 +259,54 @@ func TestTenantLifetime(t *testing.T) {
 		t.Errorf("returned after %v", gone)
 	}
 }
+
+// TestRunawayCampaign: a tenant's mailing of tens of thousands goes to a destination that takes four at a time. However
+// far it has come, a password reset of another tenant begins after one turn, one of the same tenant after a few
+// deliveries: it has few recipients, and passes messages that have many (docs/sending.md).
+func TestRunawayCampaign(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		const window, batch = 4, 5
+		w := newWorld(t, one(func(c *Config, tc *TransportConfig) {
+			tc.BatchLimit, tc.ConcurrencyLimit, tc.InitialConcurrency = batch, window, window
+		}))
+		w.check = false
+		tenant := "news"
+		w.tenant = func(MsgID) string { return tenant }
+		var list []Rcpt
+		for range 1000 {
+			list = append(list, rcpt("smtp", "big"))
+		}
+		for id := range MsgID(20) {
+			w.arrive(id+1, 0, list...)
+		}
+		for range rapid.IntRange(0, 300).Draw(t, "gone") {
+			w.done(w.order[0], sent, false)
+		}
+		begun, own, other := 0, -1, -1
+		w.on = func(e Effect) {
+			if e.Kind != EffectDeliver {
+				return
+			}
+			switch e.ID {
+			case 101:
+				own = begun
+			case 102:
+				other = begun
+			}
+			begun++
+		}
+		w.arrive(101, 0, rcpt("smtp", "big"))
+		tenant = "shop"
+		w.arrive(102, 0, rcpt("smtp", "big"))
+		for range 12 {
+			w.done(w.order[0], sent, false)
+		}
+		if other != 0 {
+			t.Fatalf("%d deliveries began before the reset of the other tenant", other)
+		}
+		if own < 0 || own > 6 {
+			t.Fatalf("%d deliveries began before the reset of the same tenant", own)
+		}
+	})
+}
