@@ -223,16 +223,21 @@ func (s *signer) key(path string) (crypto.Signer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("DKIM key: %w", err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	// Reading and parsing a key takes longer than signing with it.
-	if k := s.keys[path]; k != nil && k.changed.Equal(fi.ModTime()) {
+	s.mu.Lock()
+	k := s.keys[path]
+	s.mu.Unlock()
+	if k != nil && k.changed.Equal(fi.ModTime()) {
 		return k.key, nil
 	}
+	// Outside the lock: a disk that is slow with one tenant's key must not keep the mail of all others. Two may
+	// read the same one then.
 	key, err := dkimkey.Read(path)
 	if err != nil {
 		return nil, err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.keys[path] = &signingKey{fi.ModTime(), key}
 	return key, nil
 }

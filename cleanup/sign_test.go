@@ -3,10 +3,13 @@ package cleanup
 import (
 	"bytes"
 	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -190,6 +193,72 @@ func BenchmarkSign(b *testing.B) {
 		if _, err := s.signature(c, &use{"b.test", "s", key}); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// BenchmarkSignKeys is what it costs to find the key of a domain among so many, and to sign with it a message of 10 KB.
+// Each key is RSA with 2048 bits and in a file of its own, as those of tenants are.
+func BenchmarkSignKeys(b *testing.B) {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		b.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		b.Fatal(err)
+	}
+	text := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	body := strings.Repeat("0123456789012345678901234567890123456789\r\n", 250)
+	for _, n := range []int{1, 10000} {
+		dir := b.TempDir()
+		var lines strings.Builder
+		for i := range n {
+			path := filepath.Join(dir, fmt.Sprint("k", i))
+			if err := os.WriteFile(path, text, 0o600); err != nil {
+				b.Fatal(err)
+			}
+			fmt.Fprintf(&lines, "d%d.test s1:%s\n", i, path)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "keys"), []byte(lines.String()), 0o600); err != nil {
+			b.Fatal(err)
+		}
+		cfg, err := config.LoadString("dkim_sign_maps = texthash:" + filepath.Join(dir, "keys") + "\n")
+		if err != nil {
+			b.Fatal(err)
+		}
+		s, err := newSigner(cfg, table.Options{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		c := &milter.Content{Fields: []milter.Field{{Name: "From", Raw: []byte("From: a@b.test\r\n")}}, Body: strings.NewReader(body), BodySize: int64(len(body))}
+		use := func(i int) use {
+			keys, err := s.keysFor(b.Context(), fmt.Sprintf("d%d.test", i))
+			if err != nil || len(keys) != 1 {
+				b.Fatal(keys, err)
+			}
+			return keys[0]
+		}
+		b.Run(fmt.Sprint("keys=", n), func(b *testing.B) {
+			for i := range n { // each has been read once
+				use(i)
+			}
+			i := 0
+			for b.Loop() {
+				u := use(i * 7919 % n)
+				if _, err := s.signature(c, &u); err != nil {
+					b.Fatal(err)
+				}
+				i++
+			}
+		})
+		b.Run(fmt.Sprint("find/keys=", n), func(b *testing.B) {
+			i := 0
+			for b.Loop() {
+				use(i * 7919 % n)
+				i++
+			}
+		})
+		s.Close()
 	}
 }
 
