@@ -310,13 +310,16 @@ func (b *books) check(text string) []string {
 // crowded: no destination has more transactions at a time than its limit. When a queue manager takes
 // over from another these may be twice as many: see the package comment.
 func (b *books) crowded() {
-	limit := concurrency
+	limit, tenant := concurrency, 1
 	// With pools, the window is that of one source.
 	if b.site.pooled() {
 		limit *= sources
 	}
 	if slices.ContainsFunc(b.faults, func(f blow) bool { return f.Kind == reload || f.Kind == badTables || f.Kind == kill && f.On == "qmgr" }) {
-		limit *= 2
+		limit, tenant = 2*limit, 2
+	}
+	if b.site.tenants() && b.site.oddMost > tenant {
+		b.fail("there were %d transactions of the tenant odd at a time", b.site.oddMost)
 	}
 	for _, a := range hopAddrs {
 		for domain, n := range b.site.hosts[a].most {

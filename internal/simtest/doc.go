@@ -58,6 +58,8 @@
 //     sender one more notice. Accounts on a list have it again when the log says that the list is tried again.
 //   - No destination has more transactions at a time than its concurrency limit; when a queue manager takes over
 //     from another, than twice that.
+//   - In runs of their own (NewTenantWorld) mail is that of two tenants, and one of them never has more transactions at
+//     a time, at all next hops together, than its limit; with the same exception.
 //   - There are never more tokens of in_flow_delay than may be made, and all of them when the queue is empty.
 //   - In runs of their own (NewEventWorld) services tell of events, and the journal of events is on the disk: each
 //     message that has left the queue was told of there, first that it came, and at the end what has become of it,

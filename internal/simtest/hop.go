@@ -128,6 +128,27 @@ func (hs *hopSession) begin(domain string) {
 		}
 	}
 	h.most[domain] = max(h.most[domain], n)
+	if odd(hs.from) {
+		s.oddMost = max(s.oddMost, s.oddBusy())
+	}
+}
+
+// odd says whether mail of a sender is that of the tenant who has a limit (tenants).
+func odd(sender string) bool {
+	name, _, _ := strings.Cut(sender, "@")
+	return strings.HasPrefix(name, "sender") && strings.ContainsRune("13579", rune(name[len(name)-1]))
+}
+
+// oddBusy is how many transactions of that tenant are under way, at all next hops. The caller has mu.
+func (s *site) oddBusy() (n int) {
+	for _, h := range s.hosts {
+		for _, o := range h.busy {
+			if odd(o.from) && !o.c.in.over() {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // idle notes that none is.

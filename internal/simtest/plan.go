@@ -213,6 +213,7 @@ func (c *Counts) add(o Counts) {
 	c.Unfollowed += o.Unfollowed
 	c.Parked += o.Parked
 	c.Told += o.Told
+	c.Tenants += o.Tenants
 	c.Virtual += o.Virtual
 }
 

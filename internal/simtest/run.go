@@ -118,6 +118,14 @@ var waits = []string{
 	"smtpd_delivery_wait = 200s\nin_flow_delay = 1s\ndefault_process_limit = 1\nsmtp_connection_cache_on_demand = no\n",
 }
 
+// tenants have mail of every second sender be that of a tenant who may have one delivery under way, wherever it goes, and of
+// the others that of one who has the larger share.
+const tenants = `tenant_maps = pcre:{{/^sender\d*[13579]@/ odd} {/^sender\d*[02468]@/ even}}
+tenant_limit_maps = inline:{ {odd = concurrency=1, messages=600/min} {even = recipients=100000/d} }
+tenant_weight_maps = inline:{ {even = 3} }
+tenant_queue_lifetime_maps = inline:{ {odd = 2h} }
+`
+
 // sources is how many pools has.
 const sources = 3
 
@@ -187,6 +195,12 @@ func NewWaitWorld(t testing.TB, dir string) *World {
 	return newWorld(t, dir, "", append(slices.Clone(waits), variants[0]))
 }
 
+// NewTenantWorld makes one in which mail is that of two tenants, one of whom has a limit.
+func NewTenantWorld(t testing.TB, dir string) *World {
+	t.Helper()
+	return newWorld(t, dir, tenants, variants)
+}
+
 // newWorld makes one with more settings.
 func newWorld(t testing.TB, dir, more string, variants []string) *World {
 	t.Helper()
@@ -249,6 +263,8 @@ type Counts struct {
 	Followed, Unfollowed int
 	// How often mail was parked outside the active queue for a limit that its destination shares.
 	Parked int
+	// How many messages were of the tenant with a limit.
+	Tenants int
 	// How many messages that left the queue were looked for in the journal of events.
 	Told    int
 	Virtual time.Duration
@@ -385,6 +401,11 @@ func (s *site) pooled() bool {
 	return slices.ContainsFunc(s.used(), func(n int) bool { return s.plan.configs[n]["qmgr"].String("default_egress_pool") != "" })
 }
 
+// tenants says whether mail is that of tenants.
+func (s *site) tenants() bool {
+	return len(s.plan.configs[s.plan.Setting]["qmgr"].List("tenant_limit_maps")) > 0
+}
+
 // exact says whether spool_exact_doubt is set all the time.
 func (s *site) exact() bool {
 	if slices.ContainsFunc(s.plan.Faults, func(f Fault) bool { return f.Kind == badTables }) {
@@ -418,6 +439,7 @@ func (s *site) outcome() Outcome {
 	out.Errors = s.books.check(out.Log)
 	out.Doing = s.books.counts
 	out.Doing.Parked = strings.Count(out.Log, "waiting for the limit of provider sim")
+	out.Doing.Tenants = strings.Count(out.Log, "tenant=odd")
 	out.Doing.Unfollowed = strings.Count(out.Log, "what was read while the predecessor had it was of no use")
 	out.Doing.Followed = strings.Count(out.Log, "took over the queue: ") - out.Doing.Unfollowed
 	return out

@@ -83,6 +83,9 @@ func TestEventSeeds(t *testing.T) {
 // Mail is delivered while its client waits, and nothing is lost by that.
 func TestWaitSeeds(t *testing.T) { runSeeds(t, NewWaitWorld(t, place(t)), 300, "TestWaitSeeds") }
 
+// Mail of tenants is delivered within their limits, and nothing is lost by that.
+func TestTenantSeeds(t *testing.T) { runSeeds(t, NewTenantWorld(t, place(t)), 150, "TestTenantSeeds") }
+
 func TestSeeds(t *testing.T) { runSeeds(t, room(t), 1000, "TestSeeds") }
 
 // runSeeds runs seeds in a world: so many, unless flags say otherwise. name is the test's.

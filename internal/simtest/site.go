@@ -44,6 +44,7 @@ type site struct {
 	zone    *fakezone.Zone
 	flow    *service.Flow
 	hosts   map[string]*hop
+	oddMost int // transactions at a time of the tenant that has a limit, ever
 	books   *books
 	mail    *mailroom
 	drop    *dropbox
