@@ -137,3 +137,44 @@ func TestNobodyReads(t *testing.T) {
 		t.Error("a peer that reads nothing is not disconnected")
 	}
 }
+
+// A connection that was accepted before the end, and says something only when all others have been closed, is closed too:
+// whoever serves would wait for it for ever.
+func TestDrainLate(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "socket")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served, asked := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(served)
+		(&Server{Handler: func(*Conn, *Request) { close(asked) }}).Serve(ctx, l, 0)
+	}()
+	late, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Close()
+	// Connections are accepted in order, and this one has a question that is not answered: it ends by being closed.
+	early := NewClient(Unix(path), nil)
+	defer early.Close()
+	conn, err := early.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	go conn.Call(t.Context(), &text{kind: kindEcho}, &text{kind: kindEcho})
+	<-asked
+	cancel()
+	conn.Wait()
+	if _, err := late.Write([]byte{0}); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-served:
+	case <-time.After(testwait.Patience):
+		t.Fatal("the server waits for a connection that was too late")
+	}
+}

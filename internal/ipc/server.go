@@ -48,6 +48,7 @@ type Server struct {
 	mu       sync.Mutex
 	conns    map[*Conn]bool // whether it has been told to go away
 	draining bool
+	over     bool // peers have had their time to go away
 	wg       sync.WaitGroup
 }
 
@@ -126,12 +127,18 @@ func (s *Server) serveConn(nc net.Conn) {
 		s.conns = make(map[*Conn]bool)
 	}
 	s.conns[c] = false
+	over := s.over
 	s.mu.Unlock()
 	if s.OnConn != nil {
 		s.OnConn(c)
 	}
 	s.sendAway() // it was accepted just before the end, perhaps
 	c.start()
+	// It was accepted before the end, and its first octet came after the others had been closed. What it asks may never be
+	// answered, and nobody else would close it.
+	if over {
+		c.Close()
+	}
 	c.Wait()
 	s.mu.Lock()
 	delete(s.conns, c)
@@ -161,6 +168,9 @@ func (s *Server) drain(limit time.Duration) {
 		return
 	case <-t.C:
 	}
+	s.mu.Lock()
+	s.over = true
+	s.mu.Unlock()
 	s.Close()
 	<-ended
 }

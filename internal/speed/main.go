@@ -1,7 +1,7 @@
 // Speed compares the speed of the present tree with that of an earlier commit, and fails when
 // something has become slower. "make speed" runs it.
 //
-//	speed [-base commit] [-rounds number] [-workloads name,...] [-loss percent] [-dir directory] [-keep]
+//	speed [-base commit] [-rounds number] [-workloads name,...] [-loss percent] [-dir directory] [-keep] [-wait]
 //
 // Both are built, and both mail systems are started from the same main.cf and master.cf, each with
 // a queue of its own on the same disk. They get the same mail in turn: the one, the other; the other,
@@ -20,6 +20,13 @@
 //
 // Without -base it is the last release, which is the tag nearest to the commit. Its programs are
 // built from a work tree of its own that is removed afterwards.
+//
+// # Delivery before acknowledging
+//
+// With -wait nothing is compared with a base. The present tree is built twice, as it is and with the tag
+// slowsync, with which each sync takes 10 ms longer than the disk takes, and each runs twice, with and without
+// smtpd_delivery_wait = 5s. For each workload (relay and relay100, unless -workloads says others) it prints the medians of
+// the rounds: messages a second, and syncs of the queue's log per message, as the metrics count them.
 //
 // # Diagnostics
 //
@@ -45,6 +52,7 @@ func main() {
 	flag.Float64Var(&o.loss, "loss", 3, "percent that may be lost")
 	flag.StringVar(&o.dir, "dir", "", "where queues are, on a disk like that of a mail server; empty: TMPDIR")
 	flag.BoolVar(&o.keep, "keep", false, "leave configurations, logs and programs there")
+	flag.BoolVar(&o.wait, "wait", false, "measure smtpd_delivery_wait, on this disk and on one whose syncs take 10 ms longer")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	lost, err := run(ctx, &o, os.Stdout)
@@ -64,4 +72,5 @@ type options struct {
 	rounds               int
 	loss                 float64 // percent
 	keep                 bool
+	wait                 bool
 }

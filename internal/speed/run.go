@@ -14,6 +14,9 @@ import (
 
 // run builds both, sends the mail, and prints the figures. lost says that one of them is worse than it may be.
 func run(ctx context.Context, o *options, w io.Writer) (lost bool, err error) {
+	if o.wait {
+		return false, waits(ctx, o, w)
+	}
 	list, err := chosen(o.workloads)
 	if err != nil {
 		return false, err
@@ -25,17 +28,11 @@ func run(ctx context.Context, o *options, w io.Writer) (lost bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	dir, err := os.MkdirTemp(o.dir, "speed")
+	dir, remove, err := o.place()
 	if err != nil {
 		return false, err
 	}
-	if dir, err = filepath.EvalSymlinks(dir); err != nil {
-		return false, err
-	}
-	os.Chmod(dir, 0o755) // services run as another user
-	if !o.keep {
-		defer os.RemoveAll(dir)
-	}
+	defer remove()
 	fmt.Fprintf(w, "now beside %s, %d pairs, queues in %s\n", base, o.rounds, dir)
 	before, now, err := startBoth(ctx, dir, base)
 	if err != nil {
@@ -52,6 +49,22 @@ func run(ctx context.Context, o *options, w io.Writer) (lost bool, err error) {
 		lost = lost || bad
 	}
 	return lost, nil
+}
+
+// place makes the directory of a run; remove removes it, unless it is to be kept.
+func (o *options) place() (dir string, remove func(), err error) {
+	if dir, err = os.MkdirTemp(o.dir, "speed"); err != nil {
+		return "", nil, err
+	}
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return "", nil, err
+	}
+	os.Chmod(dir, 0o755) // services run as another user
+	return dir, func() {
+		if !o.keep {
+			os.RemoveAll(dir)
+		}
+	}, nil
 }
 
 // measure compares one workload.
@@ -105,10 +118,10 @@ func startBoth(ctx context.Context, dir, base string) (before, now *system, err 
 			return nil, nil, err
 		}
 	}
-	if before, err = startSystem(filepath.Join(dir, "before")); err != nil {
+	if before, err = startSystem(filepath.Join(dir, "before"), ""); err != nil {
 		return nil, nil, err
 	}
-	if now, err = startSystem(filepath.Join(dir, "now")); err != nil {
+	if now, err = startSystem(filepath.Join(dir, "now"), ""); err != nil {
 		before.stop()
 		return nil, nil, err
 	}

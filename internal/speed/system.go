@@ -61,8 +61,8 @@ type system struct {
 	out  bytes.Buffer
 }
 
-// startSystem configures and starts a mail system below dir, which has the program.
-func startSystem(dir string) (*system, error) {
+// startSystem configures and starts a mail system below dir, which has the program. more are lines for its main.cf.
+func startSystem(dir, more string) (*system, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func startSystem(dir string) (*system, error) {
 		return nil, err
 	}
 	r := strings.NewReplacer("{dir}", dir, "{port}", strconv.Itoa(port), "{sink}", strconv.Itoa(s.sink.port()), "{owner}", owner)
-	err = errors.Join(os.WriteFile(filepath.Join(dir, "etc", "main.cf"), []byte(r.Replace(mainCf)), 0o644),
+	err = errors.Join(os.WriteFile(filepath.Join(dir, "etc", "main.cf"), []byte(r.Replace(mainCf)+more), 0o644),
 		os.WriteFile(filepath.Join(dir, "etc", "master.cf"), []byte(r.Replace(masterCf)), 0o644))
 	if err == nil {
 		err = s.start()

@@ -212,6 +212,7 @@ func (d *Dir) SyncDir(dir string) error {
 		return err
 	}
 	defer f.Close()
+	slowly()
 	return f.Sync()
 }
 

@@ -257,6 +257,7 @@ func (OS) SyncDir(dir string) error {
 		return err
 	}
 	defer d.Close()
+	slowly()
 	return d.Sync()
 }
 
@@ -309,6 +310,7 @@ func (f *osFile) ReadAt(p []byte, off int64) (int, error) { return quickio.ReadA
 
 // Datasync is fdatasync. An interrupted call is repeated, no other failure.
 func (f *osFile) Datasync() error {
+	slowly()
 	for {
 		err := unix.Fdatasync(int(f.Fd()))
 		if err == nil {
