@@ -185,8 +185,8 @@ func (s *server) handle(c *ipc.Conn, r *ipc.Request) {
 		s.hand(r)
 	case proto.KindHands:
 		s.hands(r)
-	case proto.KindShares:
-		s.shares(r)
+	case proto.KindShares, proto.KindNotes:
+		s.amongNodes(r)
 	case proto.KindLease:
 		s.lease(r)
 	case proto.KindLocate:

@@ -1,4 +1,14 @@
-// The queue manager's shares of limits that hold over several nodes: cleanup alone writes to what the nodes share.
+// What goes on among nodes: the queue manager's shares of limits that hold over all of them, and the notes by which other
+// services tell each other what they have counted. cleanup alone writes to what the nodes share.
+//
+// Why both go through cleanup: it has the queue open, and with it the account of the database. A service that faces the
+// network, as smtpd does, is to know neither the password nor the tables; what it can say here is one note of its own, of
+// bounded length, and what it hears is other nodes' notes, and no mail.
+//
+// Why a note is answered with the notes of others, and does not come back by itself: who publishes wants to hear, at the same
+// time and as often. So there is nobody to be remembered here, and nothing to be told when a service or a node ends.
+//
+// Neither waits for mail, nor mail for them: the engine makes both over connections that it reads with, beside its writer.
 
 package cleanup
 
@@ -8,6 +18,39 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/storage"
 )
+
+// amongNodes carries out either kind of request.
+func (s *server) amongNodes(r *ipc.Request) {
+	if r.Kind == proto.KindShares {
+		s.shares(r)
+	} else {
+		s.notes(r)
+	}
+}
+
+// notes publishes a note, and answers with those of others. Where there is one node only, nobody says anything. An error is
+// for who asked to wait out: the next note has all of this one again.
+func (s *server) notes(r *ipc.Request) {
+	var q proto.Notes
+	if err := r.Decode(&q); err != nil {
+		r.Fail("%v", err)
+		return
+	}
+	// The log is one node's. Its services do not ask, but for a moment at a change of spool_type.
+	en, ok := s.opt.Engine.(storage.Noter)
+	if !ok {
+		r.Reply(&proto.NotesReply{})
+		return
+	}
+	s.wg.Go(func() { // it waits for the storage
+		list, err := en.Notes(q.Topic, q.Note)
+		if err != nil {
+			r.Fail("%v", err)
+			return
+		}
+		r.Reply(&proto.NotesReply{Notes: list})
+	})
+}
 
 // shares exchanges what the queue manager claims of limits for what other nodes leave. The engine waits for its
 // storage, and so it has a goroutine of its own. Where there is one node only, it is alone.

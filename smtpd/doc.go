@@ -80,7 +80,7 @@ package smtpd
 //	connection: spec server engine greet dispatch
 //	commands: commands auth tls proxies peer screen
 //	transaction: transaction mail data bdat received foresee cleanuptrace
-//	policy: limits allowance milter filter filterbuffer
+//	policy: limits nodes allowance milter filter filterbuffer
 //	session: session offers reply dialogue notify
 //	wire: wire content verbs settings names keyring ticket
 //

@@ -128,6 +128,7 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 	} else {
 		defer door.Close()
 	}
+	defer srv.limits.amongNodes(ctx, cfg, cleanup)()
 	// Stopping comes before the end of ctx: sessions between two messages get their
 	// 421 at once, and the others have until ctx ends to finish.
 	defer context.AfterFunc(service.Stopping(ctx), srv.Drain)()

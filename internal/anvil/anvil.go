@@ -31,7 +31,8 @@
 // The numbers are the sum of what was told to this service and of what the processes of smtpd
 // have counted under the same ident. Counts begin anew after anvil_rate_time_unit. Where
 // smtpd_client_ipv4_prefix_length or smtpd_client_ipv6_prefix_length is less than an address,
-// the number is that of the client's network.
+// the number is that of the client's network. Where several nodes share a queue (spool_type =
+// postgresql), what the other nodes' smtpd has counted is in the sum, as of a second or two before.
 //
 // # Security
 //

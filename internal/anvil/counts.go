@@ -53,6 +53,7 @@ type Table[K comparable] struct {
 
 	mu      sync.Mutex
 	clients map[K]*client
+	others  others[K]
 	swept   time.Time
 	peaks   [events]peak[K] // since statistics were logged
 	peakAll int             // most clients at a time, likewise
@@ -76,8 +77,8 @@ func NewTable[K comparable](o Options[K]) *Table[K] {
 	return &Table[K]{o: o, clients: make(map[K]*client), said: o.Now()}
 }
 
-// Add counts an event and returns the client's number of them, in this interval. It is 0 for a
-// client for whom there is no room.
+// Add counts an event and returns the client's number of them, in this interval, with those elsewhere
+// (SetOthers). It is 0 for a client for whom there is no room.
 func (t *Table[K]) Add(k K, e Event) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,7 +92,7 @@ func (t *Table[K]) Add(k K, e Event) int {
 	if p := &t.peaks[e]; n > p.value {
 		*p = peak[K]{n, k, now}
 	}
-	return n
+	return n + t.others.of(k, now)[e]
 }
 
 // client returns a client's counters, begun anew when the interval is over. Called with mu held.
@@ -130,18 +131,18 @@ func (t *Table[K]) Drop(k K) {
 	}
 }
 
-// Lookup returns a client's numbers and counts nothing.
+// Lookup returns a client's numbers, with those elsewhere, and counts nothing.
 func (t *Table[K]) Lookup(k K) Counts {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c := t.clients[k]
-	switch {
-	case c == nil:
-		return Counts{}
-	case t.o.Now().Sub(c.began) >= t.o.Unit:
-		return Counts{Connections: c.counts[Connections]}
+	now := t.o.Now()
+	sum := t.others.of(k, now)
+	if c := t.clients[k]; c != nil {
+		for e, n := range c.present(now, t.o.Unit) {
+			sum[e] += n
+		}
 	}
-	return c.counts
+	return sum
 }
 
 // sweep drops clients that are gone for longer than an interval, now and then, and logs

@@ -1,11 +1,15 @@
 package e2e
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
+	"net"
+	"net/smtp"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -521,5 +525,65 @@ func TestClusterLimit(t *testing.T) {
 	defer mu.Unlock()
 	if most > limit {
 		t.Errorf("%d deliveries at a time, %d are allowed", most, limit)
+	}
+}
+
+// What a client does at one node counts at the other, which refuses it then, and no more when that node is gone.
+func TestClusterClients(t *testing.T) {
+	t.Parallel()
+	const limit = 40
+	c := newCluster(t, newSink(t, nil), 2)
+	c.main += fmt.Sprintf("smtpd_client_message_rate_limit = %d\nsmtpd_client_event_limit_exceptions =\nanvil_rate_time_unit = 1d\n", limit)
+	// The service has the same name on both but for the address, as on machines of their own.
+	port := freePort(t)
+	node := func(name, addr string) *system {
+		s := newSystem(t, options{main: c.main + "cluster_node_name = " + name + "\n", unstarted: true,
+			master: fmt.Sprintf("%s:%d inet n - n - - smtpd\n", addr, port)})
+		s.write("password", "secret\n")
+		s.start()
+		return s
+	}
+	from := func(addr string) string {
+		conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}}).Dial("tcp", net.JoinHostPort(addr, strconv.Itoa(port)))
+		if err != nil {
+			return err.Error()
+		}
+		defer conn.Close()
+		client, err := smtp.NewClient(conn, "x")
+		if err == nil {
+			err = client.Mail("a@from.test")
+		}
+		return fmt.Sprint(err)
+	}
+	// counted is how many messages b knows of; to ask that is not counted.
+	counted := func(s *system) (n int) {
+		conn, err := net.Dial("unix", s.path("spool/private/anvil"))
+		if err != nil {
+			return -1
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		fmt.Fprintf(conn, "request=lookup\nident=127.0.0.2:%d:127.0.0.1\n\n", port)
+		lines := bufio.NewScanner(conn)
+		for lines.Scan() {
+			if mail, ok := strings.CutPrefix(lines.Text(), "mail="); ok {
+				n, _ = strconv.Atoi(mail)
+				return n
+			}
+		}
+		return -1
+	}
+	a, b := node("a", "127.0.0.1"), node("b", "127.0.0.2")
+	const tooMuch = "too much mail"
+	testwait.Until(t, "b answers", func() bool { return from("127.0.0.2") == "<nil>" })
+	testwait.Until(t, "a has counted enough", func() bool { return strings.Contains(from("127.0.0.1"), tooMuch) })
+	testwait.Until(t, "b has heard of it", func() bool { return counted(b) > limit })
+	if got := from("127.0.0.2"); !strings.Contains(got, tooMuch) {
+		t.Errorf("b: %s", got)
+	}
+	a.stop()
+	testwait.Until(t, "b goes by its own counts", func() bool { n := counted(b); return n > 0 && n < limit })
+	if got := from("127.0.0.2"); got != "<nil>" {
+		t.Errorf("b alone: %s", got)
 	}
 }

@@ -2,6 +2,7 @@ package nodesim
 
 import (
 	"math/rand/v2"
+	"sync"
 	"time"
 )
 
@@ -15,8 +16,24 @@ func (s seed) source(name string) *rand.Rand {
 	for i := range len(name) {
 		h = (h ^ uint64(name[i])) * 1099511628211
 	}
-	return rand.New(rand.NewPCG(uint64(s), h))
+	return shared(uint64(s), h)
 }
+
+// A locked source may be used by several goroutines: what they do at one instant is in the order of Go's scheduler.
+type locked struct {
+	mu  sync.Mutex
+	pcg *rand.PCG
+}
+
+// Uint64 implements rand.Source.
+func (l *locked) Uint64() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pcg.Uint64()
+}
+
+// shared is a source for several goroutines.
+func shared(a, b uint64) *rand.Rand { return rand.New(&locked{pcg: rand.NewPCG(a, b)}) }
 
 // pick gives one of list.
 func pick[T any](r *rand.Rand, list ...T) T { return list[r.IntN(len(list))] }

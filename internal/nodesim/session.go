@@ -65,7 +65,7 @@ func (h *host) accept(conn *end) {
 	}
 	h.next++
 	s.number = h.next
-	s.rnd = rand.New(rand.NewPCG(h.rnd.Uint64(), uint64(s.number)))
+	s.rnd = shared(h.rnd.Uint64(), uint64(s.number))
 	h.sessions[s] = true
 	h.mu.Unlock()
 	s.send(&pgproto3.AuthenticationOk{}, &pgproto3.ParameterStatus{Name: "server_version", Value: "15.14"},

@@ -15,6 +15,7 @@
 //	doubtful        deliveries that may have been made and may be repeated, as takeovers found them, for 30 days
 //	closed          the epochs that ended in order: what agents had in hand then they still have
 //	node_share      the nodes that use limits, and until when they may; limit_share: how much of which limit (package nodeshare)
+//	node_note       what nodes tell each other for seconds: what smtpd has counted of clients
 //	node_setting    digests of what each node's main.cf sets, but for secrets
 //	message_number  numbers for queue IDs, which no two nodes share
 //

@@ -44,6 +44,8 @@ const (
 	KindResolve      = 32
 	KindResolveReply = 33
 	KindStale        = 34
+	KindNotes        = 35
+	KindNotesReply   = 36
 	KindNotify       = 40
 	KindNotifyReply  = 41
 	KindList         = 50

@@ -10,7 +10,7 @@ import (
 // all is one of each message; TestAllMessages knows whether one is missing.
 var all = []ipc.Message{
 	&Lease{}, &LeaseReply{}, &Submit{}, &SubmitReply{}, &Chunk{}, &ChunkReply{}, &Abort{},
-	&Attach{}, &Entries{}, &Record{}, &RecordReply{}, &Locate{}, &LocateReply{}, &Hand{}, &Hands{}, &HandsReply{}, &Shares{}, &SharesReply{}, &Due{}, &DueReply{}, &Page{}, &PageReply{},
+	&Attach{}, &Entries{}, &Record{}, &RecordReply{}, &Locate{}, &LocateReply{}, &Hand{}, &Hands{}, &HandsReply{}, &Shares{}, &SharesReply{}, &Notes{}, &NotesReply{}, &Due{}, &DueReply{}, &Page{}, &PageReply{},
 	&Deliver{}, &DeliverReply{}, &Inventory{}, &Dismiss{}, &Detach{},
 	&Rewrite{}, &RewriteReply{}, &Resolve{}, &ResolveReply{}, &Stale{},
 	&Notify{}, &NotifyReply{},

@@ -112,6 +112,13 @@ type Sharer interface {
 	Exchange(q *nodeshare.Request) (nodeshare.Reply, error)
 }
 
+// A Noter is an Engine of several nodes, which tell each other what is good for seconds (package nodeshare: NoteTime).
+type Noter interface {
+	// Notes has this node's note of a topic take the place of its last one, and returns those of others. An empty note takes
+	// it away. After an error nobody knows whether it did.
+	Notes(topic string, note []byte) ([][]byte, error)
+}
+
 // A Batch is a set of changes that become durable together. Methods that add a change return its index for
 // Refused and Entry. If a change contradicts the queue, or another change, Commit fails with ErrInvalid.
 // Arguments must not be modified until the batch is done. A batch is used by one goroutine.
