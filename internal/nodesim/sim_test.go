@@ -56,6 +56,9 @@ func TestSeeds(t *testing.T) {
 		out := Run(t, p, false)
 		sum.add(&out.Doing)
 		tidy(n)
+		if done := n - *first + 1; done%1000 == 0 {
+			t.Logf("%d seeds in %v: %+v", done, time.Since(begun).Round(time.Second), sum)
+		}
 		if len(out.Errors) > 0 {
 			failed++
 			t.Errorf("%s\n%s\nto see it: go test ./internal/nodesim -run TestSeeds -v -sim.seed=%d", p, strings.Join(out.Errors, "\n"), n)
