@@ -17,6 +17,7 @@
 //	node_share      the nodes that use limits, and until when they may; limit_share: how much of which limit (package nodeshare)
 //	node_note       what nodes tell each other for seconds: what smtpd has counted of clients
 //	node_setting    digests of what each node's main.cf sets, but for secrets
+//	node_call       what nodes ask of each other, and the answers: a few rows, for minutes
 //	message_number  numbers for queue IDs, which no two nodes share
 //
 // A segment is a log: rows are added with COPY, and never changed nor removed. A row has a position, a kind, the number
@@ -58,6 +59,15 @@
 // share a commit. synchronous_commit is on in each transaction, whatever the server's setting is: when there is a
 // synchronous standby, a message is on it before anybody is told that it is queued. When the answer to
 // COMMIT does not come, nobody knows: the engine ends, is opened again, and reads what there is.
+//
+// # Looking and asking
+//
+// Any node can look at the parts of all of them, and read their mail, whether the nodes that own them are alive or
+// not; it owns nothing by that, and locks nothing for longer than one segment is read. What is to be changed goes to the owner: a
+// node writes what it asks for into the table node_call, the other one takes it, carries it out as if it had been asked there, and
+// writes the answer. Each call is carried out at most once. One that is not taken within 3 seconds, or 20 while the node says that it
+// lives, is deleted again, and is then not carried out. The table has 16 calls of each node at most; a call has up to 256 KiB and the answer
+// up to 12 MiB, and no row lives longer than some minutes.
 //
 // # Cleaning
 //

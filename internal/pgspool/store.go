@@ -43,6 +43,7 @@ type Store struct {
 	segmentSize int64           // octets after which the next segment begins
 
 	exchanging sync.Mutex // held during an exchange of shares
+	views      views
 
 	mu   sync.Mutex
 	pool *pgxpool.Pool    // nil: nobody has read yet

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"context"
 	"io"
 
 	"posthaste/internal/mail"
@@ -21,6 +22,31 @@ type Reader interface {
 	Content(ref queue.Ref, id mail.QueueID) (Content, error)
 	// Close ends the Reader. What it has given stays good until it is closed itself.
 	Close() error
+}
+
+// A Viewer is a Reader of a queue that several nodes share. It looks at the parts of all of them, whether those that own
+// them are alive or not, and owns nothing. Its methods may be called concurrently; errors are queue.ErrUnread.
+type Viewer interface {
+	// Parts says which parts the queue has, and whose they are now.
+	Parts() ([]Part, error)
+	// View returns messages of a part in the order of their numbers: at most n of those above after, and up to upto; 0: all.
+	// Fewer than n, or none, are not the end: next is what to go on with, 0 at the end. Entries are as the Engine's. A message that exists throughout, and
+	// stays in the part, is in one of the pages; one that changes or leaves meanwhile may be shown as it was when the first page was asked for.
+	View(ctx context.Context, part int, after, upto uint64, n int) (list []Viewed, next uint64, err error)
+}
+
+// A Viewed is a message as a Viewer sees it.
+type Viewed struct {
+	queue.Entry
+	InHand bool // an agent has it for some recipient, or had it when its node died
+}
+
+// A Part is a part of a queue that several nodes share.
+type Part struct {
+	ID    int
+	Node  string // whose it is; "": nobody's
+	Own   bool   // it is this node's
+	Alive bool   // the node that has it has said so, in the time that it has for that
 }
 
 // A Stored is a message's record, in memory and verified. It is used by one goroutine.
