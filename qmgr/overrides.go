@@ -77,13 +77,18 @@ func (s *Server) fromOperator(r *ipc.Request) {
 		r.Reply(&proto.OverrideReply{Refused: "the overrides cannot be kept: the log says why"})
 		return
 	}
+	ask := s.ask
+	// A node that stands by is told of no queue. An order of another node holds for what comes later.
+	if s.nodes != nil {
+		ask = func(_ *ipc.Request, answer func()) { s.post(answer, sched.Event{}) }
+	}
 	if q.Op == proto.OverrideList {
-		s.ask(r, func() { r.Reply(s.listOverrides(store)) })
+		ask(r, func() { r.Reply(s.listOverrides(store)) })
 		return
 	}
 	// Whether a limit changes anything depends on the destinations that there are: the loop
 	// judges.
-	s.ask(r, func() {
+	ask(r, func() {
 		e := override.Entry{Kind: override.Kind(q.Entry.Of), Target: q.Entry.Target, By: q.Entry.By, Reason: q.Entry.Reason,
 			Since: s.now.Truncate(time.Second), Until: q.Entry.Until, Most: q.Entry.Most, Raises: q.Entry.Raises, Nexthop: q.Entry.Nexthop}
 		reply := new(proto.OverrideReply)

@@ -6,6 +6,7 @@ package qmgr
 
 import (
 	"cmp"
+	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
+	"posthaste/internal/queueread"
 	"posthaste/qmgr/sched"
 )
 
@@ -43,7 +45,7 @@ func (s *Server) IPC() *ipc.Server {
 // public.
 func public(r *ipc.Request) bool {
 	switch r.Kind {
-	case proto.KindList:
+	case proto.KindList, proto.KindNodes:
 		return true
 	case proto.KindCommand:
 		var q proto.Command
@@ -51,6 +53,9 @@ func public(r *ipc.Request) bool {
 	case proto.KindSelect:
 		var q proto.Select
 		return r.Decode(&q) == nil && (q.Verb == 0 || q.Verb == proto.VerbFlush)
+	case proto.KindForward: // to another node, of what is public here
+		var q proto.Forward
+		return r.Decode(&q) == nil && proto.Forwards(q.Asked) && public(&ipc.Request{Kind: q.Asked, Payload: q.Payload})
 	}
 	return false
 }
@@ -72,12 +77,11 @@ func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
 	case proto.KindInventory:
 		s.fromAgent(c, r)
 	case proto.KindList:
-		var q proto.List
-		if err := r.Decode(&q); err != nil {
-			r.Fail("%v", err)
-			return
-		}
-		s.ask(r, func() { s.list(r, &q) })
+		s.fromLister(r)
+	case proto.KindNodes:
+		s.nodesReply(r)
+	case proto.KindForward:
+		s.forward(r)
 	case proto.KindCommand:
 		var q proto.Command
 		if err := r.Decode(&q); err != nil {
@@ -263,11 +267,11 @@ func (s *Server) fillPage(page []listed, next int) *proto.ListReply {
 func (s *Server) listed(m *message, info sched.Info, brief bool) listed {
 	if brief {
 		return listed{item: proto.Item{ID: m.id, Queue: info.Queue.String(), Arrival: info.Created, Next: info.Next,
-			Size: info.Size, Attempts: info.Attempts, ForcedExpire: info.Flags&sched.FlagExpire != 0, Ref: m.ref, Done: m.done}}
+			Size: info.Size, Attempts: info.Attempts, ForcedExpire: info.Flags&sched.FlagExpire != 0, Ref: m.ref, Done: m.done, Node: s.opt.Settings.Node}}
 	}
 	l := listed{ref: m.ref, pending: info.Pending, done: append([]byte(nil), m.done...), item: proto.Item{ID: m.id, Queue: info.Queue.String(),
 		Arrival: info.Created, Next: info.Next, Size: info.Size, Attempts: info.Attempts,
-		ForcedExpire: info.Flags&sched.FlagExpire != 0}}
+		ForcedExpire: info.Flags&sched.FlagExpire != 0, Node: s.opt.Settings.Node}}
 	if m.active != nil {
 		l.now = maps.Clone(m.active.outcomes)
 		s.sched.Shut(m.num, l.shut)
@@ -295,7 +299,12 @@ func (l *listed) shut(rcpts []int, gate string, until time.Time) {
 // fill reads the rest of a listed message. It returns false when the message has left
 // meanwhile or cannot be read; mailq then shows the others.
 func (s *Server) fill(l *listed) bool {
-	st, err := s.opt.Open(s.ctx, l.ref, l.item.ID)
+	return s.fillFrom(l, func(ctx context.Context) (queueread.Stored, error) { return s.opt.Open(ctx, l.ref, l.item.ID) })
+}
+
+// fillFrom is fill with a way to open the message.
+func (s *Server) fillFrom(l *listed, open func(context.Context) (queueread.Stored, error)) bool {
+	st, err := open(s.ctx)
 	if err != nil {
 		return false
 	}

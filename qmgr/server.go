@@ -42,7 +42,9 @@
 //
 // # Security
 //
-// It runs without privileges and does not speak to the network. Tools reach it through a
+// It runs without privileges and does not speak to the network, but for the database of a queue that nodes share: through
+// that it carries out what tools on other nodes ask, as it does for root here. The database's account is trusted with all
+// of the queue in any case. Tools reach it through a
 // socket that the set-gid group may use, for what postqueue does: to list the queue, or a
 // selection of it, and to have mail tried now. postqueue itself decides whether its caller
 // may (authorized_flush_users, authorized_mailq_users). Everything else, and so whatever
@@ -103,6 +105,11 @@ type Options struct {
 	Resolver Resolver
 	// Open reads a message's record, wherever it lies now.
 	Open func(context.Context, queue.Ref, mail.QueueID) (queueread.Stored, error)
+	// Viewer reads the parts of a queue that nodes share; nil: the queue is not shared.
+	// With a storage.Courier requests go to other nodes, and those of others are carried out, which Self is for: where
+	// tools reach this queue manager.
+	Viewer viewer
+	Self   ipc.Address
 	// Submit hands messages to cleanup again (postsuper -r).
 	Submit *submit.Client
 	Log    *maillog.Logger
@@ -220,7 +227,8 @@ type Server struct {
 	lookAgain bool
 	callTime  time.Duration // how long these agents have: agentPatience
 
-	nodes *nodes // what other nodes leave of limits; nil: there are none
+	nodes   *nodes   // what other nodes leave of limits; nil: there are none
+	courier *courier // the way to other queue managers; nil: there is none
 
 	// leaving is set by leave and never reset. From then on nothing is begun: no agent gets an
 	// order, and only outcomes are taken in.
@@ -261,6 +269,7 @@ type Server struct {
 	// write reports. The loop never does that itself. Each ends with an input.
 	tasks   ipc.Workers
 	judging chan struct{} // capacity 1: held while a page is read for a selection
+	viewing chan struct{} // capacity 1: held while a page of another node's part is read
 	answers reuse.Pool[answer]
 	oldNews reuse.Pool[news]
 	// The context of all tasks. It ends when the loop has ended, not when the service is told
@@ -286,7 +295,7 @@ const resolveTime = 100 * time.Second
 
 // New makes a queue manager. It does nothing before Run.
 func New(o Options) *Server {
-	s := &Server{opt: o, nodes: newNodes(o.Settings.Nodes), bell: make(chan struct{}, 1), judging: make(chan struct{}, 1), deaf: make(chan struct{}),
+	s := &Server{opt: o, nodes: newNodes(o.Settings.Nodes), bell: make(chan struct{}, 1), judging: make(chan struct{}, 1), viewing: make(chan struct{}, 1), deaf: make(chan struct{}),
 		messages: make(map[sched.MsgID]*message), book: newBook(),
 		room: make(chan struct{}, maxBatches), entries: make(map[sched.EntryID]*delivery),
 		agents: make(map[mail.Transport]*agentConn), formers: make(map[sched.MsgID][]*former), early: make(map[sched.MsgID][]*proto.Finished),
@@ -302,6 +311,7 @@ func New(o Options) *Server {
 	s.bounce = ipc.NewClient(o.Bounce, nil)
 	s.verify = ipc.NewClient(o.Verify, nil)
 	s.log = newRecorder(s)
+	s.courier = newCourier(&s.opt)
 	return s
 }
 
@@ -350,6 +360,9 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	attaching.Go(func() { s.attach(work) })
 	if s.nodes != nil {
 		attaching.Go(func() { s.shareLimits(work) })
+	}
+	if s.courier != nil {
+		attaching.Go(func() { s.attend(ctx) }) // what comes later is the successor's
 	}
 	defer attaching.Wait()
 	defer stopWork()

@@ -90,11 +90,12 @@ func run(ctx context.Context, env *service.Env) error {
 	defer cleanup.Close()
 	submitter := submit.New(cleanup)
 	defer submitter.Close()
-	opener := queueread.Opener{Reader: reader, Cleanup: cleanup}
+	// Only a queue that nodes share can be looked at beyond this node.
+	whole, _ := reader.(viewer)
 	s := New(Options{
-		Settings:  settings,
-		Resolver:  resolver,
-		Open:      opener.Open,
+		Settings: settings, Resolver: resolver,
+		Open:   (&queueread.Opener{Reader: reader, Cleanup: cleanup}).Open,
+		Viewer: whole, Self: env.Public(cfg.String("queue_service_name")),
 		Submit:    submitter,
 		Log:       env.Log,
 		Events:    env.Events,

@@ -40,6 +40,7 @@ type Settings struct {
 	// (confirm_delay_cleared).
 	ConfirmCleared bool
 	Nodes          bool          // other nodes may deliver to the same destinations (spool_type)
+	Node           string        // what this node is called among them; empty: it shares its queue with nobody (cluster_node_name)
 	ExactDoubt     bool          // no delivery is made before it is recorded that it is about to be (spool_exact_doubt)
 	DeliveryTime   time.Duration // how long an agent may take for one delivery, at most; 0: no limit
 	// RequeueFilter and RequeueFlags are what mail that is queued again goes through
@@ -125,6 +126,9 @@ func Load(cfg *config.Config, services []config.Service, o table.Options, warn f
 			OwnerRequest: cfg.Bool("owner_request_special")},
 		batches: new(sync.Map),
 		cfg:     cfg,
+	}
+	if s.Nodes {
+		s.Node = cfg.String("cluster_node_name")
 	}
 	if err := s.loadRequeue(services); err != nil {
 		return s, err

@@ -755,14 +755,19 @@ func TestPushedLate(t *testing.T) {
 func TestPublic(t *testing.T) {
 	t.Parallel()
 	public := New(Options{}).IPC().Public
-	for _, m := range []ipc.Message{&proto.List{N: 1}, &proto.Command{Verb: proto.VerbFlush}, &proto.Command{Verb: proto.VerbFlush, Site: "to.test"}} {
+	forward := func(m ipc.Message) ipc.Message {
+		return &proto.Forward{Node: "b", Asked: m.Kind(), Payload: m.Append(nil)}
+	}
+	for _, m := range []ipc.Message{&proto.List{N: 1}, &proto.List{N: 1, Part: 2}, &proto.Nodes{}, forward(&proto.Command{Verb: proto.VerbFlush}), forward(&proto.Select{}), &proto.Command{Verb: proto.VerbFlush}, &proto.Command{Verb: proto.VerbFlush, Site: "to.test"}} {
 		if !public(&ipc.Request{Kind: m.Kind(), Payload: m.Append(nil)}) {
 			t.Errorf("%+v is refused", m)
 		}
 	}
-	closed := []ipc.Message{&proto.Explain{ID: "x"}, &proto.Shape{}, &proto.Record{}, &proto.Attach{}}
+	closed := []ipc.Message{&proto.Explain{ID: "x"}, &proto.Shape{}, &proto.Record{}, &proto.Attach{}, forward(&proto.Explain{ID: "x"}),
+		forward(&proto.Override{Op: proto.OverrideList}), forward(&proto.Inventory{}), forward(&proto.List{N: 1}), forward(forward(&proto.Select{}))}
 	for v := range proto.Verb(20) {
 		if v != proto.VerbFlush {
+			closed = append(closed, forward(&proto.Command{Verb: v, ID: "x"}), forward(&proto.Select{Verb: max(v, 2)}))
 			closed = append(closed, &proto.Command{Verb: v, ID: "x"})
 		}
 	}

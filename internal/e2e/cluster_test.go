@@ -322,7 +322,7 @@ func TestClusterDoc(t *testing.T) {
 	for _, name := range []string{"db1", "db2", "mail1", "mail2"} {
 		machines[name] = &example{t: t, page: d.page, machine: n.newMachine(name + ".example.org"), ids: map[string]string{}}
 	}
-	on := map[string]string{"What mail2 does then": "mail2", "Then db2 is promoted": "db2", "Mail goes on by itself": "mail2", "": "db1"}
+	on := map[string]string{"On any of them": "mail2", "What mail2 does then": "mail2", "Then db2 is promoted": "db2", "Mail goes on by itself": "mail2", "": "db1"}
 	for _, title := range titles {
 		name, ok := on[title]
 		if !ok {

@@ -266,6 +266,7 @@ func postqueuePage() command {
 		},
 		about: []string{
 			"postqueue(1) lists the queue, or makes the queue manager retry deliveries now. While the mail system is down, it lists the queue only for users who may read the spool.",
+			"If nodes share the queue (spool_type = postgresql), all of it is listed and retried, on whatever node the command is called. Above the mail of another node -p prints a line \"-- On node NAME:\", and -j has the field node. The mail of a node that is down is listed too, and marked. A message of another node is listed as active only while it is being delivered.",
 			"The parameter authorized_mailq_users lists the users who may list the queue, authorized_flush_users those who may flush it.",
 		},
 		options: []option{
@@ -296,6 +297,7 @@ func postsuperPage() command {
 		synopsis: []string{"[-psSv] [-c config_dir] [-d queue_id] [-e queue_id] [-f queue_id] [-h queue_id] [-H queue_id] [-r queue_id] [condition ...] [--dry-run] [queue ...]"},
 		about: []string{
 			"postsuper(1) changes the queue. While the mail system is running, it asks the queue manager to make each change, and a message that is being delivered is changed after that attempt has ended. While the mail system is down, the command opens the spool itself.",
+			"If nodes share the queue (spool_type = postgresql), all of it is meant, on whatever node the command is called. A node changes what it has itself, and both logs say who has asked for it. A node that does not answer is named, and the exit status is 69; what it has was left alone, unless the message says that this is not known. Mail in the queue corrupt is deleted only on its own node.",
 			"A queue ID of - means that IDs are read from standard input, one per line. ALL means every message in the named queues: hold, incoming, active and deferred, and for -d also maildrop and corrupt. Options may be repeated.",
 		},
 		options: []option{
@@ -331,6 +333,7 @@ func postcatPage() command {
 		synopsis: []string{"[-bdefhorv] [-c config_dir] [-q] [-s offset] [queue_id | file ...]"},
 		about: []string{
 			"postcat(1) prints the envelope and the content of messages, by queue ID with -q. Otherwise its arguments are files: exported messages, files in the maildrop directory, or Postfix queue files. Without arguments it reads standard input.",
+			"If nodes share the queue (spool_type = postgresql), -q finds the messages of all nodes, also of one that is down.",
 			"The options -b, -e and -h select the parts to show. Without any of them, all parts are shown.",
 		},
 		options: []option{

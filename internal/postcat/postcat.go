@@ -4,7 +4,8 @@
 //	postcat [-bdefhorv] [-c config_dir] [-q] [-s offset] [queue_id | file ...]
 //
 // With -q the arguments are queue IDs; they are looked up with cleanup, or in
-// the spool itself when the mail system is down. Otherwise they are
+// the spool itself when the mail system is down, and in a queue that nodes share
+// with all of them. Otherwise they are
 // files: exported messages (posthaste spool export), files in maildrop, and queue files
 // of Postfix. Without arguments the file is standard input.
 //
@@ -169,7 +170,41 @@ func (c *command) one(ctx context.Context, q *queueclient.Queue, read readFunc, 
 
 // locate finds a message, and the queue that it is in.
 func locate(ctx context.Context, q *queueclient.Queue, id mail.QueueID, warn func(string, ...any)) (e queue.Entry, where string, err error) {
+	var parts queueclient.Parts
+	manager, down := q.Manager(ctx)
+	if down == nil {
+		if parts, err = q.Parts(ctx, manager); err != nil {
+			return e, "", err
+		}
+	}
 	found := false
+	if parts.Own() { // a node that stands by has nothing, and cannot be asked
+		if e, found, err = locateHere(ctx, q, id, warn); err != nil {
+			return e, "", err
+		}
+	}
+	if !found {
+		it, err := parts.Find(ctx, manager, id)
+		switch {
+		case err != nil:
+			return e, "", err
+		case it == nil:
+			return e, "", cli.Errorf(cli.ExitNoInput, "open queue file %s: No such file or directory", id)
+		}
+		return queue.Entry{ID: id, Ref: it.Ref, Done: it.Done, NextAttempt: it.Next, Attempts: it.Attempts, Size: it.Size, Expire: it.ForcedExpire}, it.Queue, nil
+	}
+	where = e.Queue.String()
+	if down == nil { // who else knows what is active
+		var list proto.ListReply
+		if manager.Call(ctx, &proto.List{ID: id, Brief: true}, &list) == nil && len(list.Items) == 1 {
+			where = list.Items[0].Queue
+		}
+	}
+	return e, where, nil
+}
+
+// locateHere asks cleanup for a message, or looks for it in the spool of a mail system that is down.
+func locateHere(ctx context.Context, q *queueclient.Queue, id mail.QueueID, warn func(string, ...any)) (e queue.Entry, found bool, err error) {
 	conn, err := q.Cleanup(ctx)
 	switch {
 	case errors.Is(err, queueclient.ErrDown):
@@ -184,20 +219,7 @@ func locate(ctx context.Context, q *queueclient.Queue, id mail.QueueID, warn fun
 		err = conn.Call(ctx, &proto.Locate{ID: id}, &at)
 		e, found = at.Entry, at.Found
 	}
-	if err != nil {
-		return e, "", err
-	}
-	if !found {
-		return e, "", cli.Errorf(cli.ExitNoInput, "open queue file %s: No such file or directory", id)
-	}
-	where = e.Queue.String()
-	if conn, err := q.Manager(ctx); err == nil { // who else knows what is active
-		var list proto.ListReply
-		if conn.Call(ctx, &proto.List{ID: id, Brief: true}, &list) == nil && len(list.Items) == 1 {
-			where = list.Items[0].Queue
-		}
-	}
-	return e, where, nil
+	return e, found, err
 }
 
 // files shows messages in files.

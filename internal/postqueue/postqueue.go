@@ -11,6 +11,11 @@
 // Mail that the sendmail program has left in maildrop is listed first, for those
 // who may look there.
 //
+// Of a queue that nodes share (spool_type = postgresql) all of it is listed, on any node, by the node that has it: -p
+// writes a line "-- On node NAME:" above the mail of another node, -j the field node. The mail of a node that is down is listed,
+// too, and marked. What other nodes have is read from the database; a message is there in the queue active
+// while it is being delivered.
+//
 // # Parameters
 //
 // authorized_flush_users, authorized_mailq_users, queue_directory,
@@ -25,6 +30,7 @@ package postqueue
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -163,20 +169,21 @@ func (c *command) run(ctx context.Context, queue *queueclient.Queue) error {
 	}
 	switch {
 	case c.verb == 'p' || c.dry:
-		return c.list(c.walk(ctx, queue, conn))
+		return c.list(c.walk(ctx, queue, conn), queue.Node())
 	case c.verb == 'j':
 		return c.json(c.walk(ctx, queue, conn))
 	case err != nil:
 		return cli.Errorf(cli.ExitUnavailable, "Cannot flush mail queue - mail system is down")
 	case !c.where.Empty():
-		return c.flushSelected(ctx, conn)
+		return c.flushSelected(ctx, queue, conn)
 	}
+	own, others, err := queue.Owners(ctx, conn)
 	for _, v := range c.values {
-		if err := c.flush(ctx, queue.ManagerClient(), v); err != nil {
-			return err
+		if err == nil {
+			err = c.flush(ctx, queue.ManagerClient(), own, others, v)
 		}
 	}
-	return nil
+	return err
 }
 
 // A walk calls its argument for each message until that returns false.
@@ -186,7 +193,7 @@ type walk func(func(*proto.Item) bool) error
 // system is down.
 func (c *command) walk(ctx context.Context, queue *queueclient.Queue, conn *ipc.Conn) walk {
 	if !c.where.Empty() {
-		return func(f func(*proto.Item) bool) error { return queue.Selected(ctx, conn, c.where, c.Warn, f) }
+		return func(f func(*proto.Item) bool) error { return queue.SelectedOfAll(ctx, conn, c.where, c.Warn, f) }
 	}
 	return func(f func(*proto.Item) bool) error {
 		more := true
@@ -198,7 +205,7 @@ func (c *command) walk(ctx context.Context, queue *queueclient.Queue, conn *ipc.
 			return err
 		}
 		if conn != nil {
-			return queueclient.Each(ctx, conn, false, f)
+			return queue.EachOfAll(ctx, conn, f)
 		}
 		if err := queue.Readable(); err != nil {
 			return cli.Errorf(cli.ExitUnavailable, "Queue report unavailable - mail system is down (%w)", err)
@@ -220,11 +227,11 @@ func authorized(ctx context.Context, cfg *config.Config, parameter string, uid i
 	return l.Match(ctx, name)
 }
 
-// list prints the queue as people know it.
-func (c *command) list(each walk) error {
+// list prints the queue as people know it. own is the name of this node.
+func (c *command) list(each walk, own string) error {
 	w := bufio.NewWriter(c.out)
 	defer w.Flush() // its error is out's
-	t := queuelist.Text{W: w}
+	t := queuelist.Text{W: w, Own: own}
 	err := each(func(it *proto.Item) bool {
 		t.Add(it)
 		return c.out.Err == nil
@@ -246,19 +253,21 @@ func (c *command) json(each walk) error {
 }
 
 // flushSelected has the mail tried that the conditions are fulfilled by.
-func (c *command) flushSelected(ctx context.Context, conn *ipc.Conn) error {
+func (c *command) flushSelected(ctx context.Context, queue *queueclient.Queue, conn *ipc.Conn) error {
 	n := 0
-	err := queueclient.Select(ctx, conn, &proto.Select{Where: c.where.Encode(), Verb: proto.VerbFlush}, func(r *proto.SelectReply) error {
-		n += len(r.IDs)
-		return nil
+	err := queue.OnAll(ctx, conn, func(m queueclient.Caller) error {
+		return queueclient.Select(ctx, m, &proto.Select{Where: c.where.Encode(), Verb: proto.VerbFlush}, func(r *proto.SelectReply) error {
+			n += len(r.IDs)
+			return nil
+		})
 	})
 	fmt.Fprintf(c.Stderr, "%s: Flushed: %s\n", c.Name, queueclient.Messages(n))
 	return err
 }
 
 // flush asks the manager that there is when a reload has one follow the other: to flush
-// twice does no harm.
-func (c *command) flush(ctx context.Context, manager *ipc.Client, value string) error {
+// twice does no harm. Those of other nodes are asked, too; own says whether this node has some of the queue.
+func (c *command) flush(ctx context.Context, manager *ipc.Client, own bool, others []*queueclient.Node, value string) error {
 	q := &proto.Command{Verb: proto.VerbFlush}
 	switch c.verb {
 	case 'f':
@@ -270,16 +279,33 @@ func (c *command) flush(ctx context.Context, manager *ipc.Client, value string) 
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	var reply proto.CommandReply
-	if err := manager.CallAgain(ctx, q, &reply); err != nil {
-		return cli.Errorf(cli.ExitUnavailable, "Cannot flush mail queue - %w", err)
+	denied, done := "", false
+	heard := func(reply *proto.CommandReply) {
+		denied, done = cmp.Or(denied, reply.Denied), done || reply.Denied == ""
 	}
+	if own {
+		var reply proto.CommandReply
+		if err := manager.CallAgain(ctx, q, &reply); err != nil {
+			return cli.Errorf(cli.ExitUnavailable, "Cannot flush mail queue - %w", err)
+		}
+		heard(&reply)
+	}
+	err := queueclient.EachNode(others, func(m queueclient.Caller) error {
+		var reply proto.CommandReply
+		err := m.Call(ctx, q, &reply)
+		if err == nil {
+			heard(&reply)
+		}
+		return err
+	})
 	switch {
-	case reply.Denied == "":
+	case err != nil && (!done || c.verb != 'i'): // a message is on one node, and it does not matter that another is down
+		return cli.Errorf(cli.ExitUnavailable, "Cannot flush mail queue - %w", err)
+	case denied == "" || done:
 	case c.verb == 's':
 		return cli.Errorf(cli.ExitUnavailable, "Flush service is not configured for destination \"%s\"", value)
 	default: // as with Postfix, it is no failure that a message is gone
-		c.Warn("%s: %s", value, reply.Denied)
+		c.Warn("%s: %s", value, denied)
 	}
 	return nil
 }

@@ -45,6 +45,9 @@ type backend interface {
 type live struct {
 	queue *queueclient.Queue
 	conn  *ipc.Conn
+	// own says that this node has some of the queue, and others are those that have the rest.
+	own    bool
+	others []*queueclient.Node
 }
 
 func (l *live) close() error { return nil }

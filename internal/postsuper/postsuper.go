@@ -30,6 +30,11 @@
 // twice. If members of an alias have failed for good, and the sender has a report of them,
 // he gets no second report, unless the alias gives other addresses now. Postfix repeats it.
 //
+// Of a queue that nodes share (spool_type = postgresql) all of it is meant, on whatever node the command is called.
+// What another node has it changes itself, as if the command had been called there; both logs say so. A node
+// that does not answer is named, and what it has was left alone, unless it is said that this is not known. Mail in
+// the queue corrupt is deleted on its own node only.
+//
 // -p, and no option at all, removes files in maildrop that a sendmail program
 // did not live to finish, a week after. In the spool there is nothing to purge, and no
 // structure to check (-s, -S): recovery does both whenever the spool is opened. The
@@ -247,7 +252,13 @@ func (c *command) run(ctx context.Context) error {
 	}
 	c.openLog(down)
 	defer c.closeLog()
-	var b backend = &live{queue: c.queue, conn: conn}
+	here := &live{queue: c.queue, conn: conn}
+	var b backend = here
+	if !down {
+		if here.own, here.others, err = c.queue.Owners(ctx, conn); err != nil {
+			return err
+		}
+	}
 	if down {
 		if c.wished('r') {
 			return cli.Errorf(cli.ExitUnavailable, "%w, and requeueing needs it (mail goes through cleanup again): start it first", err)
@@ -318,29 +329,30 @@ func (c *command) do(ctx context.Context, b backend, w *wish) error {
 	if c.selects() {
 		return c.doSelected(ctx, b, w)
 	}
-	if len(w.ids) > 0 {
+	l, running := b.(*live)
+	if len(w.ids) > 0 && (!running || l.own) {
 		if err := b.find(ctx, w.ids, c.queues, func(list []target) error { return c.apply(ctx, b, w.verb, list, true) }); err != nil {
 			return err
 		}
 	}
-	if w.all {
+	if w.all && (!running || l.own) {
 		if err := b.each(ctx, c.queues, func(list []target) error { return c.apply(ctx, b, w.verb, list, c.verbose) }); err != nil {
 			return err
 		}
 	}
-	if w.verb == 'd' && !c.selects() && slices.Contains(c.queues, "maildrop") {
-		return c.deleteDropped(w)
+	var err error
+	if running {
+		err = c.doElsewhere(ctx, l, w)
 	}
-	return nil
+	if w.verb == 'd' && slices.Contains(c.queues, "maildrop") {
+		err = queueclient.Join(err, c.deleteDropped(w))
+	}
+	return err
 }
 
 // apply does one thing to some messages, and counts and says what was done.
 func (c *command) apply(ctx context.Context, b backend, verb byte, list []target, tell bool) error {
-	steps := []byte{verb}
-	if verb == 'f' {
-		steps = []byte{'e', 'H'}
-	}
-	for _, step := range steps {
+	for _, step := range stepsOf(verb) {
 		var eligible []target
 		for _, t := range list {
 			if applies(step, t) {

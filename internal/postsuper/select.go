@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"posthaste/internal/cli"
 	"posthaste/internal/mail"
@@ -56,12 +57,8 @@ func (c *command) narrow() error {
 
 // doSelected fulfils a wish for what the long options select.
 func (c *command) doSelected(ctx context.Context, b backend, w *wish) error {
-	steps := []byte{w.verb}
-	if w.verb == 'f' {
-		steps = []byte{'e', 'H'}
-	}
-	for _, step := range steps {
-		list := queuelist.Text{W: c.out}
+	for _, step := range stepsOf(w.verb) {
+		list := queuelist.Text{W: c.out, Own: c.queue.Node()}
 		ch := &choice{where: c.where, ids: w.ids, all: w.all, step: step, last: w.verb == 'f', dry: c.dry, warn: c.Warn}
 		err := b.choose(ctx, ch, func(r result) error {
 			for _, it := range r.items {
@@ -86,12 +83,79 @@ func (c *command) doSelected(ctx context.Context, b backend, w *wish) error {
 	return nil
 }
 
+// doElsewhere fulfils a wish for what other nodes have, of which nothing is known here: they do it to those of the
+// messages that they have, in the queues that are named.
+func (c *command) doElsewhere(ctx context.Context, l *live, w *wish) error {
+	if len(l.others) == 0 {
+		return nil
+	}
+	where := selection.New(time.Now())
+	for _, q := range c.queues {
+		// Others hold no messages, or none that a queue manager knows.
+		if slices.Contains(selection.Queues, q) {
+			if err := where.Set("queue", q); err != nil {
+				return err
+			}
+		}
+	}
+	if len(c.queues) > 0 && where.Empty() {
+		return nil
+	}
+	for _, step := range stepsOf(w.verb) {
+		ch := &choice{where: where, ids: w.ids, all: w.all, step: step, last: w.verb == 'f'}
+		err := l.chooseElsewhere(ctx, ch, func(r result) error {
+			c.counts[step] += len(r.ids)
+			for _, id := range r.ids {
+				c.did(string(id), step, !w.all || c.verbose)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stepsOf are the steps of a verb, in their order.
+func stepsOf(verb byte) []byte {
+	if verb == 'f' {
+		return []byte{'e', 'H'}
+	}
+	return []byte{verb}
+}
+
 // sayDry gives the total of what would have been done.
 func (c *command) sayDry(verb byte) {
 	fmt.Fprintf(c.Stderr, "%s: dry run, nothing is changed: %s: %s\n", c.Name, words[verb].all, queueclient.Messages(c.counts[verb]))
 }
 
 func (l *live) choose(ctx context.Context, ch *choice, f func(result) error) error {
+	var err error
+	if l.own {
+		err = l.chooseOwn(ctx, ch, f)
+	}
+	return queueclient.Join(err, l.chooseElsewhere(ctx, ch, f))
+}
+
+// chooseElsewhere is choose for what other nodes have. One that fails does not keep the others from it.
+func (l *live) chooseElsewhere(ctx context.Context, ch *choice, f func(result) error) error {
+	return queueclient.EachNode(l.others, func(m queueclient.Caller) error { return chooseAt(ctx, m, ch, f) })
+}
+
+// chooseOwn is choose for what this node has.
+func (l *live) chooseOwn(ctx context.Context, ch *choice, f func(result) error) error {
+	if err := chooseAt(ctx, l.conn, ch, f); err != nil {
+		return err
+	}
+	if ch.step == 'd' && ch.where.NamesQueue(queue.Corrupt.String()) {
+		return l.chooseCorrupt(ctx, ch, f)
+	}
+	return nil
+}
+
+// chooseAt is choose for what one node's queue manager has.
+func chooseAt(ctx context.Context, manager queueclient.Caller, ch *choice, f func(result) error) error {
 	q := &proto.Select{Where: ch.where.Encode(), Verb: orders[ch.step], Now: ch.last, Items: ch.dry}
 	if ch.dry {
 		q.Verb = 0
@@ -104,18 +168,13 @@ func (l *live) choose(ctx context.Context, ch *choice, f func(result) error) err
 	}
 	for group := range slices.Chunk(ch.ids, proto.SelectIDs) {
 		q.IDs = group
-		if err := queueclient.Select(ctx, l.conn, q, take); err != nil {
+		if err := queueclient.Select(ctx, manager, q, take); err != nil {
 			return err
 		}
 	}
 	if ch.all {
 		q.IDs, q.Cursor = nil, 0
-		if err := queueclient.Select(ctx, l.conn, q, take); err != nil {
-			return err
-		}
-	}
-	if ch.step == 'd' && ch.where.NamesQueue(queue.Corrupt.String()) {
-		return l.chooseCorrupt(ctx, ch, f)
+		return queueclient.Select(ctx, manager, q, take)
 	}
 	return nil
 }

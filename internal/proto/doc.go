@@ -9,7 +9,7 @@
 //	qmgr              smtp ...   Deliver; the agent pushes Inventory first
 //	qmgr              bounce     Notify: tell the sender
 //	anyone            rewrite    Rewrite, Resolve; rewrite pushes Stale
-//	tools             qmgr       List, Command, Explain, Shape, Select, Override
+//	tools             qmgr       List, Command, Explain, Shape, Select, Override, Nodes
 //
 // Every message has the stored form of package pack. A reader passes over
 // tags that it does not know.

@@ -16,6 +16,7 @@ var all = []ipc.Message{
 	&Notify{}, &NotifyReply{},
 	&List{}, &ListReply{}, &Command{}, &CommandReply{}, &Explain{}, &ExplainReply{}, &Shape{}, &ShapeReply{}, &Select{}, &SelectReply{},
 	&Override{}, &OverrideReply{},
+	&Nodes{}, &NodesReply{}, &Forward{}, &ForwardReply{},
 	&Sources{}, &SourcesReply{},
 	&Backlog{}, &BacklogReply{},
 	&Events{}, &EventsReply{}, &EventStatus{}, &EventStatusReply{}, &EventOrder{}, &EventOrderReply{},

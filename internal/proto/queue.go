@@ -21,6 +21,9 @@ type List struct {
 	// Brief leaves recipients and sender out: sizes and times only, and where
 	// the message lies, for who reads the rest without help.
 	Brief bool
+	// Part, when it is not 0, is another node's part of a queue that nodes share, which is listed as its records have
+	// it: see Nodes.
+	Part int
 }
 
 func (*List) Kind() uint16 { return KindList }
@@ -28,7 +31,8 @@ func (m *List) Append(b []byte) []byte {
 	b = pack.Int(b, 'c', m.Cursor)
 	b = pack.Int(b, 'n', m.N)
 	b = pack.String(b, 'q', m.ID)
-	return pack.Bool(b, 'b', m.Brief)
+	b = pack.Bool(b, 'b', m.Brief)
+	return pack.Int(b, 'p', m.Part)
 }
 func (m *List) Decode(b []byte) error {
 	r := pack.NewReader(b)
@@ -42,6 +46,8 @@ func (m *List) Decode(b []byte) error {
 			m.ID = mail.QueueID(r.String())
 		case 'b':
 			m.Brief = r.Bool()
+		case 'p':
+			m.Part = int(r.Int())
 		}
 	}
 	return r.Err()
@@ -65,6 +71,10 @@ type Item struct {
 	Recipients   []ItemRcpt // those with something left to do
 	Ref          queue.Ref  // Brief: where the message lies
 	Done         []byte     // Brief: bitmap of the recipients left out, as in queue.Entry
+	// Node has the message, of those that share the queue; empty: the queue is not shared, or nobody has it. Down says that
+	// this node does not say that it lives, or that nobody has it.
+	Node string
+	Down bool
 }
 
 // An ItemRcpt is one recipient of a listing, with the last reason why it has
@@ -162,6 +172,8 @@ func (it *Item) append(b []byte) []byte {
 	if !it.Ref.IsZero() {
 		b = it.Ref.Append(b, 'l')
 	}
+	b = pack.String(b, 'N', it.Node)
+	b = pack.Bool(b, 'D', it.Down)
 	return pack.String(b, 'd', it.Done)
 }
 
@@ -205,6 +217,10 @@ func (it *Item) decode(field []byte) error {
 			if err := it.Ref.Decode(r.Bytes()); err != nil {
 				return err
 			}
+		case 'N':
+			it.Node = r.String()
+		case 'D':
+			it.Down = r.Bool()
 		case 'd':
 			it.Done = append([]byte(nil), r.Bytes()...)
 		}

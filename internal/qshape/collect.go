@@ -117,7 +117,16 @@ func (c *command) places(ctx context.Context, q *queueclient.Queue, work chan<- 
 	if err := c.askOverrides(ctx, conn); err != nil {
 		c.Warn("what is suspended, limited or diverted is not marked: %v", err)
 	}
-	return c.ask(ctx, conn, add)
+	parts, err := q.Parts(ctx, conn)
+	if err == nil && parts.Own() {
+		err = c.ask(ctx, conn, add)
+	}
+	if err != nil {
+		return err
+	}
+	return parts.EachOfOthers(ctx, conn, true, func(it *proto.Item) bool {
+		return !slices.Contains(c.queues, it.Queue) || add(place{it.ID, it.Ref, it.Done, it.Arrival})
+	})
 }
 
 // askOverrides asks the queue manager what is suspended, limited or diverted.

@@ -16,6 +16,9 @@
 // memory. For some time after its start it has not read all envelopes; those it leaves to us,
 // as when it is down: then the spool is looked through, by several goroutines.
 //
+// Of a queue that nodes share (spool_type = postgresql) all of it is counted, on any node. What other nodes have
+// is read from the database, where only what is being delivered is in the queue active.
+//
 // Behind a row stands "suspended" when a suspension is for all its mail, as far as the domain
 // tells: of the domain, of a next hop of that name, with -s of the sender's domain. "limited"
 // stands there, without -s, when a next hop of that name has a limit for now (posthaste limit),

@@ -131,13 +131,20 @@ func (q *Queue) conn(ctx context.Context, parameter string) (*ipc.Conn, error) {
 // returns false. Brief listings have no addresses, but say where messages lie.
 // While f looks at one page the next is on its way.
 func Each(ctx context.Context, conn *ipc.Conn, brief bool, f func(*proto.Item) bool) error {
+	return eachPage(ctx, conn, proto.List{N: page, Brief: brief}, f)
+}
+
+// eachPage is Each for what q lists, from the beginning.
+func eachPage(ctx context.Context, conn *ipc.Conn, q proto.List, f func(*proto.Item) bool) error {
 	type answer struct {
 		reply proto.ListReply
 		err   error
 	}
 	ask := func(cursor int) <-chan answer {
 		ch := make(chan answer, 1)
-		conn.Go(&proto.List{Cursor: cursor, N: page, Brief: brief}, func(payload []byte, err error) {
+		want := q
+		want.Cursor = cursor
+		conn.Go(&want, func(payload []byte, err error) {
 			a := answer{err: err}
 			if err == nil {
 				a.err = a.reply.Decode(payload)

@@ -66,7 +66,7 @@ func Messages(n int) string {
 // what came of each page. What is kept in memory does not depend on the length
 // of the queue. The error of a page that was not carried out in full comes
 // after f has seen that page.
-func Select(ctx context.Context, conn *ipc.Conn, q *proto.Select, f func(*proto.SelectReply) error) error {
+func Select(ctx context.Context, conn Caller, q *proto.Select, f func(*proto.SelectReply) error) error {
 	missed := 0
 	for first := true; first || q.Cursor != 0; first = false {
 		var reply proto.SelectReply
@@ -111,18 +111,7 @@ func (q *Queue) Selected(ctx context.Context, conn *ipc.Conn, where *selection.S
 		}
 	}
 	if conn != nil {
-		err := Select(ctx, conn, &proto.Select{Where: where.Encode(), Items: true}, func(r *proto.SelectReply) error {
-			for i := range r.Items {
-				if more = f(&r.Items[i]); !more {
-					return errEnough
-				}
-			}
-			return nil
-		})
-		if err == errEnough {
-			return nil
-		}
-		return err
+		return selected(ctx, conn, where, f)
 	}
 	if where.NeedsRoute() {
 		return errRoute
@@ -136,6 +125,22 @@ func (q *Queue) Selected(ctx context.Context, conn *ipc.Conn, where *selection.S
 		}
 		return true
 	})
+}
+
+// selected calls f for each message that a queue manager finds to be meant, until f returns false.
+func selected(ctx context.Context, manager Caller, where *selection.Selection, f func(*proto.Item) bool) error {
+	err := Select(ctx, manager, &proto.Select{Where: where.Encode(), Items: true}, func(r *proto.SelectReply) error {
+		for i := range r.Items {
+			if !f(&r.Items[i]) {
+				return errEnough
+			}
+		}
+		return nil
+	})
+	if err == errEnough {
+		return nil
+	}
+	return err
 }
 
 var (

@@ -24,14 +24,22 @@ type Text struct {
 	W        *bufio.Writer
 	Messages int64
 	Octets   int64
+	// Own is the node whose messages are listed first, and without its name; empty: the queue is not shared.
+	Own  string
+	node string // under whose name messages stand; empty: that of Own
 }
 
-// Add prints one message.
+// Add prints one message. Of a queue that nodes share a line says which other node's the messages below it are. It begins as the lines do that
+// programs which read mailq pass over, and is a paragraph of its own, as each message is.
 func (t *Text) Add(it *proto.Item) {
 	if t.Messages == 0 {
 		io.WriteString(t.W, listHeader)
 	} else {
 		io.WriteString(t.W, "\n")
+	}
+	if name := nodeName(it); it.Node != t.Own && name != t.node {
+		t.node = name
+		fmt.Fprintf(t.W, "-- On %s:\n\n", Printable(name))
 	}
 	t.Messages++
 	t.Octets += it.Size
@@ -48,6 +56,19 @@ func (t *Text) End() {
 	default:
 		fmt.Fprintf(t.W, "\n-- %d Kbytes in %d Requests.\n", t.Octets/1024, t.Messages)
 	}
+}
+
+// nodeName says which node has a message, and whether that one is down; empty: the queue is not shared, or the message is in maildrop.
+func nodeName(it *proto.Item) string {
+	switch {
+	case it.Node == "" && it.Down:
+		return "no node"
+	case it.Down:
+		return fmt.Sprintf("node %s, which is down", it.Node)
+	case it.Node != "":
+		return "node " + it.Node
+	}
+	return ""
 }
 
 // reasonEnd is the column that a reason's text ends in when it is short enough.
@@ -120,6 +141,12 @@ func JSON(w io.Writer, it *proto.Item) {
 		if f.value != "" {
 			fmt.Fprintf(w, `, "%s": %s`, f.name, jsontext.Quote(f.value))
 		}
+	}
+	if it.Node != "" {
+		fmt.Fprintf(w, `, "node": %s`, jsontext.Quote(it.Node))
+	}
+	if it.Down {
+		io.WriteString(w, `, "node_down": true`)
 	}
 	io.WriteString(w, "}\n")
 }

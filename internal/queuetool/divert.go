@@ -31,11 +31,11 @@ func (c *command) diversions(ctx context.Context, conn *ipc.Conn, o *order, now 
 	case "undivert":
 		return c.lift(ctx, conn, o, &detours)
 	}
-	messages, octets, err := meant(ctx, conn, o, now)
+	messages, octets, err := c.meant(ctx, conn, o, now)
 	if err != nil {
 		return err
 	}
-	if _, err := ask(ctx, conn, &proto.Override{Op: proto.OverridePut, Entry: o.entry, Dry: o.dry}); err != nil {
+	if _, err := c.ask(ctx, conn, &proto.Override{Op: proto.OverridePut, Entry: o.entry, Dry: o.dry}); err != nil {
 		return err
 	}
 	o.entry.Since = now

@@ -47,7 +47,7 @@ func (c *command) limits(ctx context.Context, conn *ipc.Conn, o *order, now time
 	case "unlimit":
 		return c.lift(ctx, conn, o, &limitations)
 	}
-	reply, err := ask(ctx, conn, &proto.Override{Op: proto.OverridePut, Entry: o.entry, Dry: o.dry})
+	reply, err := c.ask(ctx, conn, &proto.Override{Op: proto.OverridePut, Entry: o.entry, Dry: o.dry})
 	if err != nil {
 		return err
 	}

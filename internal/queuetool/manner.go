@@ -29,7 +29,7 @@ type manner struct {
 
 // lift takes an order back.
 func (c *command) lift(ctx context.Context, conn *ipc.Conn, o *order, m *manner) error {
-	reply, err := ask(ctx, conn, &proto.Override{Op: proto.OverrideRemove, Entry: o.entry})
+	reply, err := c.ask(ctx, conn, &proto.Override{Op: proto.OverrideRemove, Entry: o.entry})
 	if err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func (c *command) lift(ctx context.Context, conn *ipc.Conn, o *order, m *manner)
 
 // orders lists the orders of one kind.
 func (c *command) orders(ctx context.Context, conn *ipc.Conn, o *order, m *manner) error {
-	reply, err := ask(ctx, conn, &proto.Override{Op: proto.OverrideList})
+	reply, err := c.ask(ctx, conn, &proto.Override{Op: proto.OverrideList})
 	if err != nil {
 		return err
 	}

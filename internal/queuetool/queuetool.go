@@ -47,6 +47,10 @@
 // as in a transport table. What waits for its next attempt goes that way at that attempt. It lasts and ends as
 // a suspension does. undivert takes it back, diverted lists them.
 //
+// Of a queue that nodes share (spool_type = postgresql) all of it is meant, on any node, and these orders hold on all
+// nodes. A node that does not answer is named, and the exit status is 69: there the order does not hold, also when it is
+// back, until it is given again. Counts are those of all nodes together.
+//
 // # Diagnostics
 //
 // Exit status 0, also when nothing was selected; 64 wrong usage; 66 resume, unlimit, undivert: there is nothing to end; 69 the mail system is needed
@@ -77,6 +81,9 @@ type command struct {
 	postqueue func(args []string) int
 	// permitted says whether the user may suspend and resume; nil: the queue's owner decides.
 	permitted func() bool
+	queue     *queueclient.Queue
+	others    []*queueclient.Node // other nodes that share the queue
+	missed    error               // what an order did not come to on other nodes
 }
 
 // Run carries out the command and returns its exit status.

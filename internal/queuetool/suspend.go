@@ -63,6 +63,7 @@ func (c *command) overrides(verb string, args []string, now time.Time) int {
 		return c.Fail(err)
 	}
 	defer queue.Close()
+	c.queue = queue
 	permitted := queue.Permitted
 	if c.permitted != nil {
 		permitted = c.permitted
@@ -83,8 +84,12 @@ func (c *command) overrides(verb string, args []string, now time.Time) int {
 		return c.Fatal(cli.ExitUnavailable, "%v; the queue manager keeps what operators have ordered: start it first", err)
 	}
 	if err == nil {
+		c.others, err = queue.Others(ctx, conn)
+	}
+	if err == nil {
 		err = c.order(ctx, conn, o, now)
 	}
+	err = queueclient.Join(err, c.missed)
 	if err != nil {
 		return c.Fail(err)
 	}
@@ -105,7 +110,7 @@ func (c *command) order(ctx context.Context, conn *ipc.Conn, o *order, now time.
 	case o.dry:
 		return c.wouldStop(ctx, conn, o, now)
 	}
-	if _, err := ask(ctx, conn, &proto.Override{Op: proto.OverridePut, Entry: o.entry}); err != nil {
+	if _, err := c.ask(ctx, conn, &proto.Override{Op: proto.OverridePut, Entry: o.entry}); err != nil {
 		return err
 	}
 	if o.json {
@@ -131,7 +136,7 @@ func (c *command) print(line string) error {
 
 // wouldStop says what a suspension would keep from being tried now. Nothing is changed.
 func (c *command) wouldStop(ctx context.Context, conn *ipc.Conn, o *order, now time.Time) error {
-	messages, octets, err := meant(ctx, conn, o, now)
+	messages, octets, err := c.meant(ctx, conn, o, now)
 	if err != nil {
 		return err
 	}
@@ -143,7 +148,7 @@ func (c *command) wouldStop(ctx context.Context, conn *ipc.Conn, o *order, now t
 }
 
 // meant counts the mail that a target means and that may be tried now.
-func meant(ctx context.Context, conn *ipc.Conn, o *order, now time.Time) (messages int, octets int64, err error) {
+func (c *command) meant(ctx context.Context, conn *ipc.Conn, o *order, now time.Time) (messages int, octets int64, err error) {
 	// Which source mail goes from is drawn when it is to be delivered.
 	if o.target.Source() != "" || o.target.Site() != "" {
 		return 0, 0, cli.Errorf(cli.ExitUsage, "-n: how much mail goes from a source, or to a site, cannot be said before")
@@ -155,10 +160,12 @@ func meant(ctx context.Context, conn *ipc.Conn, o *order, now time.Time) (messag
 			return 0, 0, cli.Errorf(cli.ExitUsage, "%w", err)
 		}
 	}
-	err = queueclient.Select(ctx, conn, &proto.Select{Where: where.Encode()}, func(r *proto.SelectReply) error {
-		messages += len(r.IDs)
-		octets += r.Octets
-		return nil
+	err = c.queue.OnAll(ctx, conn, func(m queueclient.Caller) error {
+		return queueclient.Select(ctx, m, &proto.Select{Where: where.Encode()}, func(r *proto.SelectReply) error {
+			messages += len(r.IDs)
+			octets += r.Octets
+			return nil
+		})
 	})
 	return messages, octets, err
 }
@@ -200,12 +207,61 @@ func end(until time.Time) string {
 // retryTime is how long a queue manager that takes over from another is waited for.
 const retryTime = 10 * time.Second
 
-// ask asks the queue manager. During a reload the one that answers may not yet
+// ask asks the queue manager here, and then those of all other nodes: what is ordered holds on all of them. The answer is theirs
+// together. When another node does not answer, that is noted in c.missed: the order holds on those that have.
+func (c *command) ask(ctx context.Context, conn *ipc.Conn, q *proto.Override) (*proto.OverrideReply, error) {
+	all, err := askOne(ctx, conn, q)
+	if err != nil {
+		return nil, err
+	}
+	c.missed = queueclient.Join(c.missed, queueclient.EachNode(c.others, func(m queueclient.Caller) error {
+		reply, err := askOne(ctx, m, q)
+		if err == nil {
+			merge(all, reply)
+		}
+		return err
+	}))
+	return all, nil
+}
+
+// merge adds another node's answer to what was answered before: the orders are the same, and what they are for is counted together.
+func merge(all, reply *proto.OverrideReply) {
+	all.Found = all.Found || reply.Found
+	for len(all.Uses) < max(len(all.Entries), min(len(reply.Uses), 1)) {
+		all.Uses = append(all.Uses, proto.OverrideUse{})
+	}
+	for len(all.Waiting) < len(all.Entries) {
+		all.Waiting = append(all.Waiting, 0)
+	}
+	if len(reply.Entries) == 0 && len(reply.Uses) == 1 { // of a limit that begins
+		addUse(&all.Uses[0], &reply.Uses[0])
+	}
+	for i := range reply.Entries {
+		e := &reply.Entries[i]
+		at := slices.IndexFunc(all.Entries, func(have proto.OverrideEntry) bool {
+			return have.Of == e.Of && have.Target == e.Target && have.Name == e.Name
+		})
+		if at < 0 {
+			at = len(all.Entries)
+			all.Entries, all.Waiting, all.Uses = append(all.Entries, *e), append(all.Waiting, 0), append(all.Uses, proto.OverrideUse{})
+		}
+		all.Waiting[at] += waiting(reply, i)
+		addUse(&all.Uses[at], use(reply, i))
+	}
+}
+
+func addUse(to, use *proto.OverrideUse) {
+	to.Destinations = max(to.Destinations, use.Destinations) // they are the same ones
+	to.Busy += use.Busy
+	to.Todo += use.Todo
+}
+
+// askOne asks a queue manager. During a reload the one that answers may not yet
 // be the owner of the overrides: it is asked again.
-func ask(ctx context.Context, conn *ipc.Conn, q *proto.Override) (*proto.OverrideReply, error) {
+func askOne(ctx context.Context, manager queueclient.Caller, q *proto.Override) (*proto.OverrideReply, error) {
 	for limit := time.Now().Add(retryTime); ; time.Sleep(retryTime / 50) {
 		reply := new(proto.OverrideReply)
-		if err := conn.Call(ctx, q, reply); err != nil {
+		if err := manager.Call(ctx, q, reply); err != nil {
 			return nil, cli.Errorf(cli.ExitUnavailable, "ask the queue manager: %w", err)
 		}
 		switch {

@@ -425,24 +425,56 @@ func (c *command) explain(ctx context.Context, args []string) error {
 	if err != nil {
 		return cli.Errorf(cli.Status(err), "only the running queue manager knows: %w", err)
 	}
+	own, others, err := c.queue.Owners(ctx, conn)
+	if err != nil {
+		return err
+	}
 	for _, a := range args {
-		id := mail.QueueID(a)
-		_, _, noID := id.Parse()
-		var reply proto.ExplainReply
-		if id.Valid() {
-			if err := conn.Call(ctx, &proto.Explain{ID: id}, &reply); err != nil {
-				return err
+		var err error
+		found := false
+		if own {
+			found, err = c.explainOne(ctx, conn, "", a)
+		}
+		// A message is on one node; a destination may have mail on all of them.
+		for _, n := range others {
+			if found && mail.QueueID(a).Valid() {
+				err = nil // whoever else does not answer
+				break
 			}
+			here, nerr := c.explainOne(ctx, n, n.Name, a)
+			found, err = found || here, queueclient.Join(err, nerr)
 		}
-		if len(reply.Lines) == 0 && noID != nil { // a transport may be named like a message, but for the form of our IDs
-			if err := conn.Call(ctx, &proto.Explain{Destination: a}, &reply); err != nil {
-				return err
-			}
+		switch {
+		case err != nil:
+			return err
+		case !found:
+			return cli.Errorf(cli.ExitNoInput, "message %s is not in the queue, or set aside as corrupt (postcat -q %s shows it then)", a, a)
 		}
-		if len(reply.Lines) == 0 {
-			return cli.Errorf(cli.ExitNoInput, "message %s is not in the queue, or set aside as corrupt (postcat -q %s shows it then)", id, id)
-		}
-		fmt.Fprintln(c.out, strings.Join(reply.Lines, "\n"))
 	}
 	return nil
+}
+
+// explainOne explains a message or a destination, as far as one queue manager knows it; node is its name, if it is another node's.
+func (c *command) explainOne(ctx context.Context, manager queueclient.Caller, node, arg string) (found bool, err error) {
+	id := mail.QueueID(arg)
+	_, _, noID := id.Parse()
+	var reply proto.ExplainReply
+	if id.Valid() {
+		if err := manager.Call(ctx, &proto.Explain{ID: id}, &reply); err != nil {
+			return false, err
+		}
+	}
+	if len(reply.Lines) == 0 && noID != nil { // a transport may be named like a message, but for the form of our IDs
+		if err := manager.Call(ctx, &proto.Explain{Destination: arg}, &reply); err != nil {
+			return false, err
+		}
+	}
+	if len(reply.Lines) == 0 {
+		return false, nil
+	}
+	if node != "" {
+		fmt.Fprintf(c.out, "On node %s:\n", node)
+	}
+	fmt.Fprintln(c.out, strings.Join(reply.Lines, "\n"))
+	return true, nil
 }

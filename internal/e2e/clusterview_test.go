@@ -1,0 +1,202 @@
+package e2e
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// laterHop is a next hop that takes nothing for now.
+func laterHop(t *testing.T) *sink {
+	return newSink(t, func(line string) string {
+		if strings.HasPrefix(line, "RCPT") {
+			return "450 4.2.0 later"
+		}
+		return ""
+	})
+}
+
+// shared waits until each of the nodes has a shard.
+func (c *cluster) shared(on *system, names ...string) {
+	c.t.Helper()
+	on.eventually("each node has a shard", func() bool {
+		out, _ := on.tool(nil, "cluster", "status")
+		for _, name := range names {
+			if !regexp.MustCompile(`shard \d+: ` + name + `, for`).MatchString(out) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// leaveDeferred sends a message to a node, and waits until it has been tried. It returns the queue ID.
+func (s *system) leaveDeferred(from string) string {
+	s.t.Helper()
+	s.eventually("it takes mail", func() bool {
+		return s.send(from, []string{"b@to.test"}, "Subject: for "+from+"\n\nthe body for "+from+"\n") == nil
+	})
+	return queueID.FindStringSubmatch(s.waitLogN(`to=<b@to\.test>.*status=deferred`, 1)[0])[1]
+}
+
+// nodesOf is which node has which message, as "mailq" on s says it; "down " is before the name of a node that is down.
+func nodesOf(t *testing.T, s *system) map[string]string {
+	t.Helper()
+	out, status := s.tool(nil, "postqueue", "-j")
+	if status != 0 {
+		t.Fatalf("postqueue -j: status %d, %s", status, out)
+	}
+	nodes := map[string]string{}
+	for line := range strings.Lines(out) {
+		var it struct {
+			ID   string `json:"queue_id"`
+			Node string `json:"node"`
+			Down bool   `json:"node_down"`
+		}
+		if err := json.Unmarshal([]byte(line), &it); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if it.Down {
+			it.Node = "down " + it.Node
+		}
+		nodes[it.ID] = it.Node
+	}
+	return nodes
+}
+
+// Each node shows all of the queue, and whose what is: also one that has no part of it, and that of a node that is down.
+func TestClusterView(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, laterHop(t), 2)
+	c.main += "minimal_backoff_time = 1h\nmaximal_backoff_time = 1h\n"
+	a, b := c.node("a"), c.node("b")
+	a.start()
+	b.start()
+	c.shared(a, "a", "b")
+	onA, onB := a.leaveDeferred("a@from.test"), b.leaveDeferred("b@from.test")
+	for _, s := range []*system{a, b} {
+		s.eventually("the whole queue is listed", func() bool {
+			nodes := nodesOf(t, s)
+			return len(nodes) == 2 && nodes[onA] == "a" && nodes[onB] == "b"
+		})
+		other, has := "b", onB
+		if s == b {
+			other, has = "a", onA
+		}
+		out, status := s.tool(nil, "mailq")
+		if status != 0 || strings.Count(out, "-- On node ") != 1 || !strings.Contains(out, "\n\n-- On node "+other+":\n\n"+has) || !strings.Contains(out, "in 2 Requests") ||
+			strings.Count(out, "450 4.2.0 later") != 2 {
+			t.Errorf("mailq: status %d\n%s", status, out)
+		}
+		out, status = s.tool(nil, "postqueue", "-p", "--sender=b@from.test")
+		if status != 0 || !strings.Contains(out, onB) || strings.Contains(out, onA) {
+			t.Errorf("postqueue -p --sender: status %d\n%s", status, out)
+		}
+		for id, from := range map[string]string{onA: "a@from.test", onB: "b@from.test"} {
+			if out, status := s.tool(nil, "postcat", "-q", id); status != 0 || !strings.Contains(out, "sender: "+from) || !strings.Contains(out, "the body for "+from) {
+				t.Errorf("postcat: status %d\n%s", status, out)
+			}
+		}
+		if out, status := s.tool(nil, "qshape", "deferred"); status != 0 || !regexp.MustCompile(`(?m)^ *to\.test +2 `).MatchString(out) {
+			t.Errorf("qshape: status %d\n%s", status, out)
+		}
+	}
+	if out, status := a.tool(nil, "postcat", "-q", "4k9XSc0000zzz"); status != 66 {
+		t.Errorf("postcat of nothing: status %d\n%s", status, out)
+	}
+
+	if out, status := a.tool(nil, "cluster", "drain"); status != 0 {
+		t.Fatalf("drain: status %d\n%s", status, out)
+	}
+	a.eventually("the other has all of it", func() bool {
+		nodes := nodesOf(t, a)
+		return nodes[onA] == "b" && nodes[onB] == "b"
+	})
+	b.killAll()
+	a.eventually("it is seen that the other is down", func() bool {
+		nodes := nodesOf(t, a)
+		return len(nodes) == 2 && nodes[onA] == "down b" && nodes[onB] == "down b"
+	})
+	out, status := a.tool(nil, "mailq")
+	if status != 0 || !strings.Contains(out, "-- On node b, which is down:\n\n") || !strings.Contains(out, "in 2 Requests") {
+		t.Errorf("mailq: status %d\n%s", status, out)
+	}
+	if out, status := a.tool(nil, "postcat", "-q", onB); status != 0 || !strings.Contains(out, "the body for b@from.test") {
+		t.Errorf("postcat: status %d\n%s", status, out)
+	}
+}
+
+// A command on any node is carried out by the node that has the message, orders hold on all nodes, and a node that does not answer
+// is named.
+func TestClusterCommands(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, laterHop(t), 2)
+	c.main += "minimal_backoff_time = 1h\nmaximal_backoff_time = 1h\n"
+	a, b := c.node("a"), c.node("b")
+	a.start()
+	b.start()
+	c.shared(a, "a", "b")
+	onA, onB := a.leaveDeferred("a@from.test"), b.leaveDeferred("b@from.test")
+	must := func(s *system, want string, args ...string) string {
+		t.Helper()
+		var out string
+		var status int
+		// What a node that is slow to answer was asked for was not done, and the command says so.
+		s.eventually("all nodes answer", func() bool {
+			out, status = s.tool(nil, args...)
+			return status == 0 || !strings.Contains(out, "it does not answer")
+		})
+		if status != 0 || !strings.Contains(out, want) {
+			t.Fatalf("%v: status %d, want %q\n%s", args, status, want, out)
+		}
+		return out
+	}
+	queueOf := func(s *system, id string) string {
+		out := must(s, "", "postqueue", "-j")
+		for line := range strings.Lines(out) {
+			if strings.Contains(line, id) {
+				return regexp.MustCompile(`"queue_name": "(\w+)"`).FindStringSubmatch(line)[1]
+			}
+		}
+		return ""
+	}
+	must(a, "Placed on hold: 1 message", "postsuper", "-h", onB)
+	b.waitLog("asked by node a for .*: hold 1 messages, the first of them " + onB)
+	a.waitLog("asked of node b by .*: hold 1 messages, the first of them " + onB)
+	if q := queueOf(b, onB); q != "hold" {
+		t.Errorf("%s is in the queue %s", onB, q)
+	}
+	must(b, "Placed on hold: 1 message", "postsuper", "-h", "ALL")
+	must(b, "Released from hold: ", "queue", "release", "ALL")
+	must(a, onB+": deferred queue", "explain", onB)
+	must(b, "Placed on hold: 1 message", "queue", "hold", "--sender=a@from.test")
+	if q := queueOf(a, onA); q != "hold" {
+		t.Errorf("%s is in the queue %s", onA, q)
+	}
+	must(b, "Released from hold: 1 message", "postsuper", "-H", onA)
+	tries := strings.Count(b.log(), onB+": to=")
+	must(a, "", "postqueue", "-i", onB)
+	b.eventually("it is tried again", func() bool { return strings.Count(b.log(), onB+": to=") > tries })
+
+	must(a, "is suspended", "suspend", "to.test")
+	must(b, "to.test: suspended by", "suspended")
+	must(a, "suspended", "explain", onB)
+	must(b, "is resumed", "resume", "to.test")
+	if out := must(a, "", "suspended"); strings.Contains(out, "to.test") {
+		t.Errorf("it is still suspended: %s", out)
+	}
+	must(a, "Deleted: 1 message", "postsuper", "-d", onB)
+	a.eventually("it is gone", func() bool { return queueOf(a, onB) == "" && queueOf(b, onB) == "" })
+
+	must(b, "", "cluster", "drain") // so that it stays a's
+	a.killAll()
+	out, status := b.tool(nil, "postsuper", "-h", onA)
+	if status != 69 || !strings.Contains(out, "node a: it does not answer") {
+		t.Errorf("status %d\n%s", status, out)
+	}
+	out, status = b.tool(nil, "suspend", "to.test")
+	if status != 69 || !strings.Contains(out, "node a: it does not answer") || !strings.Contains(out, "is suspended") {
+		t.Errorf("status %d\n%s", status, out)
+	}
+}

@@ -1,0 +1,202 @@
+package queueclient
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"posthaste/internal/cli"
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/selection"
+	"posthaste/internal/storage"
+	"posthaste/internal/whoami"
+)
+
+// A Caller is a queue manager that can be asked: an ipc.Conn to the one here, or another Node.
+type Caller interface {
+	Call(ctx context.Context, req, reply ipc.Message) error
+}
+
+// A Node is another node's queue manager, which is asked by way of the one here. It carries out commands, explanations
+// and orders as if they were given there (proto.Forwards).
+type Node struct {
+	Name string // "": nobody has that part of the queue
+	here *ipc.Conn
+}
+
+// Call implements Caller. The error names the node.
+func (n *Node) Call(ctx context.Context, req, reply ipc.Message) error {
+	if n.Name == "" {
+		return cli.Errorf(cli.ExitUnavailable, "a part of the queue is nobody's for now, and was left alone: try again")
+	}
+	var r proto.ForwardReply
+	if err := n.here.Call(ctx, &proto.Forward{Node: n.Name, By: whoami.Name(), Asked: req.Kind(), Payload: req.Append(nil)}, &r); err != nil {
+		return cli.Errorf(cli.ExitUnavailable, "node %s: %w", n.Name, err)
+	}
+	if r.Failed != "" {
+		return cli.Errorf(cli.ExitUnavailable, "node %s: %s", n.Name, r.Failed)
+	}
+	return reply.Decode(r.Payload)
+}
+
+// Owners are the other nodes that have parts of the queue. own says whether this one has some. All of a queue that is not
+// shared is this node's.
+func (q *Queue) Owners(ctx context.Context, conn *ipc.Conn) (own bool, others []*Node, err error) {
+	parts, err := q.Parts(ctx, conn)
+	for i, p := range parts {
+		if !p.Own && (i == 0 || parts[i-1].Node != p.Node || parts[i-1].Own) {
+			others = append(others, &Node{p.Node, conn})
+		}
+	}
+	return parts.Own(), others, err
+}
+
+// Others are all other nodes, of a queue that nodes share; also those that are down, for a day.
+func (q *Queue) Others(ctx context.Context, conn *ipc.Conn) (others []*Node, err error) {
+	if !storage.Elsewhere(q.Config) {
+		return nil, nil
+	}
+	var reply proto.NodesReply
+	if err := conn.Call(ctx, &proto.Nodes{}, &reply); err != nil {
+		return nil, cli.Errorf(cli.ExitUnavailable, "which nodes there are is not known: %w", err)
+	}
+	for _, n := range reply.Nodes {
+		if !n.Own {
+			others = append(others, &Node{n.Name, conn})
+		}
+	}
+	return others, nil
+}
+
+// OnAll has f ask each queue manager that has some of the queue, this one first, and goes on when one fails. The error has all that
+// went wrong; its status is that of the first.
+func (q *Queue) OnAll(ctx context.Context, conn *ipc.Conn, f func(Caller) error) error {
+	own, others, err := q.Owners(ctx, conn)
+	if err != nil {
+		return err
+	}
+	var first error
+	if own {
+		first = f(conn)
+	}
+	return Join(first, EachNode(others, f))
+}
+
+// EachNode calls f for each node, and goes on when one fails.
+func EachNode(nodes []*Node, f func(Caller) error) (err error) {
+	for _, n := range nodes {
+		err = Join(err, f(n))
+	}
+	return err
+}
+
+// Join is both errors as one line, with the exit status of the first.
+func Join(a, b error) error {
+	if a == nil || b == nil {
+		return cmp.Or(a, b)
+	}
+	return cli.Errorf(cli.Status(a), "%w; %w", a, b)
+}
+
+// Parts are those of a queue that nodes share; none of another.
+type Parts []proto.NodePart
+
+// Own says whether this node has something of the queue: a node that stands by has nothing, and does not answer for that.
+func (p Parts) Own() bool {
+	return len(p) == 0 || slices.ContainsFunc(p, func(p proto.NodePart) bool { return p.Own })
+}
+
+// Node is the name of this node of a queue that nodes share; empty for another queue.
+func (q *Queue) Node() string {
+	if !storage.Elsewhere(q.Config) {
+		return ""
+	}
+	return q.Config.String("cluster_node_name")
+}
+
+// Parts says which parts the queue has, and whose they are. Where it is not shared nobody is asked.
+func (q *Queue) Parts(ctx context.Context, conn *ipc.Conn) (Parts, error) {
+	if !storage.Elsewhere(q.Config) {
+		return nil, nil
+	}
+	var reply proto.NodesReply
+	if err := conn.Call(ctx, &proto.Nodes{}, &reply); err != nil {
+		return nil, cli.Errorf(cli.ExitUnavailable, "which parts the queue has is not known: %w", err)
+	}
+	return reply.Parts, nil
+}
+
+// EachOfOthers is Each for the parts of other nodes, in the order of their names, also of those that are down. A message
+// that goes from one node to another meanwhile may be left out, or come twice.
+func (p Parts) EachOfOthers(ctx context.Context, conn *ipc.Conn, brief bool, f func(*proto.Item) bool) error {
+	for more := true; more && len(p) > 0; p = p[1:] {
+		if p[0].Own {
+			continue
+		}
+		err := eachPage(ctx, conn, proto.List{N: page, Brief: brief, Part: p[0].ID}, func(it *proto.Item) bool {
+			more = f(it)
+			return more
+		})
+		if err != nil {
+			return cli.Errorf(cli.ExitUnavailable, "%w", err)
+		}
+	}
+	return nil
+}
+
+// Find finds a message in the parts of other nodes, as a brief listing has it; nil: it is in none.
+func (p Parts) Find(ctx context.Context, conn *ipc.Conn, id mail.QueueID) (*proto.Item, error) {
+	for i := range p {
+		if p[i].Own {
+			continue
+		}
+		var reply proto.ListReply
+		if err := conn.Call(ctx, &proto.List{ID: id, N: 1, Brief: true, Part: p[i].ID}, &reply); err != nil {
+			return nil, cli.Errorf(cli.ExitUnavailable, "ask the queue manager: %w", err)
+		}
+		if len(reply.Items) > 0 {
+			return &reply.Items[0], nil
+		}
+	}
+	return nil, nil
+}
+
+// EachOfAll is Each for the whole queue: what this node has, and then what others have.
+func (q *Queue) EachOfAll(ctx context.Context, conn *ipc.Conn, f func(*proto.Item) bool) error {
+	return q.eachOfAll(ctx, conn, func(f func(*proto.Item) bool) error { return Each(ctx, conn, false, f) }, f, f)
+}
+
+// SelectedOfAll is Selected for the whole queue. Where mail of another node goes that one says, if it lives.
+func (q *Queue) SelectedOfAll(ctx context.Context, conn *ipc.Conn, where *selection.Selection, warn func(string, ...any), f func(*proto.Item) bool) error {
+	own := func(f func(*proto.Item) bool) error { return q.Selected(ctx, conn, where, warn, f) }
+	if conn == nil {
+		return own(f)
+	}
+	if !where.NeedsRoute() {
+		return q.eachOfAll(ctx, conn, own, f, func(it *proto.Item) bool { return !Meant(where, it) || f(it) })
+	}
+	return q.OnAll(ctx, conn, func(m Caller) error {
+		if m == Caller(conn) {
+			return own(f)
+		}
+		return selected(ctx, m, where, f)
+	})
+}
+
+// eachOfAll has own call f for what this node has, and then calls others for what others have.
+func (q *Queue) eachOfAll(ctx context.Context, conn *ipc.Conn, own func(func(*proto.Item) bool) error, f, others func(*proto.Item) bool) error {
+	parts, err := q.Parts(ctx, conn)
+	more := true
+	if err == nil && parts.Own() {
+		err = own(func(it *proto.Item) bool {
+			more = f(it)
+			return more
+		})
+	}
+	if err != nil || !more {
+		return err
+	}
+	return parts.EachOfOthers(ctx, conn, false, others)
+}

@@ -1,0 +1,169 @@
+// Commands beyond this node. A message is changed by the queue manager of the node that has it, and what an operator
+// orders for now holds on all nodes: so a tool that is called on any node has what it asks carried to the others
+// ("Forward"). The way is the database that they share (storage.Courier): no port is opened for it, and who could use it
+// could change the queue anyway.
+//
+// Who may ask for what is decided here, on the node of the user: a request to another node is public if the
+// same request to this one is. The other node carries out what arrives as if its mail owner had asked: it
+// knows no users of this one. Only requests that proto.Forwards names are carried, and never on to a third node.
+//
+// Why the request is given to this process's own socket, and not to the loop: there it is told apart, bounded and answered as any other
+// is, and at a reload the process that serves then answers.
+
+package qmgr
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/storage"
+)
+
+// maxForwards bounds the requests to other nodes that are under way; further ones wait.
+const maxForwards = 8
+
+// A courier carries requests to the queue managers of other nodes.
+type courier struct {
+	storage.Courier
+	self *ipc.Client   // this queue manager, as tools reach it
+	room chan struct{} // holds one for each request under way
+}
+
+// newCourier makes one of what Options says; nil: the queue is not shared.
+func newCourier(o *Options) *courier {
+	c, ok := o.Viewer.(storage.Courier)
+	if !ok {
+		return nil
+	}
+	return &courier{Courier: c, self: ipc.NewClient(o.Self, nil), room: make(chan struct{}, maxForwards)}
+}
+
+// forward answers with what another node's queue manager answers.
+func (s *Server) forward(r *ipc.Request) {
+	var q proto.Forward
+	if err := r.Decode(&q); err != nil {
+		r.Fail("%v", err)
+		return
+	}
+	c := s.courier
+	if c == nil || !proto.Forwards(q.Asked) || q.Node == s.opt.Settings.Node {
+		r.Fail("qmgr: a request that does not go to another node")
+		return
+	}
+	// It takes a turn of the other node and some of the database, and the loop waits for nobody. The
+	// tool waits, and one that goes away takes nothing back: what was asked is carried out, or was not begun.
+	s.tasks.Go(func() {
+		select {
+		case c.room <- struct{}{}:
+			defer func() { <-c.room }()
+		case <-s.ctx.Done():
+			r.Fail("the queue manager ends")
+			return
+		}
+		// Both logs say who has changed something: here what was asked for, there what was done.
+		what := orderText(q.Asked, q.Payload)
+		if what != "" {
+			s.opt.Log.Info("asked of node %s by %s: %s", q.Node, q.By, what)
+		}
+		payload, err := c.Ask(s.ctx, q.Node, storage.Call{By: q.By, Kind: q.Asked, Payload: q.Payload})
+		if err != nil {
+			if what != "" {
+				s.opt.Log.Warning("node %s: %v", q.Node, err)
+			}
+			r.Reply(&proto.ForwardReply{Failed: err.Error()})
+			return
+		}
+		r.Reply(&proto.ForwardReply{Payload: payload})
+	})
+}
+
+// attend carries out what other nodes ask, until ctx ends.
+func (s *Server) attend(ctx context.Context) {
+	defer s.courier.self.Close()
+	s.courier.Attend(ctx, s.fromNode, s.opt.Log.Warning)
+}
+
+// fromNode carries out a request of another node. The database may have anything in it: what is no request of a tool is refused.
+func (s *Server) fromNode(ctx context.Context, c storage.Call) ([]byte, error) {
+	if !proto.Forwards(c.Kind) {
+		return nil, fmt.Errorf("requests of kind %d are not carried out for other nodes: it may be of another version", c.Kind)
+	}
+	if what := orderText(c.Kind, c.Payload); what != "" {
+		s.opt.Log.Info("asked by node %s for %s: %s", c.From, c.By, what)
+	}
+	// At a reload the socket is between two processes for a moment. It is waited for, as long as who has asked
+	// waits: ctx ends then.
+	conn, err := s.courier.self.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	answer := &rawMessage{kind: c.Kind, octets: c.Payload}
+	if err := conn.Call(ctx, answer, answer); err != nil {
+		// A refusal is an answer. Any other error leaves open what was done before it.
+		if _, ok := errors.AsType[ipc.RemoteError](err); !ok {
+			err = fmt.Errorf("whether it is carried out is not known: %w", err)
+		}
+		return nil, err
+	}
+	return answer.octets, nil
+}
+
+// A rawMessage is a message in its stored form.
+type rawMessage struct {
+	kind   uint16
+	octets []byte
+}
+
+func (m *rawMessage) Kind() uint16           { return m.kind }
+func (m *rawMessage) Append(b []byte) []byte { return append(b, m.octets...) }
+func (m *rawMessage) Decode(b []byte) error  { m.octets = append([]byte(nil), b...); return nil }
+
+// verbWords are what is said of orders in the log.
+var verbWords = map[proto.Verb]string{proto.VerbFlush: "flush", proto.VerbHold: "hold", proto.VerbRelease: "release", proto.VerbDelete: "delete",
+	proto.VerbRequeue: "requeue", proto.VerbExpire: "expire"}
+
+// orderText says what a request changes, for the log; empty: nothing.
+func orderText(kind uint16, payload []byte) string {
+	switch kind {
+	// What does not decode is refused by whom it is for, and changes nothing.
+	case proto.KindCommand:
+		var q proto.Command
+		if q.Decode(payload) == nil {
+			return verbWords[q.Verb] + " " + meantBy(q.Site, q.ID)
+		}
+	case proto.KindSelect:
+		var q proto.Select
+		switch {
+		case q.Decode(payload) != nil || q.Verb == 0:
+		case len(q.IDs) > 0:
+			return fmt.Sprintf("%s %d messages, the first of them %s", verbWords[q.Verb], len(q.IDs), q.IDs[0])
+		default:
+			return fmt.Sprintf("%s all mail that fulfils %q", verbWords[q.Verb], q.Where)
+		}
+	case proto.KindOverride:
+		var q proto.Override
+		switch {
+		case q.Decode(payload) != nil || q.Dry:
+		case q.Op == proto.OverridePut:
+			return fmt.Sprintf("%s of %s begins", q.Entry.Of, q.Entry.Target)
+		case q.Op == proto.OverrideRemove:
+			return fmt.Sprintf("%s of %s ends", q.Entry.Of, q.Entry.Target)
+		}
+	}
+	return ""
+}
+
+// meantBy is what a Command is about.
+func meantBy(site string, id mail.QueueID) string {
+	switch {
+	case site != "":
+		return "mail for " + site
+	case id != "":
+		return string(id)
+	}
+	return "all mail"
+}
