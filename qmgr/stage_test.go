@@ -92,6 +92,7 @@ type stage struct {
 	// deliveryTime is how long agents may take; 0: what main.cf says.
 	deliveryTime time.Duration
 	overrides    *override.Store // nil: none
+	viewer       *fakeCluster    // nil: the queue is not shared
 	state        *statedir.Dir   // where a handover may lie; nil: none
 	inHand       [][]proto.Hand  // what is in hand when cleanup is asked, each time; the last is said ever after
 	handsLater   chan struct{}   // closed when questions after the first one may be answered; nil: at once
@@ -253,7 +254,12 @@ func (st *stage) run() {
 	submitter := submit.New(cleanup)
 	reader := queueread.Log(spool.NewReader(nil, filepath.Join(st.site.Queue, "spool")))
 	opener := queueread.Opener{Reader: reader, Cleanup: cleanup}
-	st.srv = New(Options{Settings: settings, Resolver: st, Open: st.opener(opener.Open), Overrides: st.overrides, Submit: submitter, Log: maillog.New("postfix/qmgr", maillog.NewWriter(st.log, maillog.Classic)),
+	var whole viewer
+	if st.viewer != nil {
+		st.viewer.Reader = reader
+		whole = st.viewer
+	}
+	st.srv = New(Options{Viewer: whole, Self: ipc.Unix(st.path("qmgr")), Settings: settings, Resolver: st, Open: st.opener(opener.Open), Overrides: st.overrides, Submit: submitter, Log: maillog.New("postfix/qmgr", maillog.NewWriter(st.log, maillog.Classic)),
 		Patience: st.patience, ResolveTime: st.resolveTime, Cleanup: ipc.Unix(st.path("cleanup")), Bounce: ipc.Unix(st.path("bounce")), Verify: ipc.Unix(st.path("verify")),
 		Agent: func(t mail.Transport) ipc.Address { return ipc.Unix(st.path(string(t))) }, Flow: st.flow, State: st.state, TookOver: st.tookOver, Events: st.events})
 	st.srv.opt.Log.Observe(st.events.Observe)

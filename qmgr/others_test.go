@@ -1,0 +1,146 @@
+package qmgr
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/queue"
+	"posthaste/internal/storage"
+)
+
+// A fakeCluster is the nodes that share a queue with the queue manager of a stage: their parts are in the stage's own spool.
+type fakeCluster struct {
+	storage.Reader
+	list  []storage.Viewed
+	asked chan storage.Call
+	calls chan func(func(context.Context, storage.Call) ([]byte, error)) // what other nodes ask
+}
+
+func (f *fakeCluster) Parts() ([]storage.Part, error) {
+	return []storage.Part{{ID: 1, Node: "a", Own: true, Alive: true}, {ID: 2, Node: "b"}}, nil
+}
+
+func (f *fakeCluster) View(_ context.Context, part int, after, upto uint64, n int) (list []storage.Viewed, next uint64, err error) {
+	for _, v := range f.list {
+		if num := uint64(msgID(v.ID)); part == 2 && num > after && (upto == 0 || num <= upto) {
+			if len(list) == n {
+				return list, uint64(msgID(list[n-1].ID)), nil
+			}
+			list = append(list, v)
+		}
+	}
+	return list, 0, nil
+}
+
+func (f *fakeCluster) Nodes() ([]storage.Member, error) {
+	return []storage.Member{{Name: "a", Own: true, Alive: true}, {Name: "b"}}, nil
+}
+
+func (f *fakeCluster) Ask(_ context.Context, node string, c storage.Call) ([]byte, error) {
+	if node != "b" {
+		return nil, storage.ErrNotCarriedOut("it does not answer")
+	}
+	f.asked <- c
+	return (&proto.CommandReply{IDs: []mail.QueueID{"x"}}).Append(nil), nil
+}
+
+func (f *fakeCluster) Attend(ctx context.Context, answer func(context.Context, storage.Call) ([]byte, error), _ func(string, ...any)) {
+	for {
+		select {
+		case call := <-f.calls:
+			call(answer)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// What other nodes have is listed page by page as it is on record, requests go to them and come from them, and who asked is in the log.
+// What is no request of a tool goes neither way.
+func TestOthers(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	mails := []queue.Name{queue.Deferred, queue.Hold, queue.Corrupt, queue.Incoming}
+	f := &fakeCluster{asked: make(chan storage.Call, 1), calls: make(chan func(func(context.Context, storage.Call) ([]byte, error)))}
+	for i, name := range mails {
+		st.site.Fill(deferredMail(name, time.Duration(9-i)*time.Minute, "s@from.test", "450 later", "a@to.test"))
+	}
+	for _, e := range st.site.Entries() {
+		f.list = append(f.list, storage.Viewed{Entry: e, InHand: e.Queue == queue.Incoming || e.Queue == queue.Hold})
+	}
+	slices.SortFunc(f.list, func(a, b storage.Viewed) int { return cmp.Compare(msgID(a.ID), msgID(b.ID)) })
+	st.viewer = f
+	st.run()
+	st.waitAttached(1)
+	queues := map[string]int{}
+	for q := (proto.List{N: 1, Part: 2}); ; {
+		var reply proto.ListReply
+		if err := st.tool.Call(t.Context(), &q, &reply); err != nil {
+			t.Fatal(err)
+		}
+		for _, it := range reply.Items {
+			queues[it.Queue]++
+			if it.Node != "b" || !it.Down || it.Sender != "s@from.test" || len(it.Recipients) != 1 || it.Recipients[0].Address != "a@to.test" {
+				t.Errorf("%+v", it)
+			}
+		}
+		if q.Cursor = reply.Next; q.Cursor == 0 {
+			break
+		}
+	}
+	if len(queues) != 3 || queues["deferred"] != 1 || queues["hold"] != 1 || queues["active"] != 1 {
+		t.Errorf("%v", queues)
+	}
+	var nodes proto.NodesReply
+	if err := st.tool.Call(t.Context(), &proto.Nodes{}, &nodes); err != nil || len(nodes.Parts) != 2 || !nodes.Parts[0].Own || !nodes.Parts[1].Down || len(nodes.Nodes) != 2 {
+		t.Errorf("%+v, %v", nodes, err)
+	}
+
+	hold := &proto.Command{Verb: proto.VerbHold, ID: "4k9XSc0000z3"}
+	var reply proto.ForwardReply
+	if err := st.tool.Call(t.Context(), &proto.Forward{Node: "b", By: "ann", Asked: hold.Kind(), Payload: hold.Append(nil)}, &reply); err != nil || reply.Failed != "" {
+		t.Fatal(reply, err)
+	}
+	if c := <-f.asked; c.By != "ann" || c.Kind != hold.Kind() || string(c.Payload) != string(hold.Append(nil)) {
+		t.Errorf("%+v", c)
+	}
+	if err := st.tool.Call(t.Context(), &proto.Forward{Node: "c", Asked: hold.Kind(), Payload: hold.Append(nil)}, &reply); err != nil || reply.Failed != "it does not answer" {
+		t.Error(reply, err)
+	}
+	inventory := &proto.Inventory{}
+	var refused ipc.RemoteError
+	if err := st.tool.Call(t.Context(), &proto.Forward{Node: "b", Asked: inventory.Kind()}, &reply); !errors.As(err, &refused) {
+		t.Error(err)
+	}
+
+	answered := make(chan error, 2)
+	f.calls <- func(answer func(context.Context, storage.Call) ([]byte, error)) {
+		b, err := answer(t.Context(), storage.Call{From: "b", By: "bob", Kind: hold.Kind(), Payload: hold.Append(nil)})
+		var reply proto.CommandReply
+		if err == nil {
+			err = reply.Decode(b)
+		}
+		answered <- err
+		_, err = answer(t.Context(), storage.Call{From: "b", Kind: inventory.Kind()})
+		answered <- err
+	}
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+	if err := <-answered; err == nil {
+		t.Error("an inventory of another node was taken")
+	}
+	for _, want := range []string{"asked of node b by ann: hold 4k9XSc0000z3", "node c: it does not answer", "asked by node b for bob: hold 4k9XSc0000z3"} {
+		if log := st.log.String(); !strings.Contains(log, want) {
+			t.Errorf("the log has no %q:\n%s", want, log)
+		}
+	}
+}
