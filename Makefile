@@ -85,10 +85,10 @@ test: check
 	  alone=$$(some '$(ALONE)') && again=$$(some '$(AGAIN)') && whole=$$(some '$(WHOLE)') && others="$$(some '$(LONG)') $$(some -v '$(ALONE)|$(WHOLE)|$(LONG)')" && \
 	  aside=$$(mktemp) && bad=0 && \
 	  { { [ -z "$$whole" ] || { $(GO) test -vet=off -count=1 -parallel 8 -timeout 40m -skip '^$(QUIET)$$' $$whole && $(GO) test -vet=off -race -count=1 -timeout 40m -run '^($(RACED))$$' $$whole; }; } >"$$aside" 2>&1 & } && \
-	  { [ -z "$$alone" ] || $(GO) test -vet=off -p 4 -parallel 8 $$alone || bad=1; } && \
+	  { [ -z "$$alone" ] || $(GO) test -vet=off -p 4 -parallel 8 -timeout 40m $$alone || bad=1; } && \
 	  { [ "$$others" = ' ' ] || $(GO) test -vet=off -race -p 4 -parallel 8 -timeout 40m $$others || bad=1; } && \
 	  { wait $$! || bad=1; cat "$$aside"; rm "$$aside"; } && \
-	  { [ -z "$$whole" ] || $(GO) test -vet=off -count=1 -run '^$(QUIET)$$' $$whole || bad=1; } && \
+	  { [ -z "$$whole" ] || $(GO) test -vet=off -count=1 -timeout 40m -run '^$(QUIET)$$' $$whole || bad=1; } && \
 	  { [ -z "$$again" ] || $(GO) test -vet=off -count=1 -p 1 -timeout 40m $$again || bad=1; } && exit $$bad \
 	) 2>&1; echo $$? >"$$out.status"; } | tee "$$out"; \
 	./internal/e2e/peers.sh check; awk -f internal/e2e/failures.awk "$$out"; \
