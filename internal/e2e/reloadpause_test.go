@@ -246,6 +246,9 @@ func (r reloading) system(t testing.TB, relayhost string, d *deaf) (s *system) {
 	o := options{main: relayhost + "transport_maps = texthash:{dir}/etc/transport\nsmtp_helo_timeout = 3600\nsmtpd_peername_lookup = no\n" +
 		"relay_destination_recipient_limit = 1\nsmtp_destination_recipient_limit = 1\nsmtp_destination_concurrency_limit = 50\n", unstarted: true,
 		master: "smtp unix - - n - 1000 smtp\n"}
+	if *holdPause { // what is measured is the usual log
+		o.main += "spool_segment_size = 64m\n"
+	}
 	if r.postscreen {
 		o.main += "postscreen_greet_wait = 0\n"
 		o.master += "127.0.0.1:{port} inet n - n - 1 postscreen\nsmtpd pass - - n - - smtpd\ndnsblog unix - - n - 0 dnsblog\ntlsproxy unix - - n - 0 tlsproxy\n"
@@ -294,7 +297,7 @@ func TestReloadKeepsWhatIsLearnt(t *testing.T) {
 	next := newSink(t, nil)
 	d := newDeaf(t, 1)
 	s := newSystem(t, options{main: next.relayhost() + "transport_maps = texthash:{dir}/etc/transport\nsmtp_helo_timeout = 3600\n" +
-		"smtp_initial_destination_concurrency = 1\nin_flow_delay = 0\n", unstarted: true})
+		"smtp_initial_destination_concurrency = 1\nin_flow_delay = 0\ntransport_retry_time = 4000s\nminimal_backoff_time = 4000s\n", unstarted: true})
 	s.write("etc/transport", d.transports()+fmt.Sprintf("refusing.test smtp:[127.0.0.1]:%d\n", refusing.port()))
 	s.start()
 	s.mustSend("a@from.test", []string{"b@refusing.test"}, "Subject: x\n\nx\n")
