@@ -169,3 +169,37 @@ func TestCourierDies(t *testing.T) {
 	conn := d.conn()
 	testwait.Until(t, "the call is deleted", func() bool { return d.calls(conn) == 0 })
 }
+
+// A process that finds a call at the same moment as another one, and waits for it, does not take it again.
+func TestCallTakenBeside(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	st := d.store("b")
+	first, look, second := d.conn(), d.conn(), d.conn()
+	if _, err := first.Exec(t.Context(), "INSERT INTO node_call VALUES ('x', 'a', 'b', '', 1, '', 'infinity')"); err != nil {
+		t.Fatal(err)
+	}
+	tx, err := first.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := &attending{store: st}
+	if id, _, err := one.take(t.Context(), tx.Conn()); id != "x" || err != nil {
+		t.Fatal(id, err)
+	}
+	taken := make(chan string, 1)
+	go func() {
+		id, _, err := one.take(context.Background(), second)
+		taken <- fmt.Sprint(id, err)
+	}()
+	testwait.Until(t, "the other waits", func() (waits bool) {
+		err := look.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND pid = $1)", int32(second.PgConn().PID())).Scan(&waits)
+		return waits && err == nil
+	})
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-taken; got != "<nil>" {
+		t.Errorf("it was taken again: %s", got)
+	}
+}
