@@ -16,7 +16,7 @@ import (
 const (
 	maxInMemory = 16 << 20 // entries of segments that are not stored: 64 MiB, the index of about 1 GB
 	firstSeeds  = 4        // queue IDs after which the first group of messages is looked up: somebody waits for it
-	moreSeeds   = 4        // by what a later group is larger than the one before
+	moreSeeds   = 2        // by what a later group is larger than the one before: who wants a hundred does not pay for four hundred
 	maxSeeds    = 1024     // and the largest ones
 	maxFollowed = 50000    // queue IDs that are looked up for one group
 	cacheSize   = 128      // blocks
@@ -36,6 +36,7 @@ type run struct {
 	parsers []*logread.Reader // of each source
 	cache   map[int64][]byte
 	cached  []int64 // the blocks in the cache, the oldest first
+	bucket  []byte  // room for one of the index
 	event   event
 }
 
@@ -186,11 +187,11 @@ func (x *run) lookup(prints []uint64, span bool) (spots []spot, err error) {
 // lookupIn looks into one segment. One whose file cannot be read any more may have everything in every block.
 func (x *run) lookupIn(seg *segment, prints []uint64) (found bitset, err error) {
 	if seg.entries != nil {
-		return seg.lookup(prints, nil)
+		return seg.lookup(prints, nil, nil)
 	}
 	f, err := x.store.dir.Open(seg.name)
 	if err == nil {
-		found, err = seg.lookup(prints, f)
+		found, err = seg.lookup(prints, f, &x.bucket)
 		f.Close()
 	}
 	if err != nil {
@@ -273,6 +274,7 @@ func (x *run) indexed(ctx context.Context) error {
 		return err
 	}
 	g, most := newGroup(-1), firstSeeds
+	needles := x.plan.needles(bit)
 	err = x.each(spots, func(s *source, b block) error {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -284,7 +286,7 @@ func (x *run) indexed(ctx context.Context) error {
 			}
 			g, most = newGroup(g.end), min(moreSeeds*most, maxSeeds)
 		}
-		b.lines(s.number, x.parsers[s.number], &x.event, func(at place) {
+		b.some(needles, s.number, x.parsers[s.number], &x.event, func(at place) {
 			match := x.plan.match(&x.event)
 			switch {
 			case match&bit == 0:
@@ -365,8 +367,9 @@ func (x *run) gather(ctx context.Context, seeds map[string]bool, bit uint64) (*b
 			return nil, err
 		}
 		next := map[string]bool{}
+		needles := needlesOf(ids, names)
 		err = x.each(spots, func(s *source, bl block) error {
-			bl.lines(s.number, x.parsers[s.number], &x.event, func(at place) { x.collect(b, at, ids, names, next) })
+			bl.some(needles, s.number, x.parsers[s.number], &x.event, func(at place) { x.collect(b, at, ids, names, next) })
 			return ctx.Err()
 		})
 		if err != nil {

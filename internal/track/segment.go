@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"io"
 	"slices"
+	"sort"
 	"time"
 
 	"posthaste/internal/logread"
@@ -209,25 +210,28 @@ func decodeSegment(b []byte) (*segment, error) {
 }
 
 // lookup says which blocks may have one of the keys whose fingerprints are given, in order. file is the segment's
-// file, if it has one.
-func (s *segment) lookup(prints []uint64, file io.ReaderAt) (found bitset, err error) {
+// file, if it has one, and buf is room for what is read of it.
+func (s *segment) lookup(prints []uint64, file io.ReaderAt, buf *[]byte) (found bitset, err error) {
 	for len(prints) > 0 {
 		b := int(prints[0] >> 56)
 		n := 1
 		for n < len(prints) && int(prints[n]>>56) == b {
 			n++
 		}
-		entries := s.entries
-		if s.entries != nil {
-			entries = entries[s.bucket[b]:s.bucket[b+1]]
-		} else if entries, err = s.read(b, file); err != nil {
-			return found, err
+		// Of a bucket in a file only what is compared is decoded: a search for many messages reads most of the index.
+		size := int(s.bucket[b+1] - s.bucket[b])
+		entry := func(i int) uint32 { return s.entries[int(s.bucket[b])+i] }
+		if s.entries == nil {
+			raw, err := s.read(b, file, buf)
+			if err != nil {
+				return found, err
+			}
+			entry = func(i int) uint32 { return binary.LittleEndian.Uint32(raw[4*i:]) }
 		}
 		for _, h := range prints[:n] {
 			want := uint32(h >> (64 - 33) << blockBits)
-			at, _ := slices.BinarySearch(entries, want)
-			for ; at < len(entries) && entries[at]>>blockBits == want>>blockBits; at++ {
-				found.set(int(entries[at] & (1<<blockBits - 1)))
+			for at := sort.Search(size, func(i int) bool { return entry(i) >= want }); at < size && entry(at)>>blockBits == want>>blockBits; at++ {
+				found.set(int(entry(at) & (1<<blockBits - 1)))
 			}
 		}
 		prints = prints[n:]
@@ -235,18 +239,15 @@ func (s *segment) lookup(prints []uint64, file io.ReaderAt) (found bitset, err e
 	return found, nil
 }
 
-// read reads a bucket.
-func (s *segment) read(b int, file io.ReaderAt) ([]uint32, error) {
-	raw := make([]byte, 4*(s.bucket[b+1]-s.bucket[b]))
-	if _, err := file.ReadAt(raw, int64(headerSize(len(s.blocks)))+4*int64(s.bucket[b])); err != nil {
+// read reads a bucket into buf, which it lets grow.
+func (s *segment) read(b int, file io.ReaderAt, buf *[]byte) ([]byte, error) {
+	size := 4 * int(s.bucket[b+1]-s.bucket[b])
+	*buf = slices.Grow((*buf)[:0], size)[:size]
+	if _, err := file.ReadAt(*buf, int64(headerSize(len(s.blocks)))+4*int64(s.bucket[b])); err != nil {
 		return nil, fmt.Errorf("%w: %w", errDamaged, err)
 	}
-	if crc32.ChecksumIEEE(raw) != s.sums[b] {
+	if crc32.ChecksumIEEE(*buf) != s.sums[b] {
 		return nil, errDamaged
 	}
-	entries := make([]uint32, len(raw)/4)
-	for i := range entries {
-		entries[i] = binary.LittleEndian.Uint32(raw[4*i:])
-	}
-	return entries, nil
+	return *buf, nil
 }

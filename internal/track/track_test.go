@@ -345,7 +345,7 @@ func FuzzSegment(f *testing.F) {
 	f.Add(newMason(day).build(1, 0, 1, text, []int{len(text)}).encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if s, err := decodeSegment(b); err == nil {
-			s.lookup([]uint64{0, 1 << 40, 1 << 63}, bytes.NewReader(b))
+			s.lookup([]uint64{0, 1 << 40, 1 << 63}, bytes.NewReader(b), new([]byte))
 			s.times()
 		}
 	})
