@@ -274,7 +274,6 @@ func (x *run) indexed(ctx context.Context) error {
 		return err
 	}
 	g, most := newGroup(-1), firstSeeds
-	needles := x.plan.needles(bit)
 	err = x.each(spots, func(s *source, b block) error {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -286,7 +285,7 @@ func (x *run) indexed(ctx context.Context) error {
 			}
 			g, most = newGroup(g.end), min(moreSeeds*most, maxSeeds)
 		}
-		b.some(needles, s.number, x.parsers[s.number], &x.event, func(at place) {
+		b.lines(s.number, x.parsers[s.number], &x.event, func(at place) {
 			match := x.plan.match(&x.event)
 			switch {
 			case match&bit == 0:
@@ -367,9 +366,8 @@ func (x *run) gather(ctx context.Context, seeds map[string]bool, bit uint64) (*b
 			return nil, err
 		}
 		next := map[string]bool{}
-		needles := needlesOf(ids, names)
 		err = x.each(spots, func(s *source, bl block) error {
-			bl.some(needles, s.number, x.parsers[s.number], &x.event, func(at place) { x.collect(b, at, ids, names, next) })
+			bl.lines(s.number, x.parsers[s.number], &x.event, func(at place) { x.collect(b, at, ids, names, next) })
 			return ctx.Err()
 		})
 		if err != nil {
