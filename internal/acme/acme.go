@@ -35,8 +35,8 @@
 //
 // # Security
 //
-// The service runs as mail_owner. It reads tls_acme_update_key_file and tls_acme_CAfile before it
-// gives up root. It answers only the challenges that it has just asked for: a connection ends after
+// The service runs as mail_owner. It reads tls_acme_update_key_file, tls_acme_eab_key_file and
+// tls_acme_CAfile before it gives up root. It answers only the challenges that it has just asked for: a connection ends after
 // one request, or after ten seconds, and a request has at most 8192 octets. The answers of the
 // authority are bounded in size and time. A certificate is used only if it is for our key.
 //
@@ -48,8 +48,8 @@
 // # Parameters
 //
 // data_directory, myhostname, tls_acme, tls_acme_CAfile, tls_acme_account, tls_acme_agree,
-// tls_acme_challenge, tls_acme_command, tls_acme_directory, tls_acme_domains, tls_acme_key_type,
-// tls_acme_update_key_file, tls_acme_update_server.
+// tls_acme_challenge, tls_acme_command, tls_acme_directory, tls_acme_domains, tls_acme_eab_key_file,
+// tls_acme_key_type, tls_acme_update_key_file, tls_acme_update_server.
 //
 // # Diagnostics
 //

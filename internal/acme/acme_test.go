@@ -241,6 +241,8 @@ func TestSettings(t *testing.T) {
 		"tls_acme_domains = Mail.Example.ORG., bücher.example\n": "",
 		"tls_acme_CAfile = /nonexistent\n":                       "tls_acme_CAfile: ",
 		"tls_acme_CAfile = " + file + "\n":                       "expected certificates in PEM form",
+		"tls_acme_eab_key_file = /nonexistent\n":                 "tls_acme_eab_key_file: ",
+		"tls_acme_eab_key_file = " + file + "\n":                 "expected an identifier and a key",
 		dns:                                                      "set tls_acme_update_server or tls_acme_command",
 		dns + "tls_acme_command = /bin/true\n":                   "",
 		dns + "tls_acme_update_server = 192.0.2.1\n":             "",

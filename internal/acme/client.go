@@ -88,6 +88,16 @@ func (c *client) obtain(ctx context.Context, account, key crypto.Signer, replace
 	if c.set.contact != "" {
 		a.Contact = []string{"mailto:" + c.set.contact}
 	}
+	if c.set.eab != nil {
+		// The binding has a URL of the directory in it, which must be known.
+		_, err := c.acme.GetDirectory(ctx)
+		if err == nil {
+			err = a.SetExternalAccountBinding(ctx, c.acme, *c.set.eab)
+		}
+		if err != nil {
+			return nil, "", fmt.Errorf("account: %w", err)
+		}
+	}
 	// With a key that the authority knows, this finds the account.
 	if a, err = c.acme.NewAccount(ctx, a); err != nil {
 		return nil, "", fmt.Errorf("account: %w", err)
@@ -271,6 +281,8 @@ func (c *client) advise(err error) string {
 		return "has the name an address in the DNS that everybody can look up?"
 	case "caa":
 		return "a CAA record of the name or of a domain above it forbids this authority to issue"
+	case "externalAccountRequired":
+		return "the authority wants to know whose the account is: set tls_acme_eab_key_file"
 	case "userActionRequired":
 		return "the terms of service have changed: read them at the address given"
 	}

@@ -19,6 +19,7 @@ func TestIssue(t *testing.T) {
 	update := "tls_acme_challenge = dns-01\ntls_acme_update_server = {dns}\ntls_acme_update_key_file = {key}\n"
 	for name, main := range map[string]string{
 		"http-01":     "tls_acme_domains = mail.example.org, mx.example.org\ntls_acme_account = joe@example.org\n",
+		"a customer":  "# customers only\ntls_acme_eab_key_file = {eab}\n",
 		"tls-alpn-01": "tls_acme_challenge = tls-alpn-01\ntls_acme_key_type = rsa\n",
 		"dns-01":      update,
 		"wildcard":    update + "tls_acme_domains = example.org, *.example.org\n",
@@ -98,6 +99,7 @@ func TestRefused(t *testing.T) {
 			log: []string{"port 443 of that name must lead to"}},
 		"a key that the name server does not know": {main: "tls_acme_challenge = dns-01\ntls_acme_update_server = {dns}\n",
 			log: []string{"publish _acme-challenge.mail.example.org: name server 127.0.0.1:", "REFUSED: it does not permit the update"}},
+		"a customer that is not named": {main: "# customers only\n", log: []string{"externalAccountRequired: ", "set tls_acme_eab_key_file"}},
 		"a command that fails": {main: "tls_acme_challenge = dns-01\ntls_acme_command = /bin/ls /nonexistent.posthaste\n",
 			log: []string{"tls_acme_command: /bin/ls present: exit status 2: ", "nonexistent.posthaste"}},
 		"an authority whose certificate does not verify": {spoil: func(s *site) { s.manager = nil }, log: []string{"set tls_acme_CAfile"}},

@@ -2,6 +2,7 @@ package acme
 
 import (
 	"crypto/x509"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
@@ -9,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/mholt/acmez/v3/acme"
 	"github.com/miekg/dns"
 	"golang.org/x/net/idna"
 
@@ -32,8 +34,9 @@ type settings struct {
 	keyType   string
 	roots     *x509.CertPool // nil: the system's
 	version   string
-	update    *updater // nil: not by updates
-	command   []string // empty: not by a command
+	eab       *acme.EAB // who is the customer that an account is for; nil: nobody is named
+	update    *updater  // nil: not by updates
+	command   []string  // empty: not by a command
 }
 
 // errOff says that no certificate is to be asked for.
@@ -74,7 +77,33 @@ func read(cfg *config.Config) (*settings, error) {
 			return nil, fmt.Errorf("tls_acme_CAfile: %s: expected certificates in PEM form", file)
 		}
 	}
+	if err := s.readBinding(cfg); err != nil {
+		return nil, err
+	}
 	return s, s.readUpdate(cfg)
+}
+
+// readBinding reads by what the authority knows us as a customer (RFC 8555 section 7.3.4).
+func (s *settings) readBinding(cfg *config.Config) error {
+	file := cfg.String("tls_acme_eab_key_file")
+	if file == "" {
+		return nil
+	}
+	text, err := smallfile.Read(file, maxFile)
+	if err != nil {
+		return fmt.Errorf("tls_acme_eab_key_file: %w", err)
+	}
+	words := strings.Fields(string(text))
+	if len(words) != 2 {
+		return fmt.Errorf("tls_acme_eab_key_file: %s: expected an identifier and a key", file)
+	}
+	// Some authorities print the key with padding.
+	key := strings.TrimRight(words[1], "=")
+	if secret, err := base64.RawURLEncoding.DecodeString(key); err != nil || len(secret) == 0 {
+		return fmt.Errorf("tls_acme_eab_key_file: %s: the second word is not a key in base64url form", file)
+	}
+	s.eab = &acme.EAB{KeyID: words[0], MACKey: key}
+	return nil
 }
 
 // readUpdate reads how the records of dns-01 are published.

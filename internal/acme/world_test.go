@@ -166,7 +166,11 @@ type site struct {
 	cfg     *config.Config
 	answers *responder
 	shown   *counter
+	bound   bool // the authority has customers only
 }
+
+// boundID and boundKey are by what the authority knows a customer.
+const boundID, boundKey = "kid-1", "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W"
 
 // A counter counts the challenges that are answered now, and how many that were at most.
 type counter struct {
@@ -193,14 +197,18 @@ func newSite(t *testing.T, main string, closed bool) *site {
 	if err := os.WriteFile(key, []byte(tsig), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := &site{dns: newZoneServer(t), lines: new(lines), answers: newResponder()}
+	binding := filepath.Join(data, "eab")
+	if err := os.WriteFile(binding, []byte(boundID+" "+boundKey+"==\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := &site{dns: newZoneServer(t), lines: new(lines), answers: newResponder(), bound: strings.Contains(main, "# customers only")}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	port := l.Addr().(*net.TCPAddr).Port
 	directory, roots := s.newPebble(t, port)
-	s.cfg = load(t, strings.NewReplacer("{dns}", s.dns.addr, "{key}", key, "{dir}", data).Replace(main)+
+	s.cfg = load(t, strings.NewReplacer("{dns}", s.dns.addr, "{key}", key, "{eab}", binding, "{dir}", data).Replace(main)+
 		"\ntls_acme = yes\ntls_acme_agree = yes\nmyhostname = mail.example.org\ndata_directory = "+data+"\ntls_acme_directory = "+directory+"\n")
 	set, err := read(s.cfg)
 	if err != nil {
@@ -248,7 +256,10 @@ func (s *site) newPebble(t *testing.T, port int) (directory string, roots *x509.
 	quiet := log.New(io.Discard, "", 0)
 	s.pebble = db.NewMemoryStore()
 	authority := ca.New(quiet, s.pebble, "", "ecdsa", 0, 1, map[string]ca.Profile{"default": {Description: "of the test"}})
-	web := wfe.New(quiet, s.pebble, va.New(quiet, port, port, true, s.dns.addr, s.pebble), authority, nil, true, false, 0, 0)
+	web := wfe.New(quiet, s.pebble, va.New(quiet, port, port, true, s.dns.addr, s.pebble), authority, nil, true, s.bound, 0, 0)
+	if err := s.pebble.AddExternalAccountKeyByID(boundID, boundKey); err != nil {
+		t.Fatal(err)
+	}
 	server := httptest.NewTLSServer(web.Handler())
 	t.Cleanup(server.Close)
 	roots = x509.NewCertPool()

@@ -14,6 +14,7 @@ var tlsParams = []Param{
 	{Name: "tls_acme_command", Type: String, Tier: 2, Origin: Own, Doc: "Command that publishes the DNS records of dns-01; it is run without a shell"},
 	{Name: "tls_acme_directory", Type: String, Default: "https://acme-v02.api.letsencrypt.org/directory", Tier: 1, Origin: Own, Doc: "URL of the authority's ACME directory"},
 	{Name: "tls_acme_domains", Type: List, Default: "$myhostname", Tier: 1, Origin: Own, Doc: "Names in the certificate"},
+	{Name: "tls_acme_eab_key_file", Type: String, Tier: 2, Origin: Own, Doc: "File with the key by which the authority knows whose account is made (external account binding)"},
 	{Name: "tls_acme_key_type", Type: Enum, Default: "ecdsa", Values: "ecdsa|rsa", Tier: 2, Origin: Own, Doc: "Kind of a new private key"},
 	{Name: "tls_acme_update_key_file", Type: String, Tier: 2, Origin: Own, Doc: "File with the TSIG key of tls_acme_update_server"},
 	{Name: "tls_acme_update_server", Type: String, Tier: 2, Origin: Own, Doc: "Name server that takes the DNS records of dns-01 as updates (RFC 2136)"},
