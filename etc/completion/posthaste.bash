@@ -161,9 +161,10 @@ _posthaste() {
         -t) :; return ;;
         -w) :; return ;;
         --at) :; return ;;
+        --by) :; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-b -c -l -h -m -N -n -p -s -t -w --at"
+            _posthaste_words "-b -c -l -h -m -N -n -p -s -t -w --at --by"
         else
             _posthaste_words "hold incoming active deferred corrupt maildrop"
         fi
