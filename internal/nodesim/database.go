@@ -460,7 +460,7 @@ func (h *host) setSilent(on bool) {
 // drain sets whether a node is drained; false: it is not known, or something is in the way.
 func (h *host) drain(name, on string) bool {
 	s := &session{host: h, node: "operator", killed: make(chan struct{}), cancel: make(chan struct{}, 1), rnd: h.rnd}
-	t := &tx{s: s, changes: map[cell]row{}}
+	t := &tx{s: s, changes: map[cell]row{}, patient: time.Second} // the host may die meanwhile
 	if _, err := t.carryOut("UPDATE node SET drained", []string{name, on}); err != nil || len(t.changes) == 0 {
 		h.mu.Lock()
 		t.release()

@@ -93,7 +93,7 @@ func (r *run) drain(n *node, f *Fault) {
 
 // setDrained is "posthaste cluster drain" and "undrain": as a client of the database would, it changes the node's row.
 func (r *run) setDrained(n *node, on string) {
-	for {
+	for !r.isOver() {
 		if h := r.primary(); h != nil && h.drain(n.name, on) {
 			return
 		}

@@ -130,11 +130,20 @@ func (r *run) carryOut() {
 			r.happen(f)
 		})
 	}
-	r.plot.Wait()
+	ended := make(chan struct{})
+	r.all.Go(func() { r.plot.Wait(); close(ended) })
+	select {
+	case <-ended:
+	case <-time.After(longest):
+		r.books.fail("after %v letters or faults have not ended", longest)
+	}
 	r.settle()
 	r.books.check()
 	r.end()
 }
+
+// longest is more than letters and faults take.
+const longest = 5 * time.Minute
 
 // patience is how long the queue may take to become empty when nothing goes wrong any more: a drain may wait 30 seconds.
 const patience = 90 * time.Second
