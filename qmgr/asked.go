@@ -22,6 +22,8 @@ func (s *Server) readAsk(d *delivery, reply *proto.DeliverReply, res *sched.Resu
 	if len(reply.Outcomes) == 0 || !s.sched.Follows(d.transport) {
 		return
 	}
+	// With several recipients it is what most of them got: one unknown mailbox among twenty is not about
+	// how much is sent.
 	answer, text := answerOf(reply.Outcomes)
 	if answer.Accepted || answer.Code == 0 {
 		return
@@ -31,8 +33,8 @@ func (s *Server) readAsk(d *delivery, reply *proto.DeliverReply, res *sched.Resu
 	if res.Ask, res.After = adaptive.Read(answer.Code, text, greeting); res.Ask == adaptive.Nothing {
 		return
 	}
-	// What is said of one recipient alone changes nothing, and is not kept.
-	// A stranger's words, for logs and listings.
+	// What is said of one recipient alone changes nothing, and is not kept. The rest is a stranger's
+	// words, for logs and listings.
 	said := strings.ToValidUTF8(text[:min(len(text), adaptive.MaxText)], "")
 	res.Said = string(maillog.AppendClean(nil, []byte(said)))
 }
@@ -57,6 +59,7 @@ func learntText(l *sched.Learnt) string {
 	if l.Why == adaptive.Nothing && len(items) == 0 {
 		return "; it follows the answers, which ask for nothing"
 	}
+	// Why comes last, in brackets, with the host's own words, which are the longest part.
 	text := "; it follows the answers: " + strings.Join(items, ", ")
 	if l.Why != adaptive.Nothing {
 		text = strings.TrimSuffix(text, " ") + fmt.Sprintf(" (%s, at %s", l.Why, l.At.Format(time.DateTime))

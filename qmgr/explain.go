@@ -111,6 +111,8 @@ func (s *Server) lookUp(e *explanation) {
 	if env, err := st.Envelope(); err == nil && e.tried == 0 && env.SendAt.After(time.Now()) {
 		e.starts = env.SendAt
 	}
+	// What cannot be read is left out; the log has it, since whoever delivers the message cannot
+	// read it either.
 	if outcomes, err := st.Outcomes(); err == nil {
 		for _, o := range outcomes {
 			// The loop's outcomes are of this stay in the active queue, the recorded ones
@@ -140,6 +142,8 @@ func (s *Server) lookForRules(e *explanation, st queueread.Stored, rcpts []mail.
 		return
 	}
 	counts := make(map[*rule]int)
+	// A list of a hundred thousand recipients is explained by its first ones: where each goes must be
+	// asked for.
 	for i := range rcpts[:min(len(rcpts), explainRcpts)] {
 		if e.m.isDone(i) {
 			continue

@@ -78,10 +78,13 @@ func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
 		s.fromAgent(c, r)
 	case proto.KindList:
 		s.fromLister(r)
+	// Who else shares the queue, and what is for one of them: others.go and forward.go.
 	case proto.KindNodes:
 		s.nodesReply(r)
 	case proto.KindForward:
 		s.forward(r)
+	// One message, by its queue ID. All that fulfil conditions are a selection, which goes on from
+	// answer to answer, since a turn of the loop must not last as long as a large queue.
 	case proto.KindCommand:
 		var q proto.Command
 		if err := r.Decode(&q); err != nil {
@@ -93,6 +96,7 @@ func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
 		s.fromSelector(r)
 	case proto.KindOverride:
 		s.fromOperator(r)
+	// A count of the whole queue: it, too, goes on over many turns.
 	case proto.KindShape:
 		q := new(proto.Shape)
 		if err := r.Decode(q); err != nil {
@@ -101,6 +105,7 @@ func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
 		}
 		c := newCensus(q)
 		s.ask(r, func() { s.census(r, c) })
+	// A copy of the queue for a forecast, as sums by destination.
 	case proto.KindBacklog:
 		var q proto.Backlog
 		if err := r.Decode(&q); err != nil {
@@ -117,6 +122,7 @@ func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
 			r.Fail("%v", err)
 			return
 		}
+		// Without a queue ID it is about a destination, which may have mail in memory or none.
 		if q.ID == "" {
 			s.explainDestination(r, &q)
 			return
