@@ -56,8 +56,8 @@ func (s *story) clock() {
 	t, h := s.t, s.ours
 	s.shifted("8443", "-24", time.Now().Add(-48*time.Hour))
 	s.shifted("8444", "24", time.Now().Add(23*time.Hour))
-	at := func(port string) {
-		h.must("postconf -e 'tls_acme_directory = " + strings.Replace(s.a.url, "acme.ca.net", "acme.ca.net:"+port, 1) + "'; posthaste reload")
+	at := func(port string) { // and at once, though a refusal may not be long ago
+		h.must("postconf -e 'tls_acme_directory = " + strings.Replace(s.a.url, "acme.ca.net", "acme.ca.net:"+port, 1) + "'; posthaste reload; posthaste cert renew || true")
 	}
 	at("8443")
 	h.logged("the clock of this machine is 24h0m", " fast, by the authority's: renewals depend on it")
