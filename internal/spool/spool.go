@@ -57,6 +57,7 @@ type Options struct {
 	Follower *Follower
 
 	sleep        func(time.Duration) // tests: between reads of a start that fail; nil: time.Sleep
+	now          func() time.Time    // tests: nil: time.Now
 	leaf, leaves int                 // tests: entries of a leaf of the index, and how many may be loose; 0: leafLen and looseLeaves
 }
 
@@ -136,13 +137,16 @@ func newEngine(o *Options, plant fault, random func([]byte)) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{fs: o.FS, dir: o.Dir, opt: *o, lim: lim, warn: o.Warn, random: random, now: time.Now, sleep: o.sleep, exact: o.ExactDoubt, planter: plantOf(plant),
+	e := &engine{fs: o.FS, dir: o.Dir, opt: *o, lim: lim, warn: o.Warn, random: random, now: o.now, sleep: o.sleep, exact: o.ExactDoubt, planter: plantOf(plant),
 		idx: newIndex(), segs: map[uint32]*segment{}, disk: newDiskWatch()}
 	if o.leaf > 0 {
 		e.idx.leafLen, e.idx.most, e.idx.mem = o.leaf, o.leaves, newArena(4096)
 	}
 	if e.sleep == nil {
 		e.sleep = time.Sleep
+	}
+	if e.now == nil {
+		e.now = time.Now
 	}
 	if e.fs == nil {
 		e.fs = vfs.OfOwner(e.dir)
