@@ -32,21 +32,8 @@ func TestAdaptiveHistories(t *testing.T) {
 			t.Parallel()
 			rested := 0
 			playIn(t, seed, 400, func(r *rand.Rand, w *world) {
-				cfg := w.s.cfg
-				plain := cfg.Transport
-				cfg.Transport = func(name mail.Transport, c TransportConfig) TransportConfig {
-					c = plain(name, c)
-					c.Adaptive, c.AdaptiveFloor, c.AdaptiveDelay = name != "local", len(name)%3, time.Duration(len(name))*time.Second
-					return c
-				}
-				w.step(Event{Kind: EventReconfigured, Config: &cfg})
+				w.step(Event{Kind: EventReconfigured, Config: w.askForLess(r)})
 				sharedWorld(r, w)
-				w.asked = func(res *Result) {
-					if r.IntN(3) == 0 {
-						res.Ask = adaptive.Ask(r.IntN(int(adaptive.Away)))
-						res.Said, res.After = "421 no", time.Duration(r.IntN(2)*r.IntN(1000))*time.Second
-					}
-				}
 				w.on = func(e Effect) {
 					if e.Kind != EffectDeliver {
 						return
@@ -68,6 +55,24 @@ func TestAdaptiveHistories(t *testing.T) {
 			}
 		})
 	}
+}
+
+// askForLess has destinations ask for less, now and then, and gives the configuration with which they are followed.
+func (w *world) askForLess(r *rand.Rand) *Config {
+	cfg := w.s.cfg
+	plain := cfg.Transport
+	cfg.Transport = func(name mail.Transport, c TransportConfig) TransportConfig {
+		c = plain(name, c)
+		c.Adaptive, c.AdaptiveFloor, c.AdaptiveDelay = name != "local", len(name)%3, time.Duration(len(name))*time.Second
+		return c
+	}
+	w.asked = func(res *Result) {
+		if r.IntN(3) == 0 {
+			res.Ask = adaptive.Ask(r.IntN(int(adaptive.Away)))
+			res.Said, res.After = "421 no", time.Duration(r.IntN(2)*r.IntN(1000))*time.Second
+		}
+	}
+	return &cfg
 }
 
 // What was learnt outlives the mail for a destination, and a successor.

@@ -10,22 +10,28 @@ import (
 
 // TestTenantsWithAll plays histories in which mail of tenants meets all that has a say in where it waits: threads,
 // shared limits, sources that are suspended, pauses, destinations that other nodes have shut, mail that is not in
-// memory, and successors.
+// memory, and successors; in every other history also destinations that ask for less, and are followed.
 func TestTenantsWithAll(t *testing.T) {
 	t.Parallel()
 	n := *histories
 	if !*long {
 		n = 25
 	}
-	contested := 0
+	contested, both := 0, 0
 	for seed := range n {
 		playIn(t, 7000+seed, 300, func(r *rand.Rand, w *world) {
 			w.tenantsWithAll(r)
+			if seed%2 == 1 {
+				w.followOnAndOff(r)
+			}
 			w.onEvent = func(Event) {
 				for _, t := range w.s.transports {
 					for q := t.firstQueue; q != nil; q = q.nxt {
 						if q.others != nil {
 							contested++
+						}
+						if q.paced != nil && q.lined > 0 {
+							both++
 						}
 					}
 				}
@@ -34,6 +40,34 @@ func TestTenantsWithAll(t *testing.T) {
 	}
 	if contested < 100*int(n) {
 		t.Errorf("%d destinations with mail of several tenants in %d histories: this looks at too little", contested, n)
+	}
+	if both < 10*int(n) {
+		t.Errorf("%d destinations with a pace, and mail that waits for its tenant's limit, in %d histories: this looks at too little", both, n)
+	}
+}
+
+// followOnAndOff has destinations ask for less. Now and then nothing is followed any more, or it is again.
+func (w *world) followOnAndOff(r *rand.Rand) {
+	w.step(Event{Kind: EventReconfigured, Config: w.askForLess(r)})
+	inner, following := w.each, true
+	w.each = func(r *rand.Rand) {
+		inner(r)
+		if r.IntN(60) > 0 {
+			return
+		}
+		following = !following
+		cfg, on := w.s.cfg, following
+		plain := cfg.Transport
+		cfg.Transport = func(name mail.Transport, c TransportConfig) TransportConfig {
+			c = plain(name, c)
+			c.Adaptive = on && name != "local"
+			return c
+		}
+		if r.IntN(2) == 0 {
+			w.succeed(cfg)
+		} else {
+			w.step(Event{Kind: EventReconfigured, Config: &cfg})
+		}
 	}
 }
 
