@@ -241,7 +241,14 @@ func (s *server) post(p *provisional) {
 	if done := p.doneRcpts(); len(done) > 0 {
 		p.batch.Done(p.entry.ID, done)
 	}
-	s.opt.Engine.Post(p.batch, func(err error) { p.end <- err })
+	s.opt.Engine.Post(p.batch, func(err error) {
+		// The queue manager hears of it before it is answered what it has decided since, as both go the same way. Told
+		// later, it would take a message that it has removed, and forgotten, for a new one, and have it delivered again.
+		if e, ok := p.batch.Entry(p.index); ok && err == nil {
+			p.conn.Push(&proto.Entries{List: []proto.Entry{{Entry: e}}})
+		}
+		p.end <- err
+	})
 	// Somebody waits for it: the client has waited already.
 	s.opt.Engine.Hurry()
 }
@@ -353,9 +360,7 @@ func (in *incoming) await(m addition, env *mail.Envelope) (verdict *proto.Submit
 	if !ok {
 		return nil, false
 	}
-	s.mu.Lock()
-	conn := s.qmgr
-	s.mu.Unlock()
+	conn := s.attachedNow()
 	// Nobody would deliver it.
 	if conn == nil {
 		return nil, false
@@ -373,16 +378,12 @@ func (in *incoming) await(m addition, env *mail.Envelope) (verdict *proto.Submit
 	// From here on the submitter is to be answered, whoever retires.
 	in.with = true
 	s.storing.Add(1)
-	s.begin(p)
 	in.entries.List = append(in.entries.List, proto.Entry{Entry: e, Envelope: m.Envelope, Recipients: m.Recipients, Provisional: true})
-	conn.Push(&in.entries)
+	s.begin(p, &in.entries)
 	in.entries.List = reuse.Emptied(in.entries.List)
 	// Looked at only now, since both look for provisional messages after they have said that they go:
 	// the queue manager may have gone before it was told.
-	s.mu.Lock()
-	gone := s.qmgr != conn
-	s.mu.Unlock()
-	if gone || s.ending.Load() {
+	if s.attachedNow() != conn || s.ending.Load() {
 		s.keepProvisional(func(q *provisional) bool { return q == p })
 	}
 	in.token = false // the queue manager pays for it when it takes the message up
@@ -406,9 +407,16 @@ func (in *incoming) await(m addition, env *mail.Envelope) (verdict *proto.Submit
 	return verdict, true
 }
 
-// begin makes a message known as provisional. It comes before the queue manager hears of it, whose first decision may
-// be quick.
-func (s *server) begin(p *provisional) {
+// attachedNow is the queue manager's connection; nil: there is none.
+func (s *server) attachedNow() *ipc.Conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.qmgr
+}
+
+// begin makes a message known as provisional, and tells the queue manager so, whose first decision may be quick. Nobody can
+// have the message kept in between: that it is kept is told after that it is provisional.
+func (s *server) begin(p *provisional, told *proto.Entries) {
 	w := &s.waits
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -417,6 +425,7 @@ func (s *server) begin(p *provisional) {
 	}
 	w.list[p.entry.ID] = p
 	w.n.Add(1)
+	p.conn.Push(told) // which does not wait
 }
 
 // over gives the verdict on a message that has ended, or been kept; err is that of keeping it. The order of its
@@ -455,7 +464,8 @@ func (in *incoming) over(p *provisional, st storage.Stasher, env *mail.Envelope,
 	s.waits.forget(p)
 	st.Drop(p.entry.Ref, false)
 	in.count(env)
-	if ok {
+	// Who was told that it is provisional has heard that it is kept (post). Another one may have been told the queue before.
+	if ok && s.attachedNow() != p.conn {
 		in.announce(e, nil, nil)
 	}
 	return &queued

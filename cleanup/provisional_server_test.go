@@ -191,3 +191,72 @@ func TestProvisional(t *testing.T) {
 		t.Errorf("%d messages are provisional at the end", n)
 	}
 }
+
+// A slowEnd is an engine with which the end of a wait takes its time, as on a machine that is busy.
+type slowEnd struct {
+	logEngine
+	until chan struct{}
+}
+
+func (e slowEnd) Drop(ref queue.Ref, settled bool) {
+	<-e.until
+	e.logEngine.Drop(ref, settled)
+}
+
+// The queue manager hears that a message is kept before it hears that what it has decided since is recorded, however
+// late whoever waits for the message comes to run: it knows then that this is out of date. Later it would take a message
+// that it has removed for a new one.
+func TestKeptBeforeRemoved(t *testing.T) {
+	t.Parallel()
+	sp, err := spool.Open(spool.Options{FS: vfs.NewMem(4096), Dir: "spool", SegmentSize: 1 << 20, InlineLimit: 8 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { sp.Close() })
+	log := new(logText)
+	logger := maillog.New("postfix/cleanup", maillog.NewWriter(log, maillog.Format(0)))
+	log.l = logger
+	t.Cleanup(func() { logger.Close() })
+	engine := slowEnd{logEngine{Spool: sp}, make(chan struct{})}
+	s := newServer(t.Context(), serverOptions{Core: newCore(t, "", func(text string) { t.Error(text) }), Engine: engine, Log: logger,
+		Token: func() bool { return true }, BufferLimit: 1 << 20})
+	q, submitter := attached(t, s), served(t, s)
+	number, err := sp.Lease(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := mail.MakeQueueID(time.Unix(1800000000, 0), number)
+	verdict := make(chan proto.SubmitReply, 1)
+	go func() {
+		var r proto.SubmitReply
+		m := &proto.Submit{Envelope: mail.Envelope{ID: id, Sender: "s@from.test", Recipients: []mail.Recipient{{Address: "a@to.test"}}},
+			Wait: time.Hour, Content: []byte("Subject: x\r\n\r\nx\r\n")}
+		if err := submitter.Call(t.Context(), m, &r); err != nil {
+			t.Error(err)
+		}
+		verdict <- r
+	}()
+	if e := <-q.entries; e.ID != id || !e.Provisional {
+		t.Errorf("the queue manager is told %+v", e)
+	}
+	q.decide(t, proto.Op{ID: id, Keep: true})
+	q.decide(t, proto.Op{ID: id, Remove: true, Finished: true})
+	// What is pushed is taken in on the goroutine that reads the answers.
+	select {
+	case e := <-q.entries:
+		if e.ID != id || e.Provisional {
+			t.Errorf("the queue manager is told %+v", e)
+		}
+	default:
+		t.Error("the queue manager is told that the message is removed, and not yet that it is kept")
+	}
+	close(engine.until)
+	if r := <-verdict; r.Code != 250 {
+		t.Errorf("%+v", r)
+	}
+	// The answer to the submitter comes after all that is said of the message.
+	q.decide(t, proto.Op{ID: id})
+	if n := len(q.entries); n > 0 {
+		t.Errorf("the queue manager is told %d times more that the message is kept", n)
+	}
+}
