@@ -209,14 +209,14 @@ func entryOf(act *shaping.Act, a *shaping.Action, now time.Time) (override.Entry
 	target, err := selection.SiteTarget(r.Source, r.Unit)
 	switch a.Kind {
 	case shaping.SetDomainConfig:
-		target, err = selection.NewTarget("domain", r.Domain)
+		target, err = oneDomain(r.Domain)
 	case shaping.SuspendTenant:
 		target, err = selection.GroupTarget(r.Tenant, "", r.Unit)
 	case shaping.SuspendCampaign:
 		target, err = selection.GroupTarget(r.Tenant, r.Campaign, r.Unit)
 	// Mail is returned to senders for the domain alone, as with KumoMTA.
 	case shaping.Bounce:
-		target, err = selection.NewTarget("domain", r.Domain)
+		target, err = oneDomain(r.Domain)
 	case shaping.BounceTenant:
 		target, err = selection.GroupTarget(r.Tenant, "", r.Domain)
 	case shaping.BounceCampaign:
@@ -245,6 +245,15 @@ func entryOf(act *shaping.Act, a *shaping.Action, now time.Time) (override.Entry
 		return e, errors.New("its time is over before it has begun")
 	}
 	return e, nil
+}
+
+// oneDomain is the target that means a domain. What an operator writes for many is none here: whoever gives a message to
+// somebody@.com chooses the name, and all mail to .com would be returned for what is said of that one.
+func oneDomain(name string) (selection.Target, error) {
+	if name == "" || name == "*" || name[0] == '.' {
+		return selection.Target{}, fmt.Errorf("%q is not the name of one domain: nothing is done", name)
+	}
+	return selection.NewTarget("domain", name)
 }
 
 // An ordered is an act on its way to the disk, and by how much it must make one longer that holds.

@@ -675,3 +675,25 @@ func TestAutomationReturns(t *testing.T) {
 		})
 	}
 }
+
+// TestOneDomain: what is done for a domain is never done for many, whatever name a message is sent to.
+func TestOneDomain(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for _, kind := range []shaping.ActionKind{shaping.Bounce, shaping.SetDomainConfig} {
+		for name, want := range map[string]string{"a.test": "domain=a.test", "*.test": "domain=*.test", ".test": "", "*": "", "": "", ".": ""} {
+			act := shaping.Act{Rule: &shaping.Rule{}, Report: &shaping.Report{Domain: name, Unit: "a.test"}, Until: now.Add(time.Hour)}
+			e, err := entryOf(&act, &shaping.Action{Kind: kind}, now)
+			if (err == nil) != (want != "") || err == nil && e.Target != want {
+				t.Errorf("%s for %q: %q, %v", kind, name, e.Target, err)
+			}
+			if err != nil {
+				continue
+			}
+			target, _ := selection.ParseTarget(e.Target)
+			if target.Match(&selection.Mail{Domain: "other.test"}) {
+				t.Errorf("%s for %q is for other.test", kind, name)
+			}
+		}
+	}
+}
