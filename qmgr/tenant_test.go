@@ -1,6 +1,7 @@
 package qmgr
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -200,5 +201,49 @@ func TestTenantCensus(t *testing.T) {
 	}
 	if want := []string{"deferred tenant acme: 2", "deferred tenant shop: 1", "hold tenant acme: 1"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// TestTenantTablesHang: when tables have not answered once, one look-up at a time waits for them, so that the others keep
+// no places of loads. What is known holds meanwhile; when they answer again, all ask.
+func TestTenantTablesHang(t *testing.T) {
+	t.Parallel()
+	tenants := &tenancies{known: map[string]tenancy{"old": {terms: sched.TenantTerms{Weight: 3}}}, said: map[string]bool{}}
+	hangs := errors.New("no answer")
+	first, ok := tenants.mayAsk()
+	second, also := tenants.mayAsk()
+	if first || second || !ok || !also {
+		t.Fatal("tables that answer are asked by one at a time")
+	}
+	tenants.asked(first, slowAnswer, hangs)
+	trial, ok := tenants.mayAsk()
+	if _, more := tenants.mayAsk(); !trial || !ok || more {
+		t.Errorf("tables that hang: one tries them: %v, %v; more do: %v", trial, ok, more)
+	}
+	// The second one is told late what the first one knows.
+	tenants.asked(second, slowAnswer, hangs)
+	if _, more := tenants.mayAsk(); more {
+		t.Error("tables that hang are tried by two")
+	}
+	if got, err := tenants.ask(t.Context(), "old"); got.Weight != 3 || err != nil {
+		t.Errorf("what is known is %+v, %v", got, err)
+	}
+	if _, err := tenants.ask(t.Context(), "new"); !errors.Is(err, errMute) {
+		t.Errorf("of whom nothing is known: %v", err)
+	}
+	tenants.asked(trial, time.Hour, hangs)
+	if trial, ok = tenants.mayAsk(); !trial || !ok {
+		t.Error("nobody tries them again")
+	}
+	tenants.asked(trial, time.Hour, nil)
+	for range 2 {
+		if trial, ok = tenants.mayAsk(); trial || !ok {
+			t.Error("they answer, and are not asked by all")
+		}
+	}
+	// An error that comes at once keeps nobody waiting.
+	tenants.asked(false, 0, hangs)
+	if trial, ok = tenants.mayAsk(); trial || !ok {
+		t.Error("after an error they are not asked by all")
 	}
 }

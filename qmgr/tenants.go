@@ -4,13 +4,16 @@
 // delivery begins before it is known what holds, and no table is asked in the loop.
 //
 // While a table cannot be asked, what was known of the tenant holds. If nothing is known, its mail is
-// deferred: to let it go could break a promise to a provider, and nobody else's mail waits for that.
+// deferred: to let it go could break a promise to a provider, and nobody else's mail waits for that. Of a table that does
+// not even say that it cannot be asked, one load at a time finds out whether it answers again: loads that wait
+// have places that all mail needs.
 
 package qmgr
 
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -30,6 +33,10 @@ import (
 const (
 	// tenantTime is how long what was looked up of a tenant holds without another look.
 	tenantTime = time.Minute
+	// tenantPatience is how long the tables may take, in all. Who waits keeps one of the few places of loads.
+	tenantPatience = 10 * time.Second
+	// slowAnswer is from when on an answer that is an error has kept loads waiting.
+	slowAnswer = time.Second
 	// maxTenancies bounds the tenants of which it is remembered; then all are forgotten, and asked for again.
 	maxTenancies = 10000
 )
@@ -47,6 +54,32 @@ type tenancies struct {
 	mu    sync.Mutex
 	known map[string]tenancy
 	said  map[string]bool // values that were complained of, maxTenancies at most
+	// The last answer was an error that took long; and somebody is trying whether that is still so.
+	mute, trying bool
+}
+
+// errMute is why the tables are not asked.
+var errMute = errors.New("the tables of tenants do not answer, and are being tried")
+
+// mayAsk says whether the tables may be asked now. Who may calls asked afterwards, with trial.
+func (t *tenancies) mayAsk() (trial, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	// Everybody, or one at a time.
+	if t.mute && t.trying {
+		return false, false
+	}
+	t.trying = t.mute
+	return t.mute, true
+}
+
+// asked takes note of how the tables have answered. The caller holds mu.
+func (t *tenancies) asked(trial bool, took time.Duration, err error) {
+	t.mute = err != nil && took >= slowAnswer
+	// Others who have asked before they were known to be mute may still wait.
+	if trial {
+		t.trying = false
+	}
 }
 
 // A tenancy is what holds for one tenant, and when that was looked up.
@@ -90,9 +123,17 @@ func (t *tenancies) ask(ctx context.Context, name string) (sched.TenantTerms, er
 	if terms, ok := t.recall(name, now); ok {
 		return terms, nil
 	}
-	terms, err := t.look(ctx, name)
+	terms, err := sched.TenantTerms{}, errMute
+	trial, may := t.mayAsk()
+	if may {
+		terms, err = t.look(ctx, name)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	// Of who has not asked nothing is learnt.
+	if may {
+		t.asked(trial, time.Since(now), err)
+	}
 	if err != nil {
 		// However old it is. It was right once, and nobody has said anything else.
 		if k, ok := t.known[name]; ok {
@@ -199,7 +240,7 @@ func (s *Server) knowTenant(l *loading) bool {
 		l.tenant, l.tenantKnown = t.recall(l.env.Tenant, time.Now())
 		return l.tenantKnown
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, s.opt.ResolveTime)
+	ctx, cancel := context.WithTimeout(s.ctx, min(tenantPatience, s.opt.ResolveTime))
 	defer cancel()
 	if l.tenant, l.tenantErr = t.ask(ctx, l.env.Tenant); l.tenantErr != nil && s.ctx.Err() == nil {
 		s.opt.Log.Warning("%s: tenant %s: %v", l.id, l.env.Tenant, l.tenantErr)
@@ -234,7 +275,7 @@ func (s *Server) askTenants() {
 	// One after another: it is a hundred look-ups at most, and nobody waits for them.
 	s.tasks.Go(func() {
 		for _, name := range names {
-			ctx, cancel := context.WithTimeout(s.ctx, s.opt.ResolveTime)
+			ctx, cancel := context.WithTimeout(s.ctx, min(tenantPatience, s.opt.ResolveTime))
 			terms, err := t.ask(ctx, name)
 			cancel()
 			if err != nil {
