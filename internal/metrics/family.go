@@ -151,7 +151,7 @@ var families = [numFamilies]Family{
 	TenantMessages:       {"posthaste_tenant_messages", Gauge, false, []string{"tenant"}, "Messages in the queue manager's memory by tenant. The twenty with most have a name, all others are other; mail without a tenant is (none)."},
 	TenantActive:         {"posthaste_tenant_active_messages", Gauge, false, []string{"tenant"}, "Those in the active queue."},
 	TenantBusy:           {"posthaste_tenant_deliveries_busy", Gauge, false, []string{"tenant"}, "Delivery requests under way by tenant."},
-	LimitBusy:            {"posthaste_limit_busy", Gauge, false, []string{"level", "name"}, "Delivery requests under way under a shared limit (destination_limit_maps, tenant_limit_maps): of a domain, a site, a provider or a tenant. The twenty with most to do."},
+	LimitBusy:            {"posthaste_limit_busy", Gauge, false, []string{"level", "name"}, "Delivery requests under way under a shared limit (destination_limit_maps, tenant_limit_maps): of a domain, a site, a provider or a tenant, or the pace that a destination's answers have taught (default_destination_adaptive). The twenty with most to do."},
 	LimitWaiting:         {"posthaste_limit_waiting", Gauge, false, []string{"level", "name"}, "Destinations that wait for a shared limit; of those twenty."},
 	LimitParked:          {"posthaste_limit_parked", Gauge, false, []string{"level", "name"}, "Messages that wait outside the active queue for a shared limit; of those twenty."},
 	WarmupRecipients:     {"posthaste_warmup_recipients", Gauge, false, []string{"source", "level", "name"}, "Recipients that a source which warms up (egress_source_maps) has had today at a provider, a site or a domain. The twenty with most."},
