@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -71,7 +72,8 @@ func (r *reader) Ask(ctx context.Context, node string, c storage.Call) ([]byte, 
 	switch {
 	case err == nil && !sent:
 		return nil, storage.ErrNotCarriedOut("too much is being asked of other nodes: try again later")
-	case errors.Is(err, errNotAsked) || sqlState(err) != "":
+	// A session that the server ends may have been told to while the answer to its COMMIT was on the way.
+	case errors.Is(err, errNotAsked) || sqlState(err) != "" && !strings.HasPrefix(sqlState(err), classIntervention):
 		return nil, storage.ErrNotCarriedOut(clean(err).Error())
 	case err != nil:
 		return nil, fmt.Errorf("whether it is carried out is not known: %w", clean(err))
@@ -81,7 +83,7 @@ func (r *reader) Ask(ctx context.Context, node string, c storage.Call) ([]byte, 
 
 // await waits for the answer to a call.
 func (r *reader) await(ctx context.Context, id, node string) (answer []byte, err error) {
-	begun := time.Now()
+	begun, begunThere := time.Now(), time.Time{} // and when it was seen that the other node has
 	t := time.NewTicker(callPoll)
 	defer t.Stop()
 	for lost := 0; ; {
@@ -93,6 +95,12 @@ func (r *reader) await(ctx context.Context, id, node string) (answer []byte, err
 				id, leaseTime.Seconds(), node).Scan(&taken, &done, &answer, &failed, &alive)
 		})
 		waited := time.Since(begun)
+		if taken {
+			if begunThere.IsZero() {
+				begunThere = time.Now()
+			}
+			waited = time.Since(begunThere) // it has AnswerTime from then on
+		}
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			return nil, errors.New("the call has been deleted: whether it is carried out is not known")

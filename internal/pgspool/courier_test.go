@@ -135,6 +135,25 @@ func TestCourierOnce(t *testing.T) {
 	}
 }
 
+// A server that says that it ends the session, and not what became of the transaction, leaves open whether a call is carried out. One
+// that refuses the transaction does not.
+func TestCallLeftOpen(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	d.alive("a", "b")
+	for state, open := range map[string]bool{"57P01": true, "53100": false} {
+		if _, err := d.conn().Exec(t.Context(), `CREATE OR REPLACE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'at COMMIT' USING ERRCODE = '`+state+`'; END $$;
+			DROP TRIGGER IF EXISTS late ON node_call; CREATE CONSTRAINT TRIGGER late AFTER INSERT ON node_call DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late()`); err != nil {
+			t.Fatal(err)
+		}
+		_, err := d.store("a").Reader().(storage.Courier).Ask(t.Context(), "b", storage.Call{Kind: 1})
+		var not storage.ErrNotCarriedOut
+		if err == nil || errors.As(err, &not) == open || strings.Contains(err.Error(), "is not known") != open {
+			t.Errorf("%s: %v", state, err)
+		}
+	}
+}
+
 // A node that dies with a call in hand is told apart from one that has not begun.
 func TestCourierDies(t *testing.T) {
 	t.Parallel()

@@ -133,8 +133,10 @@ const (
 	lockTimeout    = "55P03"
 	deadlock       = "40P01"
 	classResources = "53" // the disk is full, there is no memory
-	dataCorrupted  = "XX001"
-	indexCorrupted = "XX002"
+	// classIntervention is of sessions that an operator, or the server's end, has ended.
+	classIntervention = "57"
+	dataCorrupted     = "XX001"
+	indexCorrupted    = "XX002"
 )
 
 // sqlState is the code of the server's error, "" for other errors.

@@ -60,9 +60,10 @@ func (r *reader) Parts() (list []storage.Part, err error) {
 // View implements storage.Viewer.
 func (r *reader) View(ctx context.Context, part int, after, upto uint64, n int) (list []storage.Viewed, next uint64, err error) {
 	s := r.store
-	// The first page of a listing is read anew: what was done a moment ago is to be seen.
+	// The first page of a listing is read anew: what was done a moment ago is to be seen. So is a message that is asked
+	// for by its number: who asks wants to read its record, which may have moved.
 	v := (*view)(nil)
-	if after > 0 {
+	if after > 0 && upto == 0 {
 		v = s.views.find(part, after)
 	}
 	if v == nil {
