@@ -23,14 +23,17 @@ import (
 	"posthaste/internal/storage"
 )
 
-// maxForwards bounds the requests to other nodes that are under way; further ones wait.
+// maxForwards bounds the requests to other nodes that are under way; further ones wait. Those that anybody may make, and
+// those of operators, are as many each: whoever has mail flushed again and again, while a node does not answer, does not
+// keep an operator from deleting something. Both together are as many as a node may have in the table (package pgspool).
 const maxForwards = 8
 
 // A courier carries requests to the queue managers of other nodes.
 type courier struct {
 	storage.Courier
 	self *ipc.Client   // this queue manager, as tools reach it
-	room chan struct{} // holds one for each request under way
+	room chan struct{} // holds one for each request under way, of operators
+	open chan struct{} // likewise, of those that anybody may make
 }
 
 // newCourier makes one of what Options says; nil: the queue is not shared.
@@ -39,7 +42,7 @@ func newCourier(o *Options) *courier {
 	if !ok {
 		return nil
 	}
-	return &courier{Courier: c, self: ipc.NewClient(o.Self, nil), room: make(chan struct{}, maxForwards)}
+	return &courier{Courier: c, self: ipc.NewClient(o.Self, nil), room: make(chan struct{}, maxForwards), open: make(chan struct{}, maxForwards)}
 }
 
 // forward answers with what another node's queue manager answers.
@@ -54,12 +57,16 @@ func (s *Server) forward(r *ipc.Request) {
 		r.Fail("qmgr: a request that does not go to another node")
 		return
 	}
+	room := c.room
+	if public(r) {
+		room = c.open
+	}
 	// It takes a turn of the other node and some of the database, and the loop waits for nobody. The
 	// tool waits, and one that goes away takes nothing back: what was asked is carried out, or was not begun.
 	s.tasks.Go(func() {
 		select {
-		case c.room <- struct{}{}:
-			defer func() { <-c.room }()
+		case room <- struct{}{}:
+			defer func() { <-room }()
 		case <-s.ctx.Done():
 			r.Fail("the queue manager ends")
 			return

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/storage"
+	"posthaste/internal/testwait"
 )
 
 // A fakeCluster is the nodes that share a queue with the queue manager of a stage: their parts are in the stage's own spool.
@@ -21,6 +24,7 @@ type fakeCluster struct {
 	storage.Reader
 	list  []storage.Viewed
 	asked chan storage.Call
+	begun atomic.Int64                                                   // calls of Ask
 	calls chan func(func(context.Context, storage.Call) ([]byte, error)) // what other nodes ask
 }
 
@@ -48,6 +52,7 @@ func (f *fakeCluster) Ask(_ context.Context, node string, c storage.Call) ([]byt
 	if node != "b" {
 		return nil, storage.ErrNotCarriedOut("it does not answer")
 	}
+	f.begun.Add(1)
 	f.asked <- c
 	return (&proto.CommandReply{IDs: []mail.QueueID{"x"}}).Append(nil), nil
 }
@@ -143,4 +148,33 @@ func TestOthers(t *testing.T) {
 			t.Errorf("the log has no %q:\n%s", want, log)
 		}
 	}
+}
+
+// However many flushes wait for a node that does not answer, what an operator asks of another one is asked.
+func TestFlushesElsewhere(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	f := &fakeCluster{asked: make(chan storage.Call)}
+	st.viewer = f
+	st.run()
+	st.waitAttached(1)
+	flush, hold := &proto.Command{Verb: proto.VerbFlush, All: true}, &proto.Command{Verb: proto.VerbHold, ID: "4k9XSc0000z3"}
+	var flushing sync.WaitGroup
+	for range maxForwards + 1 {
+		flushing.Go(func() {
+			var reply proto.ForwardReply
+			if err := st.tool.Call(t.Context(), &proto.Forward{Node: "b", Asked: flush.Kind(), Payload: flush.Append(nil)}, &reply); err != nil || reply.Failed != "" {
+				t.Error(reply, err)
+			}
+		})
+	}
+	testwait.Until(t, "the flushes wait", func() bool { return f.begun.Load() == maxForwards })
+	var reply proto.ForwardReply
+	if err := st.tool.Call(t.Context(), &proto.Forward{Node: "c", Asked: hold.Kind(), Payload: hold.Append(nil)}, &reply); err != nil || reply.Failed != "it does not answer" {
+		t.Error(reply, err)
+	}
+	for range maxForwards + 1 {
+		<-f.asked
+	}
+	flushing.Wait()
 }
