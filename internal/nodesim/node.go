@@ -119,6 +119,9 @@ func (n *node) dial(ctx context.Context, p *proc, addr string) (net.Conn, error)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.proc != p {
+		return nil, net.ErrClosed // it was killed just now, and its connections with it
+	}
 	client, server := connect(l, n.rnd)
 	n.conns = append(n.conns, client)
 	n.run.all.Go(func() { l.host.accept(server) })

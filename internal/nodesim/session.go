@@ -45,10 +45,13 @@ func (s *session) kill() {
 func (h *host) accept(conn *end) {
 	s := &session{host: h, conn: conn, back: pgproto3.NewBackend(conn, conn), killed: make(chan struct{}), cancel: make(chan struct{}, 1)}
 	defer conn.Close()
+	// A client that vanishes before it has said anything is waited for as long as PostgreSQL does (authentication_timeout).
+	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 	first, err := s.back.ReceiveStartupMessage()
 	if err != nil {
 		return
 	}
+	_ = conn.SetReadDeadline(time.Time{})
 	switch m := first.(type) {
 	case *pgproto3.CancelRequest:
 		h.cancelled(int(m.ProcessID))
