@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/spool"
+	"posthaste/internal/storage"
 	"posthaste/internal/vfs"
 )
 
@@ -56,22 +57,34 @@ func (q *fakeQmgr) decide(t *testing.T, op proto.Op) {
 	}
 }
 
-// Messages that are delivered while their clients wait cost no sync. In all other cases the message is in the log before
-// its client is told 250, with what was done, and the queue manager is told so.
-func TestProvisional(t *testing.T) {
-	t.Parallel()
-	disk := vfs.NewMem(4096)
+// openProvisional opens a spool that is closed at the end of the test.
+func openProvisional(t *testing.T, disk vfs.FS) *spool.Spool {
+	t.Helper()
 	sp, err := spool.Open(spool.Options{FS: disk, Dir: "spool", SegmentSize: 1 << 20, InlineLimit: 8 << 10})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { sp.Close() })
+	return sp
+}
+
+// serveProvisional makes a server over an engine.
+func serveProvisional(t *testing.T, engine storage.Engine) *server {
+	t.Helper()
 	log := new(logText)
-	logger := maillog.New("postfix/cleanup", maillog.NewWriter(log, maillog.Format(0)))
-	log.l = logger
-	t.Cleanup(func() { logger.Close() })
-	s := newServer(t.Context(), serverOptions{Core: newCore(t, "", func(text string) { t.Error(text) }), Engine: logEngine{Spool: sp}, Log: logger,
+	log.l = maillog.New("postfix/cleanup", maillog.NewWriter(log, maillog.Format(0)))
+	t.Cleanup(func() { log.l.Close() })
+	return newServer(t.Context(), serverOptions{Core: newCore(t, "", func(text string) { t.Error(text) }), Engine: engine, Log: log.l,
 		Token: func() bool { return true }, BufferLimit: 1 << 20})
+}
+
+// Messages that are delivered while their clients wait cost no sync. In all other cases the message is in the log before
+// its client is told 250, with what was done, and the queue manager is told so.
+func TestProvisional(t *testing.T) {
+	t.Parallel()
+	disk := vfs.NewMem(4096)
+	sp := openProvisional(t, disk)
+	s := serveProvisional(t, logEngine{Spool: sp})
 	q, submitter := attached(t, s), served(t, s)
 	number, err := sp.Lease(100)
 	if err != nil {
@@ -208,18 +221,9 @@ func (e slowEnd) Drop(ref queue.Ref, settled bool) {
 // that it has removed for a new one.
 func TestKeptBeforeRemoved(t *testing.T) {
 	t.Parallel()
-	sp, err := spool.Open(spool.Options{FS: vfs.NewMem(4096), Dir: "spool", SegmentSize: 1 << 20, InlineLimit: 8 << 10})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { sp.Close() })
-	log := new(logText)
-	logger := maillog.New("postfix/cleanup", maillog.NewWriter(log, maillog.Format(0)))
-	log.l = logger
-	t.Cleanup(func() { logger.Close() })
+	sp := openProvisional(t, vfs.NewMem(4096))
 	engine := slowEnd{logEngine{Spool: sp}, make(chan struct{})}
-	s := newServer(t.Context(), serverOptions{Core: newCore(t, "", func(text string) { t.Error(text) }), Engine: engine, Log: logger,
-		Token: func() bool { return true }, BufferLimit: 1 << 20})
+	s := serveProvisional(t, engine)
 	q, submitter := attached(t, s), served(t, s)
 	number, err := sp.Lease(1)
 	if err != nil {

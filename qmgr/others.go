@@ -151,7 +151,7 @@ func (s *Server) viewPart(q *proto.List, like listed) (*proto.ListReply, error) 
 
 // viewed is what a listing says of a message of another node; false: it is not in the listing.
 func (s *Server) viewed(v *storage.Viewed, q *proto.List, like listed) (listed, bool) {
-	// What was set aside is in no listing. Who asks for it by its ID wants to read it.
+	// Corrupt messages are in no listing. Whoever asks for one by its queue ID wants to read it.
 	if v.NPending == 0 || v.Queue == queue.Corrupt && q.ID == "" || q.ID != "" && v.ID != q.ID {
 		return like, false
 	}

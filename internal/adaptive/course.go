@@ -15,11 +15,11 @@ const (
 
 // The constants of the law. They are not parameters: what an operator knows better is the bounds.
 const (
-	fall       = .7 // what is left of the window after a refusal
-	probeFirst = 30 * second
+	fall       = .7          // what is left of the window after a refusal
+	probeFirst = 30 * second // how long a window is kept before the refused level is tried again
 	probeMost  = 15 * minute
-	restFirst  = 30 * second
-	pacedFirst = 2 * minute // the same for the rate
+	restFirst  = 30 * second // the first rest after a refusal for the rate
+	pacedFirst = 2 * minute  // how long a rate is kept before a faster one is tried
 	pacedMost  = 30 * minute
 	roundTime  = 30 * second // the shortest time between two steps of the rate
 	roundMin   = 10          // deliveries in it
@@ -28,8 +28,8 @@ const (
 	shareOf    = 16          // about how many these are
 	slowTimes  = 3.0         // as long as the fastest: too long
 	calmTimes  = 2.0         // not to grow
-	slowMore   = second / 2
-	slowFall   = .8
+	slowMore   = second / 2  // what a delivery takes longer than the fastest, and means nothing
+	slowFall   = .8          // what is left of the window when deliveries take too long
 	// MaxText bounds what is kept of a reply.
 	MaxText = 200
 )

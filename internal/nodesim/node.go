@@ -104,7 +104,7 @@ func (n *node) dial(ctx context.Context, p *proc, addr string) (net.Conn, error)
 		if p.isDead() {
 			return nil, net.ErrClosed
 		}
-		// Who is not there says nothing, or, if only the program is missing, refuses.
+		// A host that is off or cut off does not answer; one on which only the server is down refuses.
 		if !l.isCut(true) && !l.isCut(false) && !l.host.isSilent() {
 			break
 		}

@@ -154,7 +154,7 @@ func (b *books) known(d *delivery) time.Time {
 	return known
 }
 
-// together are the recipients of each message at the destination of a delivery, of whom the log speaks.
+// together returns, for each message, the recipients at the destination of a delivery that the log mentions.
 func (b *books) together(d *delivery) map[string]map[string]bool {
 	domain := d.rcpts[0][strings.Index(d.rcpts[0], "@"):]
 	m := map[string]map[string]bool{}

@@ -146,8 +146,8 @@ const (
 	// if it is in memory; nil: none do. Others are told of with their recipients (Rcpt.Terms).
 	EventTerms
 
-	// EventTenant: TenantTerms hold from now on for mail of Tenant, if there is some in memory. Who has
-	// terms for tenants tells of them before the recipients of each message of theirs (EventLoaded).
+	// EventTenant: from now on TenantTerms hold for the mail of Tenant that is in memory. A caller that has
+	// terms for a tenant gives this event before the recipients of each of its messages (EventLoaded).
 	EventTenant
 )
 
