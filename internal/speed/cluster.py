@@ -43,6 +43,23 @@ class Database:
         return subprocess.run(["psql", "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres", "-Atc", text, "mail" if "CREATE DATABASE" not in text else "postgres"],
                               check=True, capture_output=True, text=True).stdout
 
+    def cpu(self, d):
+        """Seconds of processor time that the server in directory d has taken, its present and former children included."""
+        with open(d + "/postmaster.pid") as f:
+            parent = int(f.readline())
+        ticks = 0
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/stat") as f:
+                    fields = f.read().rsplit(")", 1)[1].split()
+            except OSError:
+                continue  # ended meanwhile
+            if int(pid) == parent:
+                ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
+            elif int(fields[1]) == parent:
+                ticks += sum(map(int, fields[11:13]))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def stop(self):
         for d in (self.standby, self.primary):
             self.sh(PG + f"pg_ctl -w -m fast -D {d} stop")
@@ -101,7 +118,10 @@ def main():
                     few = [*args]
                     few[few.index("-messages") + 1], few[few.index("-sessions") + 1] = str(total // len(used)), str(max(1, sessions // len(used)))
                     run_all(used, bench, ["-messages", "200", "-sessions", "5"])  # warm-up
+                    before = [db.cpu(d) for d in (db.primary, db.standby)]
                     runs[n].append(run_all(used, bench, few))
+                    for name, d, b in zip(("primary", "standby"), (db.primary, db.standby), before):
+                        runs[n][-1][name] = (db.cpu(d) - b) * 1e6 / total
                 finally:
                     for m in used:
                         m.stop()
@@ -109,8 +129,9 @@ def main():
         base = statistics.median(r["rate"] for r in runs["postfix"])
         print(f"\n{a.workload}: {what}; medians of {a.rounds} rounds")
         for n, list in runs.items():
-            rate, p50, cpu = (statistics.median(r[f] for r in list) for f in ("rate", "p50", "cpu"))
-            print(f"{n!s:>8} {rate:9.0f} messages/s {rate / base:6.2f} of Postfix {p50:8.1f} ms to deliver, median {cpu:8.0f} us of the mail systems' processors for a message")
+            rate, p50, cpu, primary, standby = (statistics.median(r[f] for r in list) for f in ("rate", "p50", "cpu", "primary", "standby"))
+            print(f"{n!s:>8} {rate:9.0f} messages/s {rate / base:6.2f} of Postfix {p50:8.1f} ms to deliver, median; processor time for a message: "
+                  f"{cpu:.0f} us in the mail systems, {primary:.0f} in the primary, {standby:.0f} in the standby")
     finally:
         db.stop()
 
