@@ -51,24 +51,32 @@ func TestEventBeforeReply(t *testing.T) {
 	if _, ok := s.opt.Engine.Locate(id); !ok {
 		t.Error("it is not in the queue yet")
 	}
-	var answer proto.RecordReply
-	if err := client.Call(t.Context(), &proto.Attach{}, &answer); err != nil {
+	conn, err := client.Conn(t.Context())
+	if err != nil {
 		t.Fatal(err)
 	}
-	if e := <-told; !e.Complete || len(e.List) != 0 {
-		t.Errorf("the queue manager is told of it: %+v", e)
-	}
+	attached := make(chan error, 1)
+	conn.Go(&proto.Attach{}, func(_ []byte, err error) { attached <- err })
+	testwait.Until(t, "a queue manager is attached", func() bool { return s.attachedNow() != nil })
 	select {
 	case r := <-replies:
 		t.Errorf("the client is told %+v", r)
+	case e := <-told:
+		t.Errorf("the queue manager is told %+v", e)
 	default:
 	}
 	journal.Open()
 	if r := <-replies; r.Code != 250 {
 		t.Errorf("the client is told %+v", r)
 	}
-	if e := <-told; len(e.List) != 1 || e.List[0].ID != id {
+	if e := <-told; len(e.List) != 1 || e.List[0].ID != id || e.Complete {
 		t.Errorf("the queue manager is told %+v", e)
+	}
+	if e := <-told; len(e.List) != 0 || !e.Complete {
+		t.Errorf("the queue manager is told of it again: %+v", e)
+	}
+	if err := <-attached; err != nil {
+		t.Error(err)
 	}
 	if len(s.untold) != 0 {
 		t.Errorf("left: %v", s.untold)

@@ -360,6 +360,10 @@ func (in *incoming) await(m addition, env *mail.Envelope) (verdict *proto.Submit
 	if !ok {
 		return nil, false
 	}
+	// Until it is among the waits, where attach finds it, or until it has been announced.
+	entered := s.queueing.enter()
+	announced := sync.OnceFunc(func() { s.queueing.leave(entered) })
+	defer announced()
 	conn := s.attachedNow()
 	// Nobody would deliver it.
 	if conn == nil {
@@ -385,6 +389,8 @@ func (in *incoming) await(m addition, env *mail.Envelope) (verdict *proto.Submit
 	// the queue manager may have gone before it was told.
 	if s.attachedNow() != conn || s.ending.Load() {
 		s.keepProvisional(func(q *provisional) bool { return q == p })
+	} else {
+		announced()
 	}
 	in.token = false // the queue manager pays for it when it takes the message up
 	// What ends the wait before its time is decided by whoever finds out. Here it is only waited for.
@@ -461,13 +467,14 @@ func (in *incoming) over(p *provisional, st storage.Stasher, env *mail.Envelope,
 	}
 	// It is in the log before it is not here any more, so that whoever asks where it is finds it.
 	e, ok := p.batch.Entry(p.index)
-	s.waits.forget(p)
-	st.Drop(p.entry.Ref, false)
-	in.count(env)
-	// Who was told that it is provisional has heard that it is kept (post). Another one may have been told the queue before.
+	// Who was told that it is provisional has heard that it is kept (post). Another one is told the queue when this is
+	// forgotten (ends), and must not be told afterwards: it may have removed it by then.
 	if ok && s.attachedNow() != p.conn {
 		in.announce(e, nil, nil)
 	}
+	s.waits.forget(p)
+	st.Drop(p.entry.Ref, false)
+	in.count(env)
 	return &queued
 }
 

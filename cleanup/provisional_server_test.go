@@ -21,10 +21,20 @@ type fakeQmgr struct {
 	client  *ipc.Client
 	entries chan proto.Entry
 	gone    chan mail.QueueID
+	// Closed when it has been told all of the queue.
+	complete chan struct{}
 }
 
+// attached makes one that has been told all of the queue.
 func attached(t *testing.T, s *server) *fakeQmgr {
-	q := &fakeQmgr{entries: make(chan proto.Entry, 100), gone: make(chan mail.QueueID, 100)}
+	q := attaching(t, s)
+	<-q.complete
+	return q
+}
+
+// attaching makes one that is being told.
+func attaching(t *testing.T, s *server) *fakeQmgr {
+	q := &fakeQmgr{entries: make(chan proto.Entry, 100), gone: make(chan mail.QueueID, 100), complete: make(chan struct{})}
 	q.client = servedTo(t, s, func(_ *ipc.Conn, r *ipc.Request) {
 		var list proto.Entries
 		if r.Kind != proto.KindEntries || r.Decode(&list) != nil {
@@ -41,10 +51,12 @@ func attached(t *testing.T, s *server) *fakeQmgr {
 	if q.conn, err = q.client.Conn(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var reply proto.RecordReply
-	if err := q.client.Call(t.Context(), &proto.Attach{}, &reply); err != nil {
-		t.Fatal(err)
-	}
+	q.conn.Go(&proto.Attach{}, func(_ []byte, err error) {
+		if err != nil && t.Context().Err() == nil {
+			t.Error(err)
+		}
+		close(q.complete)
+	})
 	return q
 }
 

@@ -102,6 +102,9 @@ type server struct {
 	// Messages that are delivered before they are durable. Empty unless submitters want that.
 	waits waits
 
+	// Who is queueing a message and has not announced it.
+	queueing grace
+
 	mu sync.Mutex
 	// The attached queue manager. nil before one attaches and after it has gone: messages
 	// then stay in the queue, and the next one is pushed all of them.
@@ -237,64 +240,6 @@ func (s *server) locate(r *ipc.Request) {
 	r.Reply(&proto.LocateReply{Found: ok, Entry: e})
 }
 
-// attach makes c the queue manager's connection and pushes the incoming queue over it.
-// Messages that become durable meanwhile are pushed by those who queued them. Because c
-// is set first, some may be pushed twice and none is missed.
-func (s *server) attach(c *ipc.Conn, r *ipc.Request) {
-	s.mu.Lock()
-	old := s.qmgr
-	s.qmgr = c
-	s.mu.Unlock()
-	if old != nil && old != c {
-		// There is one queue manager: a new one replaces the old, which may not know yet
-		// that it is to end.
-		old.Close()
-	}
-	kept := s.leavingOthers(c)
-	s.wg.Go(func() {
-		// What the former queue manager was told of before it was durable is part of the queue that is told now.
-		s.ends(kept)
-		var batch proto.Entries
-		for e := range s.opt.Engine.Entries {
-			switch e.Queue {
-			// Only counted: the queue manager asks for deferred mail when it is due.
-			case queue.Deferred:
-				batch.Deferred++
-				batch.OldestDeferred = older(batch.OldestDeferred, e.ID)
-			case queue.Hold:
-				batch.Hold++
-				batch.OldestHold = older(batch.OldestHold, e.ID)
-			case queue.Incoming:
-				if s.isUntold(e.ID) {
-					continue // it is announced when that is over
-				}
-				batch.List = append(batch.List, proto.Entry{Entry: e})
-			}
-			if len(batch.List) == entriesBatch {
-				if c.Send(&batch) != nil {
-					return
-				}
-				batch.List = reuse.Truncated(batch.List)
-			}
-		}
-		batch.Complete = true
-		if c.Send(&batch) == nil {
-			r.Reply(&proto.RecordReply{})
-		}
-	})
-}
-
-// tellAgain has the queue manager attach once more, which tells it the whole queue. What it has under way goes
-// on meanwhile.
-func (s *server) tellAgain() {
-	s.mu.Lock()
-	c := s.qmgr
-	s.mu.Unlock()
-	if c != nil {
-		c.Close()
-	}
-}
-
 // closed takes in that a connection is gone. Messages of which it has not brought the end
 // are given up: they were never acknowledged.
 func (s *server) closed(c *ipc.Conn) {
@@ -321,23 +266,6 @@ func (s *server) closed(c *ipc.Conn) {
 		// It may wait for a filter.
 		s.wg.Go(func() { ms.gone(c) })
 	}
-}
-
-// announce pushes a new message to the queue manager, if there is one; otherwise the next
-// one is told by attach.
-func (in *incoming) announce(e queue.Entry, envelope, recipients []byte) {
-	in.s.mu.Lock()
-	c := in.s.qmgr
-	in.s.mu.Unlock()
-	if c == nil {
-		return // it will be in what the next one gets
-	}
-	entry := proto.Entry{Entry: e}
-	if len(envelope)+len(recipients) <= maxInlineEntry {
-		entry.Envelope, entry.Recipients = envelope, recipients
-	}
-	in.entries.List = append(in.entries.List, entry)
-	c.Push(&in.entries)
 }
 
 // submit takes a message, or the first part of a long one.
@@ -710,6 +638,7 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	if in.q.Settles != nil {
 		settle(b, in.q.Settles)
 	}
+	defer in.s.queueing.leave(in.s.queueing.enter())
 	defer in.s.tells(env.ID)()
 	begun := time.Now()
 	if err := in.keep(b); err != nil {
