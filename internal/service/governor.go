@@ -27,14 +27,26 @@ type governor struct {
 	calm  time.Duration // for so long one less would have done
 	set   func(procs int)
 	used  func() time.Duration // processor time of this process so far
+	// The kernel's alarm for a process that has worked for a while. It is set when the governor goes to rest.
+	alarm workAlarm
+}
+
+// A workAlarm wakes who rests when there is work again.
+type workAlarm interface {
+	// set has the next signal of rings sent when the process has had governWake of processor time from now on.
+	set()
+	rings() <-chan os.Signal
+	stop()
 }
 
 // The governor's measures.
 const (
 	// governPeriod is how often it looks while there is work. Without work it
-	// looks less and less often, down to governIdle.
+	// looks less and less often, down to governIdle; then it rests, until the
+	// process has had governWake of processor time: an idle process is not woken.
 	governPeriod = 50 * time.Millisecond
-	governIdle   = 3200 * time.Millisecond
+	governIdle   = 400 * time.Millisecond
+	governWake   = 10 * time.Millisecond
 	// governFull is the share of the present processors in use above which
 	// there are twice as many.
 	governFull = 0.6
@@ -53,7 +65,8 @@ func newGovernor(spec Spec) *governor {
 	if !spec.Frugal || limit < 2 || os.Getenv("GOMAXPROCS") != "" {
 		return nil
 	}
-	return &governor{limit: limit, set: func(procs int) { runtime.GOMAXPROCS(procs) }, used: processorTime}
+	return &governor{limit: limit, set: func(procs int) { runtime.GOMAXPROCS(procs) }, used: processorTime,
+		alarm: newUserTimeAlarm()}
 }
 
 // spread gives a service whose threads wait for disks more processors than there
@@ -77,8 +90,21 @@ func (g *governor) run(quit <-chan struct{}) {
 	if g == nil {
 		return
 	}
+	defer g.alarm.stop()
 	g.procs = 1
 	g.set(1)
+	for g.watch(quit) {
+		g.alarm.set()
+		select {
+		case <-quit:
+			return
+		case <-g.alarm.rings():
+		}
+	}
+}
+
+// watch governs while there is work. It is false when quit is closed.
+func (g *governor) watch(quit <-chan struct{}) (idle bool) {
 	period := governPeriod
 	last, used := time.Now(), g.used()
 	timer := time.NewTimer(period)
@@ -86,7 +112,7 @@ func (g *governor) run(quit <-chan struct{}) {
 	for {
 		select {
 		case <-quit:
-			return
+			return false
 		case <-timer.C:
 		}
 		now, u := time.Now(), g.used()
@@ -97,10 +123,15 @@ func (g *governor) run(quit <-chan struct{}) {
 			g.procs = procs
 			g.set(procs)
 		}
-		if period *= 2; busy >= governWork {
+		switch {
+		case busy >= governWork:
 			period = governPeriod
+		case period < governIdle:
+			period *= 2
+		// What is spare is given back first.
+		case g.procs == 1:
+			return true
 		}
-		period = min(period, governIdle)
 		timer.Reset(period)
 	}
 }

@@ -1,12 +1,44 @@
 package service
 
 import (
+	"crypto/sha256"
+	"os"
 	"runtime"
 	"slices"
+	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 )
+
+// A fakeAlarm rings when used says so. Only work of the process lets time of it pass, so that looking a millisecond at a
+// time is good enough.
+type fakeAlarm struct {
+	used  func() time.Duration
+	quit  chan struct{}
+	sets  int
+	rung  chan os.Signal
+	tasks sync.WaitGroup
+}
+
+func (a *fakeAlarm) set() {
+	a.sets++
+	until := a.used() + governWake
+	a.tasks.Go(func() {
+		for a.used() < until {
+			select {
+			case <-a.quit:
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+		a.rung <- syscall.SIGVTALRM
+	})
+}
+
+func (a *fakeAlarm) rings() <-chan os.Signal { return a.rung }
+func (a *fakeAlarm) stop()                   { a.tasks.Wait() }
 
 // govern runs a governor over a load that says how many processors could be
 // used at each moment, for as long as told. It returns each change.
@@ -28,6 +60,7 @@ func govern(t *testing.T, limit int, length time.Duration, load func(since time.
 		}
 		quit := make(chan struct{})
 		ended := make(chan struct{})
+		g.alarm = &fakeAlarm{used: g.used, quit: quit, rung: make(chan os.Signal, 1)}
 		go func() { g.run(quit); close(ended) }()
 		time.Sleep(length)
 		close(quit)
@@ -74,9 +107,8 @@ func TestGovernor(t *testing.T) {
 // process is left alone.
 func TestGovernorWakes(t *testing.T) {
 	t.Parallel()
-	var looks []time.Duration
-	changes := govern(t, 2, time.Hour+10*time.Second, func(at time.Duration) float64 {
-		if at >= time.Hour {
+	changes := govern(t, 2, time.Minute+10*time.Second, func(at time.Duration) float64 {
+		if at >= time.Minute {
 			return 2
 		}
 		return 0
@@ -85,20 +117,46 @@ func TestGovernorWakes(t *testing.T) {
 		t.Errorf("changes %v", changes)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		begun := time.Now()
-		g := &governor{limit: 2, set: func(int) {}, used: func() time.Duration {
-			looks = append(looks, time.Since(begun))
-			return 0
-		}}
+		looks := 0
+		g := &governor{limit: 2, set: func(int) {}, used: func() time.Duration { looks++; return 0 }}
 		quit := make(chan struct{})
+		alarm := &fakeAlarm{used: func() time.Duration { return 0 }, quit: quit, rung: make(chan os.Signal, 1)}
+		g.alarm = alarm
 		ended := make(chan struct{})
 		go func() { g.run(quit); close(ended) }()
-		time.Sleep(time.Hour)
+		time.Sleep(time.Minute)
 		close(quit)
 		<-ended
+		if looks > 10 || alarm.sets != 1 {
+			t.Errorf("an idle process looks %d times in a minute, and sets its alarm %d times", looks, alarm.sets)
+		}
 	})
-	if n, most := len(looks), int(time.Hour/governIdle)+10; n > most {
-		t.Errorf("%d looks in an idle hour, at most %d expected", n, most)
+}
+
+// TestUserTimeAlarm: the kernel's alarm rings when this process has worked, and can be set again.
+func TestUserTimeAlarm(t *testing.T) {
+	a := newUserTimeAlarm()
+	defer a.stop()
+	for range 3 {
+		a.set()
+		for rung := false; !rung; {
+			select {
+			case <-a.rings():
+				rung = true
+			default: // it works
+			}
+		}
+	}
+	a.set()
+	a.stop()
+	for range 100 {
+		hash := sha256.Sum256(make([]byte, 1<<20))
+		_ = hash
+	}
+	select {
+	case <-a.rings():
+		t.Error("it rings after its end")
+	default:
 	}
 }
 
