@@ -19,8 +19,10 @@
 //
 // After a failure the service waits for 15 minutes, then twice as long each time, up to 12 hours,
 // and longer if the authority asks for that. It remembers this over restarts, and makes one attempt
-// at a time. "posthaste cert renew" asks for an attempt at once, and "posthaste cert list" shows the
-// state. The certificate in use stays until there is a new one, and mail is not affected.
+// at a time. Each authority has waits of its own: when tls_acme_directory changes, the new one is
+// asked at once, and the former one, should it be set again, not sooner than without the change.
+// "posthaste cert renew" asks for an attempt at once, and "posthaste cert list" shows the state. The
+// certificate in use stays until there is a new one, and mail is not affected.
 //
 // "posthaste cert rollover" makes the next key, and prints its TLSA record. The service uses the key,
 // with a new certificate, when each name server of the zone has shown the record for two times its

@@ -184,6 +184,57 @@ func TestNoHammering(t *testing.T) {
 	})
 }
 
+// TestAnotherAuthority: what one authority refuses does not keep another one from being asked at once,
+// and whoever goes back finds the waits of the former one as they were.
+func TestAnotherAuthority(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		dir, l := t.TempDir(), new(lines)
+		at := func(url string) *config.Config {
+			return load(t, basic+"data_directory = "+dir+"\ntls_acme_directory = "+url+"\n")
+		}
+		first, second := &pretender{life: time.Hour, refuse: errors.New("not today")}, &pretender{life: 90 * 24 * time.Hour, refuse: errors.New("not here")}
+		for range 3 { // 15 minutes, 30, and then an hour
+			begin(t, at("https://first.example/dir"), first, l, lookAgain)()
+			time.Sleep(firstBackOff << len(first.times) * 11 / 10)
+		}
+		stop := begin(t, at("https://first.example/dir"), first, l, lookAgain)
+		asked := len(first.times)
+		time.Sleep(lookAgain)
+		stop()
+		stop = begin(t, at("https://second.example/dir"), second, l, lookAgain)
+		if len(second.times) != 1 {
+			t.Fatalf("the second authority is asked %d times: %s", len(second.times), l.text())
+		}
+		time.Sleep(2 * time.Minute)
+		stop()
+		stop = begin(t, at("https://first.example/dir"), first, l, lookAgain)
+		time.Sleep(time.Minute)
+		if stop(); len(first.times) != asked {
+			t.Errorf("the first authority is asked again after %v", first.times[asked].Sub(first.times[asked-1]))
+		}
+		stop = begin(t, at("https://second.example/dir"), second, l, lookAgain)
+		time.Sleep(time.Minute)
+		if len(second.times) != 1 {
+			t.Errorf("the second authority is asked again after %v", second.times[1].Sub(second.times[0]))
+		}
+		second.refuse = nil
+		time.Sleep(firstBackOff)
+		if stop(); len(second.times) != 2 {
+			t.Errorf("the second authority is asked %d times", len(second.times))
+		}
+		// Its refusals are over. Those of the first one are not.
+		if !strings.Contains(l.text(), "the certificate for mail.example.org is by ") {
+			t.Errorf("the log: %s", l.text())
+		}
+		stop = begin(t, at("https://first.example/dir"), first, l, lookAgain)
+		time.Sleep(lookAgain)
+		if stop(); len(first.times) != asked {
+			t.Error("the success of another authority ends the wait for the first one")
+		}
+	})
+}
+
 // TestKeyUnreadable: without the private key nothing is asked for, and the key is not replaced. It is
 // said once.
 func TestKeyUnreadable(t *testing.T) {

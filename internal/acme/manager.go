@@ -132,6 +132,7 @@ func (m *manager) open() (key crypto.Signer, leaf *x509.Certificate, err error) 
 		if m.state, err = m.store.State(); err != nil {
 			m.log.Warning("what was known of earlier attempts is lost: %v", err)
 		}
+		m.state.Turn(m.set.directory, time.Now())
 	}
 	if key, err = m.store.Key(m.set.keyType); err != nil {
 		return nil, nil, err
@@ -226,7 +227,7 @@ func (m *manager) attempt(ctx context.Context, key crypto.Signer, leaf *x509.Cer
 		m.failed(err, leaf, now)
 		return
 	}
-	st.Failures, st.Problem, st.Authority, st.Next = 0, "", m.set.directory, time.Time{}
+	st.Authority, st.Trouble = m.set.directory, servercert.Trouble{}
 	st.Start, st.End, st.Renew, st.Ask = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 	m.save()
 	m.log.Info("the certificate for %s is by %s, and valid until %s", strings.Join(chain.DNSNames, " "), chain.Issuer, date(chain.NotAfter))

@@ -57,7 +57,7 @@ func TestList(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := time.Date(2026, 11, 27, 18, 30, 0, 0, time.UTC)
-	if err := errors.Join(s.SaveSelfSigned(text), s.SaveState(&servercert.State{Problem: "rateLimited: too many", Next: next})); err != nil {
+	if err := errors.Join(s.SaveSelfSigned(text), s.SaveState(&servercert.State{Trouble: servercert.Trouble{Problem: "rateLimited: too many", Next: next}})); err != nil {
 		t.Fatal(err)
 	}
 	tlsa, err := servercert.TLSA(key.Public())
@@ -125,7 +125,7 @@ func TestWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, s := site(t, "")
-		old := &servercert.State{Attempt: time.Now().Add(-time.Hour), Finished: time.Now().Add(-time.Hour), Problem: "of before"}
+		old := &servercert.State{Attempt: time.Now().Add(-time.Hour), Finished: time.Now().Add(-time.Hour), Trouble: servercert.Trouble{Problem: "of before"}}
 		if err := s.SaveState(old); err != nil {
 			t.Fatal(err)
 		}

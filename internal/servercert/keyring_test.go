@@ -198,7 +198,7 @@ func TestFiles(t *testing.T) {
 		t.Error(err)
 	}
 	_, cert := keyPair(t, "mail.example.org", false)
-	if err := errors.Join(s.SaveChain(key, cert), s.SaveState(&State{Failures: 3, Problem: "x"}), s.Request()); err != nil {
+	if err := errors.Join(s.SaveChain(key, cert), s.SaveState(&State{Trouble: Trouble{Failures: 3, Problem: "x"}}), s.Request()); err != nil {
 		t.Fatal(err)
 	}
 	if st, err := s.State(); err != nil || st.Failures != 3 || st.Problem != "x" || !st.Next.IsZero() {

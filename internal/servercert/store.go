@@ -54,9 +54,11 @@ type State struct {
 	Account   string    `json:"account,omitempty"`   // the account's URL
 	Attempt   time.Time `json:"attempt,omitzero"`    // when the last attempt began
 	Finished  time.Time `json:"finished,omitzero"`   // when the last one that was not interrupted ended
-	Failures  int       `json:"failures,omitempty"`  // in a row
-	Problem   string    `json:"problem,omitempty"`   // why the last attempt failed
-	Next      time.Time `json:"next,omitzero"`       // no attempt before, unless somebody asks for one
+	// Asked is the directory's URL of the authority that is asked now, and Trouble what it has
+	// refused. Elsewhere has what others have refused, by their URLs: see Turn.
+	Asked string `json:"asked,omitempty"`
+	Trouble
+	Elsewhere map[string]Trouble `json:"elsewhere,omitempty"`
 	// Start and End are the authority's suggestion for the renewal (RFC 9773), and Renew is the
 	// time that was chosen in it. They are zero if it makes none.
 	Start time.Time `json:"start,omitzero"`
