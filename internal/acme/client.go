@@ -150,11 +150,14 @@ func (c *client) order(ctx context.Context, a acme.Account, replaces *x509.Certi
 	return order, err
 }
 
-// authorize shows the authority that the names of an order are ours, of which it may know some. It is
-// asked to look at all of them before it is waited for, since it looks at them at the same time. Until
-// this returns all challenges are answered.
+// authorize shows the authority that the names of an order are ours, of which it may know some. All
+// answers are there before it is asked to look at the first one: two records of one name must not be
+// seen one without the other, as name servers may keep what they have seen. It is asked to look at all
+// of them before it is waited for, since it looks at them at the same time. Until this returns all
+// challenges are answered.
 func (c *client) authorize(ctx context.Context, a acme.Account, urls []string) error {
 	var asked []acme.Authorization
+	var ready []acme.Challenge
 	for _, url := range urls {
 		auth, err := c.acme.GetAuthorization(ctx, a, url)
 		if err != nil {
@@ -163,20 +166,32 @@ func (c *client) authorize(ctx context.Context, a acme.Account, urls []string) e
 		if auth.Status == acme.StatusValid {
 			continue
 		}
-		undo, err := c.challenge(ctx, a, auth)
-		if undo != nil {
-			defer func() {
-				// What was published is taken back although the attempt is over.
-				ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
-				defer cancel()
-				undo(ctx)
-			}()
+		ch, err := c.offered(auth)
+		var undo func(context.Context)
+		if err == nil {
+			undo, err = c.solver.present(ctx, ch)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", auth.Identifier.Value, err)
 		}
-		asked = append(asked, auth)
+		defer func() {
+			// What was published is taken back although the attempt is over.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+			defer cancel()
+			undo(ctx)
+		}()
+		asked, ready = append(asked, auth), append(ready, ch)
 	}
+	for i, ch := range ready {
+		if _, err := c.acme.InitiateChallenge(ctx, a, ch); err != nil {
+			return fmt.Errorf("%s: %w", asked[i].Identifier.Value, err)
+		}
+	}
+	return c.await(ctx, a, asked)
+}
+
+// await waits until the authority has looked at all names.
+func (c *client) await(ctx context.Context, a acme.Account, asked []acme.Authorization) error {
 	errs := make([]error, len(asked))
 	var wg sync.WaitGroup
 	for i, auth := range asked {
@@ -195,9 +210,8 @@ func (c *client) authorize(ctx context.Context, a acme.Account, urls []string) e
 	return nil
 }
 
-// challenge has the answer to a challenge ready, and the authority look. What takes the answer back is
-// returned even with an error, unless nothing was prepared.
-func (c *client) challenge(ctx context.Context, a acme.Account, auth acme.Authorization) (undo func(context.Context), err error) {
+// offered is the challenge of the kind that is set.
+func (c *client) offered(auth acme.Authorization) (acme.Challenge, error) {
 	var offers []string
 	for _, ch := range auth.Challenges {
 		if offers = append(offers, ch.Type); ch.Type != c.set.challenge {
@@ -206,12 +220,9 @@ func (c *client) challenge(ctx context.Context, a acme.Account, auth acme.Author
 		if ch.Identifier.Value == "" {
 			ch.Identifier = auth.Identifier
 		}
-		if undo, err = c.solver.present(ctx, ch); err == nil {
-			_, err = c.acme.InitiateChallenge(ctx, a, ch)
-		}
-		return undo, err
+		return ch, nil
 	}
-	return nil, fmt.Errorf("the authority does not offer tls_acme_challenge = %s, but %s", c.set.challenge, strings.Join(offers, ", "))
+	return acme.Challenge{}, fmt.Errorf("the authority does not offer tls_acme_challenge = %s, but %s", c.set.challenge, strings.Join(offers, ", "))
 }
 
 // verify says whether a chain is what was asked for.
@@ -276,6 +287,10 @@ func (c *client) advise(err error) string {
 			return "port 80 of that name must lead to the acme service: see its line in master.cf, and the address in the DNS"
 		case alpn01:
 			return "port 443 of that name must lead to the acme service: see its line in master.cf, and the address in the DNS"
+		case dns01:
+			if len(c.set.command) > 0 {
+				return "tls_acme_command must leave other records of that name in place: all are there at the same time"
+			}
 		}
 	case "dns":
 		return "has the name an address in the DNS that everybody can look up?"

@@ -5,6 +5,8 @@ import (
 	"crypto/x509"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,11 +19,13 @@ import (
 func TestIssue(t *testing.T) {
 	t.Parallel()
 	update := "tls_acme_challenge = dns-01\ntls_acme_update_server = {dns}\ntls_acme_update_key_file = {key}\n"
+	command := "tls_acme_challenge = dns-01\ntls_acme_command = {dir}/hook {dir}/provider\n"
 	for name, main := range map[string]string{
 		"http-01":     "tls_acme_domains = mail.example.org, mx.example.org\ntls_acme_account = joe@example.org\n",
 		"a customer":  "# customers only\ntls_acme_eab_key_file = {eab}\n",
 		"tls-alpn-01": "tls_acme_challenge = tls-alpn-01\ntls_acme_key_type = rsa\n",
 		"dns-01":      update,
+		"a command":   command + "tls_acme_domains = mail.example.org, example.org, *.example.org\n",
 		"wildcard":    update + "tls_acme_domains = example.org, *.example.org\n",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -60,6 +64,9 @@ func TestIssue(t *testing.T) {
 			if n := s.dns.texts(); n != 0 {
 				t.Errorf("%d records are left", n)
 			}
+			if name == "a command" {
+				told(t, s)
+			}
 			// Somebody asks for a renewal, later.
 			s.state.Attempt = s.state.Attempt.Add(-apart)
 			if err := s.store.Request(); err != nil {
@@ -83,6 +90,47 @@ func TestIssue(t *testing.T) {
 	}
 }
 
+// told says whether the command was told what it should have been: to publish each record, those of
+// one name beside each other, and then to remove each.
+func told(t *testing.T, s *site) {
+	t.Helper()
+	text, err := os.ReadFile(s.dns.provider + ".told")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var there, gone []string
+	names := make(map[string]int)
+	for line := range strings.Lines(string(text)) {
+		verb, record, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch {
+		case verb == "present" && len(gone) == 0:
+			there = append(there, record)
+			name, _, _ := strings.Cut(record, " ")
+			names[name]++
+		case verb == "cleanup" && slices.Contains(there, record) && !slices.Contains(gone, record):
+			gone = append(gone, record)
+		default:
+			t.Errorf("%q comes too early or too late in\n%s", line, text)
+		}
+	}
+	if len(there) != 3 || len(gone) != 3 || names["_acme-challenge.example.org"] != 2 || names["_acme-challenge.mail.example.org"] != 1 {
+		t.Errorf("the command was told\n%s", text)
+	}
+}
+
+// TestCommandLeaves: a record that the command does not remove is named, and the certificate is had all
+// the same.
+func TestCommandLeaves(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, "tls_acme_challenge = dns-01\ntls_acme_command = {dir}/failing {dir}/provider\n", false)
+	s.turn(t.Context())
+	for _, want := range []string{"warning: the record stays: _acme-challenge.mail.example.org IN TXT ", "failing cleanup: exit status 3: not now", "info: the certificate for mail.example.org is by "} {
+		if !strings.Contains(s.lines.text(), want) {
+			t.Errorf("the log lacks %q: %s", want, s.lines.text())
+		}
+	}
+}
+
 // TestRefused: what the authority says is in the log and in the state, a self-signed certificate
 // serves, and the next attempt is not soon, over a restart too.
 func TestRefused(t *testing.T) {
@@ -102,6 +150,8 @@ func TestRefused(t *testing.T) {
 		"a customer that is not named": {main: "# customers only\n", log: []string{"externalAccountRequired: ", "set tls_acme_eab_key_file"}},
 		"a command that fails": {main: "tls_acme_challenge = dns-01\ntls_acme_command = /bin/ls /nonexistent.posthaste\n",
 			log: []string{"tls_acme_command: /bin/ls present: exit status 2: ", "nonexistent.posthaste"}},
+		"a command that keeps one record of a name only": {main: "tls_acme_challenge = dns-01\ntls_acme_command = {dir}/forgetful {dir}/provider\ntls_acme_domains = mail.example.org, *.mail.example.org\n",
+			log: []string{"unauthorized: Correct value not found", "tls_acme_command must leave other records of that name in place", "no certificate for mail.example.org *.mail.example.org: "}},
 		"an authority whose certificate does not verify": {spoil: func(s *site) { s.manager = nil }, log: []string{"set tls_acme_CAfile"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -115,7 +165,7 @@ func TestRefused(t *testing.T) {
 				}
 			}
 			s.turn(t.Context())
-			for _, want := range append(tt.log, "warning: no certificate for mail.example.org: ", "; next attempt at ", "a self-signed certificate serves meanwhile") {
+			for _, want := range append(tt.log, "warning: no certificate for mail.example.org", "; next attempt at ", "a self-signed certificate serves meanwhile") {
 				if !strings.Contains(s.lines.text(), want) {
 					t.Errorf("the log lacks %q: %s", want, s.lines.text())
 				}

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -61,6 +62,8 @@ const tsig = `key "posthaste" { algorithm hmac-sha256; secret "c2VjcmV0IG9mIDMyI
 // updates of TXT records.
 type zoneServer struct {
 	addr string
+
+	provider string // a directory
 
 	mu   sync.Mutex
 	txt  map[string][]string
@@ -122,8 +125,10 @@ func (n *zoneServer) update(w dns.ResponseWriter, q, r *dns.Msg) {
 		switch {
 		case ok && rr.Header().Class == dns.ClassINET:
 			n.txt[name] = append(n.txt[name], txt.Txt[0])
-		case ok:
-			delete(n.txt, name)
+		case ok && rr.Header().Class == dns.ClassNONE: // this text; others of the name stay (RFC 2136 section 2.5.4)
+			if n.txt[name] = slices.DeleteFunc(n.txt[name], func(text string) bool { return text == txt.Txt[0] }); len(n.txt[name]) == 0 {
+				delete(n.txt, name)
+			}
 		}
 	}
 }
@@ -140,7 +145,7 @@ func (n *zoneServer) answer(q dns.Question, r *dns.Msg) {
 	case q.Qtype == dns.TypeA:
 		r.Answer = append(r.Answer, &dns.A{Hdr: h, A: net.IPv4(127, 0, 0, 1)})
 	case q.Qtype == dns.TypeTXT:
-		for _, text := range n.txt[name] {
+		for _, text := range append(n.ordered(name), n.txt[name]...) {
 			r.Answer = append(r.Answer, &dns.TXT{Hdr: h, Txt: []string{text}})
 		}
 	}
@@ -150,12 +155,32 @@ func (n *zoneServer) answer(q dns.Question, r *dns.Msg) {
 	}
 }
 
+// ordered are the texts that the provider of the DNS has been ordered to publish: the lines of a file
+// that is called like the record.
+func (n *zoneServer) ordered(name string) []string {
+	text, _ := os.ReadFile(filepath.Join(n.provider, strings.TrimSuffix(name, ".")))
+	return strings.Fields(string(text))
+}
+
 // texts are the records that are there now.
 func (n *zoneServer) texts() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return len(n.txt)
+	return len(n.txt) + len(n.ordered("_acme-challenge.example.org")) + len(n.ordered("_acme-challenge.mail.example.org"))
 }
+
+// hook is a command as tls_acme_command wants one. Its first argument is the directory of the
+// provider, and what it was told is in the file "told" beside that.
+const hook = `#!/bin/sh
+set -eu
+echo "$2 $3 $4" >>"$1.told"
+case $2 in
+present) echo "$4" >>"$1/$3" ;;
+cleanup) grep -vxF -e "$4" "$1/$3" >"$1/new" || true
+	mv "$1/new" "$1/$3" ;;
+*) exit 64 ;;
+esac
+`
 
 // A site is a mail system with tls_acme, an authority (pebble), and the DNS.
 type site struct {
@@ -201,7 +226,18 @@ func newSite(t *testing.T, main string, closed bool) *site {
 	if err := os.WriteFile(binding, []byte(boundID+" "+boundKey+"==\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	provider := filepath.Join(data, "provider")
+	hooks := map[string]string{"hook": hook, "forgetful": strings.Replace(hook, `>>"$1/$3"`, `>"$1/$3"`, 1), "failing": strings.Replace(hook, "cleanup) ", "cleanup) echo 'not now'; exit 3; ", 1)}
+	if err := os.Mkdir(provider, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range hooks {
+		if err := os.WriteFile(filepath.Join(data, name), []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
 	s := &site{dns: newZoneServer(t), lines: new(lines), answers: newResponder(), bound: strings.Contains(main, "# customers only")}
+	s.dns.provider = provider
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
