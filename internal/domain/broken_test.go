@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -23,6 +24,16 @@ func replaced(t *testing.T, text, before, after string) string {
 		t.Fatalf("%q does not occur", before)
 	}
 	return strings.Replace(text, before, after, 1)
+}
+
+// silent has smtpd not answer at addresses.
+func silent(err error, addrs ...string) func(*testing.T, *stage) {
+	return func(_ *testing.T, s *stage) {
+		s.silent = make(map[string]error)
+		for _, a := range addrs {
+			s.silent[a] = err
+		}
+	}
 }
 
 // acme has the certificate be that of an authority, beside another change.
@@ -51,6 +62,7 @@ func TestBroken(t *testing.T) {
 		{"a strange address", zone("mail.a.test. A 192.0.2.1\n", "mail.a.test. A 192.0.2.1\nmail.a.test. A 192.0.2.9\n"), "address", Warning, "leads to 192.0.2.9", nothing},
 		{"no reverse name", zone("1.2.0.192.in-addr.arpa. PTR mail.a.test.\n", ""), "address", Error, "192.0.2.1 has no name", "1.2.0.192.in-addr.arpa. IN PTR mail.a.test."},
 		{"another reverse name", zone("ip6.arpa. PTR mail.a.test.", "ip6.arpa. PTR host.b.test."), "address", Error, "2001:db8::1 has the name host.b.test", "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa. IN PTR"},
+		{"no reverse name of IPv6", zone("1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa. PTR mail.a.test.\n", ""), "address", Error, "2001:db8::1 has no name", "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa. IN PTR mail.a.test."},
 		{"many reverse names", zone("1.2.0.192.in-addr.arpa. PTR mail.a.test.\n", "1.2.0.192.in-addr.arpa. PTR mail.a.test.\n1.2.0.192.in-addr.arpa. PTR www.a.test.\n"), "address", Note, "2 names", nothing},
 		{"port 25 is closed", func(_ *testing.T, s *stage) { s.closed = true }, "outward", Error, "cannot be reached", nothing},
 		{"a block list", zone("!secure", "1.2.0.192.list.test. A 127.0.0.4\n!secure"), "blocklist", Error, "list.test lists 192.0.2.1 (127.0.0.4)", nothing},
@@ -61,6 +73,12 @@ func TestBroken(t *testing.T) {
 		{"MX elsewhere", zone("a.test. MX 10 mail.a.test.", "a.test. MX 10 mx.probe.test."), "mx", Error, "lead elsewhere: mx.probe.test", "a.test. IN MX 10 mail.a.test."},
 		{"MX without address", zone("a.test. MX 10 mail.a.test.", "a.test. MX 10 mail.a.test.\na.test. MX 20 gone.a.test."), "mx", Error, "gone.a.test has no address", nothing},
 		{"MX that is an alias", zone("a.test. MX 10 mail.a.test.", "a.test. MX 10 mx.a.test.\nmx.a.test. CNAME mail.a.test."), "mx", Warning, "mx.a.test is an alias of mail.a.test", nothing},
+		{"IPv6 is not answered", silent(syscall.ECONNREFUSED, "2001:db8::1"), "mx", Warning, "mail.a.test at 2001:db8::1: port 25 cannot be reached: dial tcp: connection refused", nothing},
+		{"IPv4 is not answered", silent(syscall.ETIMEDOUT, "192.0.2.1"), "mx", Warning, "mail.a.test at 192.0.2.1: port 25 cannot be reached", nothing},
+		{"nobody answers", silent(syscall.ECONNREFUSED, "192.0.2.1", "2001:db8::1"), "mx", Error, "mail.a.test at 2001:db8::1: port 25 cannot be reached", nothing},
+		{"a strange address that does not answer", zone("!secure", "mail.a.test. AAAA 2001:db8::9\n!secure"), "mx", Warning, "mail.a.test at 2001:db8::9: port 25 cannot be reached", nothing},
+		{"behind a translator", func(t *testing.T, s *stage) { s.away = true; silent(syscall.ETIMEDOUT, "192.0.2.1")(t, s) }, "mx", Unknown, "mail.a.test at 192.0.2.1: port 25", nothing},
+		{"no way to IPv6", silent(syscall.ENETUNREACH, "2001:db8::1"), "mx", Unknown, "mail.a.test at 2001:db8::1: port 25", nothing},
 		{"mail is not taken", mainCF("mydestination = a.test", "mydestination ="), "mx", Error, "main.cf does not take it", nothing},
 		{"no STARTTLS", func(_ *testing.T, s *stage) { s.plain = true }, "tls", Warning, "does not offer STARTTLS", nothing},
 		{"an expired certificate", func(_ *testing.T, s *stage) { s.expires = -time.Hour }, "tls", Error, "expired", nothing},
@@ -149,5 +167,23 @@ func TestBroken(t *testing.T) {
 			}
 			t.Errorf("no finding of %s in %s with %q and the record %q", tt.level, tt.area, tt.text, tt.publish)
 		})
+	}
+}
+
+// TestFamilies: addresses of a family that is not spoken are not those of the mail system: nobody is told
+// to publish them.
+func TestFamilies(t *testing.T) {
+	t.Parallel()
+	for protocols, want := range map[string]string{"all": "11.22.33.10, 2a0c:11:22::10", "ipv4": "11.22.33.10", "ipv6": "2a0c:11:22::10", "ipv6, ipv4": "11.22.33.10, 2a0c:11:22::10"} {
+		s := newStage(t)
+		s.main += "inet_interfaces = 127.0.0.1, 11.22.33.10, [2a0c:11:22::10]\ninet_protocols = " + protocols + "\n"
+		site, err := OpenSite(t.Context(), s.config(t), nil, nil, func(text string) { t.Error(text) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := join(site.Addrs); got != want {
+			t.Errorf("inet_protocols = %s: %s, expected %s", protocols, got, want)
+		}
+		site.Close()
 	}
 }

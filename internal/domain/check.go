@@ -28,6 +28,7 @@ type World struct {
 	Roots *x509.CertPool // that certificates are verified with; nil: the system's
 	Now   time.Time
 	At    func(addr netip.Addr) (Asker, func()) // the name server at an address, and what ends asking it
+	Here  func(addr netip.Addr) bool            // whether an interface of this machine has the address; nil: none has
 }
 
 // Bounds of one check: of an area, and of a connection in it.

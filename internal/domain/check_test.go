@@ -41,8 +41,10 @@ type stage struct {
 	autoconf  string
 	expires   time.Duration // of the certificate, from now
 	certNames []string
-	plain     bool // smtpd does not offer STARTTLS
-	closed    bool // port 25 outward
+	plain     bool             // smtpd does not offer STARTTLS
+	closed    bool             // port 25 outward
+	silent    map[string]error // addresses of the host at which smtpd does not answer, and why
+	away      bool             // the addresses are those of a translator
 	wishes    Wishes
 	answer    string            // what somebody types
 	views     map[string]string // the zone as name servers have it that have another one, by address
@@ -186,10 +188,12 @@ func (s *stage) world(t *testing.T) *World {
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(l) }()
 	t.Cleanup(func() { server.Close(); l.Close(); <-done })
-	return &World{DNS: dns, At: func(addr netip.Addr) (Asker, func()) { return s.view(t, addr) }, Roots: roots, Now: s.now, HTTP: &http.Client{Transport: s}, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return &World{DNS: dns, Here: func(netip.Addr) bool { return !s.away }, At: func(addr netip.Addr) (Asker, func()) { return s.view(t, addr) }, Roots: roots, Now: s.now, HTTP: &http.Client{Transport: s}, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		switch host, port, _ := net.SplitHostPort(addr); {
 		case port != "25":
 			return nil, errors.New("unexpected port " + port)
+		case s.silent[host] != nil:
+			return nil, &net.OpError{Op: "dial", Net: network, Err: s.silent[host]}
 		case host == "192.0.2.1" || host == "2001:db8::1":
 			return new(net.Dialer).DialContext(ctx, network, l.Addr().String())
 		case host == "mx.probe.test" && !s.closed:

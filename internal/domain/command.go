@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -291,7 +292,13 @@ func (c *command) outside(cfg *config.Config) (*World, func(), error) {
 		server := resolver.New(o)
 		return server, server.Close
 	}
-	return &World{DNS: dns, At: at, Dial: new(net.Dialer).DialContext, Now: time.Now(), HTTP: webclient.New(webclient.Options{Resolver: dns,
+	own, err := table.OwnAddresses(context.Background(), []string{"all"})
+	if err != nil {
+		dns.Close()
+		return nil, nil, err
+	}
+	here := func(addr netip.Addr) bool { return slices.Contains(own, addr) }
+	return &World{DNS: dns, At: at, Here: here, Dial: new(net.Dialer).DialContext, Now: time.Now(), HTTP: webclient.New(webclient.Options{Resolver: dns,
 		Allowed: func(ctx context.Context, addr netip.Addr) (bool, error) { return networks.Match(ctx, addr.String()) }})}, dns.Close, nil
 }
 

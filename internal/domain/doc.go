@@ -55,7 +55,8 @@
 //	address     myhostname, its addresses, and their names in the DNS
 //	outward     whether port 25 of other hosts can be reached; not with a relayhost
 //	blocklist   DNS block lists, with -b or -l
-//	mx          that the domain's mail comes here, and that main.cf takes it
+//	mx          that the domain's mail comes here, that main.cf takes it, and that the MX hosts
+//	            which lead here answer at all their addresses, IPv4 and IPv6
 //	tls         the certificate that the MX hosts show on port 25
 //	dane        their TLSA records
 //	spf         the record, evaluated for each address of this host
@@ -72,7 +73,8 @@
 // forged. With -q, only what is unknown or wrong is printed; with -j, one JSON object for each
 // domain, on a line, with domain, host, level and findings (area, level, text, why, publish).
 //
-// The host's addresses are those of its interfaces and of proxy_interfaces that are public; -A
+// The host's addresses are those of its interfaces and of proxy_interfaces that are public, and of a
+// family that inet_protocols names; -A
 // names them instead, once for each. -b asks the block lists zen.spamhaus.org and
 // bl.spamcop.net for them, -l the list of that name. The mail servers of gmail.com are those
 // whose port 25 is tried; -o names another domain, and an empty one means that none is tried.
@@ -101,7 +103,7 @@
 //
 // # Parameters
 //
-// myhostname, inet_interfaces, proxy_interfaces, relayhost, mydestination,
+// myhostname, inet_interfaces, inet_protocols, proxy_interfaces, relayhost, mydestination,
 // virtual_alias_domains, virtual_mailbox_domains, relay_domains, dkim_sign_maps, dkim_key_directory,
 // dkim_key_lifetime, dkim_key_retire_time, mail_owner, smtpd_sender_login_maps, smtp_https_networks, and those of the resolver.
 //

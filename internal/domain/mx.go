@@ -2,9 +2,11 @@ package domain
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 
 	"posthaste/internal/resolver"
 )
@@ -47,6 +49,29 @@ func (c *checker) mx(ctx context.Context, r *report) {
 		}
 	}
 	c.sayClass(r, here, elsewhere)
+	c.answers(ctx, r)
+}
+
+// answers checks that the MX hosts which lead here answer at each of their addresses, IPv4 and IPv6:
+// a sender takes any of them, and many take an IPv6 address first.
+func (c *checker) answers(ctx context.Context, r *report) {
+	l := c.seen(ctx)
+	for _, host := range l.hosts {
+		level, why := Warning, "senders that try this address first lose time, and some give up: have smtpd listen there (inet_interfaces, inet_protocols), open the port, or remove the address from the DNS"
+		if l.chains[host] == nil { // nor does it answer elsewhere
+			level, why = Error, "mail does not come in: is the mail system running (posthaste status), and does smtpd listen there (inet_interfaces, inet_protocols)?"
+		}
+		for _, s := range l.silent[host] {
+			level, why := level, why
+			switch {
+			case errors.Is(s.err, syscall.ENETUNREACH):
+				level, why = Unknown, "this machine has no way to such an address; ask from another one"
+			case c.site.has(s.addr) && (c.Here == nil || !c.Here(s.addr)):
+				level, why = Unknown, "a machine behind an address translator often cannot reach itself; ask from another one"
+			}
+			r.say(level, fmt.Sprintf("%s at %s: %s", host, s.addr, printable(s.err.Error())), why)
+		}
+	}
 }
 
 // mxHost checks one MX host. ours says whether it leads here, known whether that could be found out.

@@ -83,7 +83,14 @@ func OpenSite(ctx context.Context, cfg *config.Config, services []config.Service
 			}
 			s.Addrs = append(s.Addrs, list...)
 		}
-		s.Addrs = slices.DeleteFunc(s.Addrs, func(a netip.Addr) bool { return !webclient.Public(a) })
+		speaks := cfg.List("inet_protocols")
+		s.Addrs = slices.DeleteFunc(s.Addrs, func(a netip.Addr) bool {
+			family := "ipv4"
+			if a.Is6() {
+				family = "ipv6" // where it is not spoken, no mail comes or goes by such an address
+			}
+			return !webclient.Public(a) || !slices.Contains(speaks, "all") && !slices.Contains(speaks, family)
+		})
 	}
 	slices.SortFunc(s.Addrs, netip.Addr.Compare)
 	s.Addrs = slices.Compact(s.Addrs)

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/emersion/go-smtp"
@@ -23,23 +24,43 @@ import (
 // authorities are valid for 90 days and soon for 45, and are renewed at two thirds of that.
 const renewDays = 14
 
+// A silence is an address of an MX host whose port 25 cannot be reached.
+type silence struct {
+	addr netip.Addr
+	err  error
+}
+
+// maxTried bounds at how many addresses of a host it is looked.
+const maxTried = 16
+
+// errSilent is what handshake says where nobody answers.
+var errSilent = errors.New("port 25 cannot be reached")
+
 // chain gets the certificates that the host shows on port 25 after STARTTLS, at one of this
-// machine's addresses.
-func (c *checker) chain(ctx context.Context, host string) ([]*x509.Certificate, error) {
+// machine's addresses. It tries all addresses of the host, at the same time, since senders take
+// any of them, and says at which nobody answers.
+func (c *checker) chain(ctx context.Context, host string) (certs []*x509.Certificate, silent []silence, err error) {
 	a, err := c.DNS.Addrs(ctx, host, both)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	for _, addr := range a.Records {
-		if !c.site.has(addr) {
-			continue
+	addrs := a.Records[:min(len(a.Records), maxTried)]
+	chains, errs := make([][]*x509.Certificate, len(addrs)), make([]error, len(addrs))
+	var wg sync.WaitGroup
+	for i, addr := range addrs {
+		wg.Go(func() { chains[i], errs[i] = c.handshake(ctx, addr, host) })
+	}
+	wg.Wait()
+	for i, addr := range addrs {
+		if errors.Is(errs[i], errSilent) {
+			silent = append(silent, silence{addr, errs[i]})
 		}
-		var certs []*x509.Certificate
-		if certs, err = c.handshake(ctx, addr, host); err == nil {
-			return certs, nil
+		// What a stranger shows at an address that is not ours is no finding on this machine.
+		if c.site.has(addr) && certs == nil {
+			certs, err = chains[i], errs[i]
 		}
 	}
-	return nil, err
+	return certs, silent, err
 }
 
 // handshake begins TLS with an SMTP server.
@@ -48,7 +69,7 @@ func (c *checker) handshake(ctx context.Context, addr netip.Addr, host string) (
 	defer cancel()
 	conn, err := c.Dial(ctx, "tcp", net.JoinHostPort(addr.String(), "25"))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errSilent, err)
 	}
 	defer conn.Close()
 	if err := conn.SetDeadline(c.Now.Add(areaTime)); err != nil {
@@ -75,17 +96,19 @@ type live struct {
 	secure bool // DNSSEC vouches for the MX records
 	chains map[string][]*x509.Certificate
 	errs   map[string]error // why there is no chain
-	err    error            // why the hosts are not known
+	silent map[string][]silence
+	err    error // why the hosts are not known
 }
 
 // seen looks at the hosts once, for all areas that want it.
 func (c *checker) seen(ctx context.Context) *live {
 	c.look.Do(func() {
 		l := &c.live
-		l.chains, l.errs = make(map[string][]*x509.Certificate), make(map[string]error)
+		l.chains, l.errs, l.silent = make(map[string][]*x509.Certificate), make(map[string]error), make(map[string][]silence)
 		l.hosts, l.secure, l.err = c.ours(ctx)
 		for _, host := range l.hosts {
-			chain, err := c.chain(ctx, host)
+			chain, silent, err := c.chain(ctx, host)
+			l.silent[host] = silent
 			if err == nil && len(chain) == 0 {
 				err = errors.New("no certificate was shown")
 			}

@@ -33,7 +33,7 @@ const pebbleConf = `{"pebble": {"listenAddress": "0.0.0.0:443", "managementListe
 func newAuthority(n *internet, d *tree) *authority {
 	n.t.Helper()
 	curl := testpeers.Program(n.t, "curl")
-	a := &authority{host: n.host("acme.ca.net", "11.22.33.60"), url: "https://acme.ca.net/dir"}
+	a := &authority{host: n.host("acme.ca.net", "11.22.33.60", prefix6+"60"), url: "https://acme.ca.net/dir"}
 	d.resolve(a.host)
 	d.publish("ca.net", "acme A "+a.host.address)
 	a.host.install("pebble", "usr/sbin/pebble")

@@ -16,6 +16,8 @@ const (
 	topServer   = "11.22.33.2"
 	belowServer = "11.22.33.3"
 	reverse     = "33.22.11.in-addr.arpa"
+	reverse6    = "3.3.0.0.2.2.0.0.1.1.0.0.c.0.a.2.ip6.arpa"
+	prefix6     = "2a0c:11:22:33::" // of the addresses in it
 )
 
 // A tree is the whole DNS of an internet, each zone signed by a key of its own.
@@ -49,7 +51,7 @@ func newTree(n *internet, domains ...string) *tree {
 			d.add(top, topServer)
 		}
 	}
-	for _, name := range append(domains, reverse) {
+	for _, name := range append(domains, reverse, reverse6) {
 		d.add(name, belowServer)
 	}
 	for _, server := range []string{rootServer, topServer, belowServer} {

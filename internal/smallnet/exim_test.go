@@ -17,7 +17,7 @@ exim_user = Debian-exim
 exim_group = Debian-exim
 log_file_path = /var/log/exim4/%slog
 spool_directory = /var/spool/exim4
-local_interfaces = 0.0.0.0
+local_interfaces = <; 0.0.0.0 ; ::0
 daemon_smtp_ports = 25
 dns_dnssec_ok = 1
 tls_advertise_hosts = *
@@ -87,7 +87,7 @@ func newExim(n *internet, d *tree) *host {
 	if err != nil {
 		testpeers.Missing(n.t, "exim4-daemon-heavy")
 	}
-	h := newForeign(n, d, "exim.net", "11.22.33.30")
+	h := newForeign(n, d, "exim.net", "11.22.33.30", prefix6+"30")
 	h.logs = append(h.logs, "var/log/exim4/mainlog")
 	h.must(`sed -i '/^Debian-exim:/d' /etc/passwd /etc/group
 echo Debian-exim:x:64210: >>/etc/group

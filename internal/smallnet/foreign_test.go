@@ -18,11 +18,17 @@ func digest(b []byte) string {
 
 // newForeign starts a host mx.DOMAIN that others have written the mail server of, and publishes
 // what the world has to know of it: DANE, SPF and DMARC at their strictest, and the key in
-// /etc/dkim.pem by which it signs.
-func newForeign(n *internet, d *tree, domain, address string) *host {
+// /etc/dkim.pem by which it signs. The second address, if there is one, is of IPv6.
+func newForeign(n *internet, d *tree, domain string, addresses ...string) *host {
 	n.t.Helper()
 	testpeers.Program(n.t, "openssl")
-	h := n.host("mx."+domain, address)
+	h := n.host("mx."+domain, addresses...)
+	spf := "ip4:" + h.address
+	if h.six != "" {
+		spf += " ip6:" + h.six
+		d.publish(domain, "mx AAAA "+h.six)
+		d.publish(reverse6, nibbles(h.six)+" PTR "+h.name+".")
+	}
 	h.logs = append(h.logs, "var/log/mail.log")
 	d.resolve(h)
 	h.must("openssl genrsa -out /etc/dkim.pem 2048 2>/dev/null; openssl rsa -in /etc/dkim.pem -pubout -out /etc/dkim.pub 2>/dev/null")
@@ -30,18 +36,29 @@ func newForeign(n *internet, d *tree, domain, address string) *host {
 	key := base64.StdEncoding.EncodeToString(block.Bytes)
 	d.publish(domain,
 		"@ MX 10 "+h.name+".",
-		"mx A "+address,
+		"mx A "+h.address,
 		h.keyPair(n.t),
-		`@ TXT "v=spf1 ip4:`+address+` -all"`,
+		`@ TXT "v=spf1 `+spf+` -all"`,
 		`mx TXT "v=spf1 a -all"`,
 		`s1._domainkey TXT "v=DKIM1; k=rsa; p=" "`+key[:200]+`" "`+key[200:]+`"`,
 		`_dmarc TXT "v=DMARC1; p=reject; rua=mailto:joe@`+domain+`"`)
-	d.publish(reverse, last(address)+" PTR "+h.name+".")
+	d.publish(reverse, last(h.address)+" PTR "+h.name+".")
 	return h
 }
 
 // last is the last number of an address, as the reverse zone has it.
 func last(address string) string { return address[strings.LastIndexByte(address, '.')+1:] }
+
+// nibbles are the last 64 bits of an address with prefix6, as the reverse zone has them.
+func nibbles(six string) string {
+	digits := strings.TrimPrefix(six, prefix6)
+	digits = strings.Repeat("0", 16-len(digits)) + digits
+	var out []string
+	for i := len(digits) - 1; i >= 0; i-- {
+		out = append(out, digits[i:i+1])
+	}
+	return strings.Join(out, ".")
+}
 
 // listens waits until somebody answers at a port of the host.
 func (h *host) listens(port string) {
@@ -61,7 +78,8 @@ myorigin = $mydomain
 mydestination = $myhostname, $mydomain, localhost
 mynetworks_style = host
 inet_interfaces = all
-inet_protocols = ipv4
+inet_protocols = all
+smtp_address_preference = ipv6
 alias_maps =
 alias_database =
 home_mailbox = Maildir/
@@ -95,7 +113,7 @@ func newPostfix(n *internet, d *tree, domain string) *host {
 	for _, p := range []string{"opendkim", "opendmarc", "policyd-spf"} {
 		testpeers.Program(n.t, p)
 	}
-	h := newForeign(n, d, domain, "11.22.33.20")
+	h := newForeign(n, d, domain, "11.22.33.20", prefix6+"20")
 	h.write("etc/opendkim.conf", `Syslog no
 Mode sv
 Background no

@@ -106,6 +106,7 @@ type host struct {
 	t       *testing.T
 	name    string
 	address string
+	six     string // its IPv6 address, if it has one
 	init    *exec.Cmd
 	ended   chan struct{} // closed when its first process has ended
 	out     testproc.Output
@@ -170,6 +171,9 @@ func (n *internet) boot(script, name string, addresses []string, more ...string)
 		t.Fatal(err)
 	}
 	h := &host{t: t, name: name, address: addresses[0], ended: make(chan struct{})}
+	if last := addresses[len(addresses)-1]; strings.Contains(last, ":") {
+		h.six = last
+	}
 	h.init = exec.Command("/bin/sh", append([]string{"-c", script, "init", dir, name}, more...)...)
 	h.init.Stdout, h.init.Stderr = &h.out, &h.out
 	// Should this program be killed, so is it; the thread that has started it is the test's own.
@@ -214,7 +218,11 @@ func (n *internet) wire(h *host, addresses []string) {
 	n.ip("link set " + wire + " master br0 up")
 	// By the ip(8) of this machine: the host may have none.
 	for _, a := range addresses {
-		n.inside(h, "ip addr add "+a+"/24 dev eth0")
+		if strings.Contains(a, ":") {
+			n.inside(h, "ip addr add "+a+"/64 dev eth0 nodad") // nobody else has it
+		} else {
+			n.inside(h, "ip addr add "+a+"/24 dev eth0")
+		}
 	}
 	n.inside(h, "ip link set eth0 up")
 }

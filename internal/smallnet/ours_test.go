@@ -8,7 +8,7 @@ import (
 // newOurs is a machine on which Posthaste has just been installed, and nothing else was done.
 func newOurs(n *internet, d *tree, a *authority) *host {
 	n.t.Helper()
-	h := n.host("mail.example.org", "11.22.33.10")
+	h := n.host("mail.example.org", "11.22.33.10", prefix6+"10")
 	h.logs = append(h.logs, "var/log/mail.log")
 	d.resolve(h)
 	a.trust(h)

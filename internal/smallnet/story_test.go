@@ -58,13 +58,14 @@ posthaste setup -n mail.example.org -d example.org site
 postconf -e 'maillog_file = /var/log/mail.log' 'smtpd_tls_security_level = may' \
   'tls_acme = yes' 'tls_acme_agree = yes' 'tls_acme_directory = ` + s.a.url + `' \
   'tls_acme_domains = mail.example.org, mta-sts.example.org, autoconfig.example.org, autodiscover.example.org' \
-  'smtp_tls_security_level = dane' 'smtp_dns_support_level = dnssec' 'resolver_trust_ad = yes' 'smtp_tls_loglevel = 1' \
+  'smtp_address_preference = ipv6' 'smtp_tls_security_level = dane' 'smtp_dns_support_level = dnssec' 'resolver_trust_ad = yes' 'smtp_tls_loglevel = 1' \
   'policyhost_sts_mode = enforce' 'policyhost_servers = imaps://mail.example.org, submissions://mail.example.org' \
   'dmarc_reject = yes' 'dmarc_report_enable = yes'
 sed -i 's/^#80 /80 /; s/^#443 \(.*policyhost\)/443 \1/' /etc/posthaste/master.cf`)
 	out := h.must("posthaste domain add -p reject example.org")
 	s.d.publish("example.org", fragment(out)...)
 	s.d.publish(reverse, "10 PTR mail.example.org.")
+	s.d.publish(reverse6, nibbles(h.six)+" PTR mail.example.org.")
 	h.must("posthaste start")
 	h.must("posthaste domain rotate example.org")
 	testwait.Until(t, "the authority's certificate serves", func() bool {
@@ -117,15 +118,20 @@ func (s *story) exchange() {
 	} {
 		send(s.ours, "ann@example.org", "joe@"+peer.domain, "hello "+peer.domain)
 		found(t, peer.host.mail("joe", "Subject: hello "+peer.domain), peer.finds...)
-		s.ours.logged("Verified TLS connection established to " + peer.host.name + "[" + peer.host.address + "]:25")
+		theirs, our := peer.host.address, s.ours.address
+		if peer.host.six != "" { // who has an IPv6 address speaks by it
+			theirs, our = peer.host.six, s.ours.six
+		}
+		s.ours.logged("Verified TLS connection established to " + peer.host.name + "[" + theirs + "]:25")
 		send(peer.host, "joe@"+peer.domain, "ann@example.org", "answer "+peer.domain)
 		found(t, s.ours.mail("ann", "Subject: answer "+peer.domain), "dkim=pass", "spf=pass", "dmarc=pass")
+		s.ours.logged("connect from " + peer.host.name + "[" + theirs + "]")
 		if peer.host == s.exim {
 			testwait.Until(t, "Exim has verified TLS by DANE", func() bool {
 				return regexp.MustCompile(`=> ann@example\.org .* CV=dane `).MatchString(s.exim.read("var/log/exim4/mainlog"))
 			})
 		} else {
-			peer.host.logged("Verified TLS connection established to mail.example.org[11.22.33.10]:25")
+			peer.host.logged("Verified TLS connection established to mail.example.org[" + our + "]:25")
 		}
 	}
 }
