@@ -69,12 +69,7 @@ func (m *Message) envelopeSender(ctx context.Context) {
 	// After mapping: a canonical map may take an address out of UTF-8, or into it.
 	m.noteUTF8(addr)
 	m.env.Sender = addr
-	// As mapped: the sender that the mail leaves with decides whose mail it is.
-	list, err := m.c.lists.Of(ctx, addr)
-	if err != nil {
-		m.tableFailed("suppress_list_maps", err)
-	}
-	m.env.List = list
+	// As mapped: the sender that the mail leaves with decides which list it is under (chooseTenant).
 	// After mapping, since the tables have addresses as users know them.
 	if m.flags&proto.SubmitBCC != 0 && addr != "" {
 		m.lookupBCC(ctx, m.c.senderBCC, addr)

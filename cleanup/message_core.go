@@ -74,7 +74,7 @@ type Core struct {
 	expansionLimit, recursionLimit, addressLimit int
 	// Automatic recipients, and the recipient that mail for the empty address goes to.
 	senderBCC, rcptBCC *table.Maps
-	lists              *suppressclient.Lists // suppress_list_maps; nil: no mail is under the suppression list
+	lists              *suppressclient.Lists // suppress_list_maps, suppress_tenants; nil: no mail is under the suppression list
 	alwaysBCC          string
 	emptyRecipient     string
 	srs                *srs.Rewriter // takes addresses of rewritten senders apart; nil: there are none
@@ -112,7 +112,7 @@ type Core struct {
 	utf8 bool
 	// tls_required_enable: the TLS-Required field (RFC 8689) is heeded.
 	tlsRequired     bool
-	tenancy         tenancy
+	tenancy         tenants
 	requireTLSField bool // Require-TLS-ESMTP: is read and written
 }
 
@@ -237,7 +237,9 @@ func (c *Core) initSearch(cfg *config.Config, o table.Options) error {
 	if err != nil {
 		return err
 	}
-	c.lists = suppressclient.OpenLists(cfg, o)
+	if c.lists, err = suppressclient.OpenLists(cfg, o); err != nil {
+		return err
+	}
 	c.search = &table.Search{
 		Delimiters:   cfg.String("recipient_delimiter"),
 		OwnerRequest: cfg.Bool("owner_request_special"),

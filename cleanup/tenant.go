@@ -11,7 +11,6 @@ package cleanup
 import (
 	"context"
 	"errors"
-	"strings"
 
 	"posthaste/internal/config"
 	"posthaste/internal/mail"
@@ -19,10 +18,11 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/table"
+	"posthaste/internal/tenancy"
 )
 
-// tenancy is how messages get their tenants. The zero value gives them none.
-type tenancy struct {
+// A tenants is how messages get their tenants. The zero value gives them none.
+type tenants struct {
 	// tenant_header and campaign_header, in any letter case; empty: none.
 	header, campaign string
 	// tenant_header_clients: whose fields count. An empty list is nobody.
@@ -35,7 +35,7 @@ type tenancy struct {
 func (c *Core) initTenancy(cfg *config.Config, o table.Options) error {
 	t := &c.tenancy
 	t.header, t.campaign = cfg.String("tenant_header"), cfg.String("campaign_header")
-	t.maps = table.OpenMaps("tenant_maps", cfg.List("tenant_maps"), o)
+	t.maps = tenancy.Open(cfg, o)
 	var errs []error
 	for _, p := range [...]struct{ name, value string }{{"tenant_header", t.header}, {"campaign_header", t.campaign}} {
 		// What has a meaning of its own must stay in the message.
@@ -114,6 +114,12 @@ func (m *Message) chooseTenant(ctx context.Context) {
 		m.addLine(logLine{Warning: true, Text: m.id + ": ignoring the campaign " + env.Campaign + " of mail without a tenant"})
 		env.Campaign = ""
 	}
+	// Which tenant it is decides who must not get the message, besides the sender.
+	list, err := m.c.lists.Of(ctx, env.Tenant, env.Sender)
+	if err != nil {
+		m.tableFailed("suppress_list_maps", err)
+	}
+	env.List = list
 	if env.Tenant != "" {
 		m.log = append(m.log, logLine{Event: &maillog.Tenant{ID: m.id, Tenant: env.Tenant, Campaign: env.Campaign}})
 	}
@@ -121,27 +127,16 @@ func (m *Message) chooseTenant(ctx context.Context) {
 
 // lookupTenant asks tenant_maps.
 func (m *Message) lookupTenant(ctx context.Context) string {
-	maps, env := m.c.tenancy.maps, &m.env
-	// The login was proved. The address was at least that of a connection. The sender is what the client
-	// says, and comes last.
-	value, found, err := maps.Lookup(ctx, env.SASL.Username, false)
-	if !found && err == nil && env.Client.Addr != "" {
-		value, found, err = maps.LookupClientAddr(ctx, env.Client.Addr)
+	env := &m.env
+	value, err := tenancy.Lookup(ctx, m.c.tenancy.maps, env.SASL.Username, env.Client.Addr, env.Sender)
+	if bad, ok := errors.AsType[tenancy.NameError](err); ok {
+		m.warnf("ignoring a bad tenant in tenant_maps: %.100q", string(bad))
+		return ""
 	}
-	if sender := strings.ToLower(env.Sender); !found && err == nil && sender != "" {
-		value, found, err = maps.Lookup(ctx, sender, false)
-		if at := strings.LastIndexByte(sender, '@'); !found && err == nil && at >= 0 {
-			value, found, err = maps.Lookup(ctx, sender[at+1:], true)
-		}
-	}
-	switch {
 	// Mail must not run on the wrong account because a database is away: the client tries again.
-	case err != nil:
+	if err != nil {
 		m.tableFailed("tenant", err)
-	case found && !mail.GroupName(value):
-		m.warnf("ignoring a bad tenant in tenant_maps: %.100q", value)
-	case found:
-		return value
+		return ""
 	}
-	return ""
+	return value
 }

@@ -83,3 +83,25 @@ func TestTenant(t *testing.T) {
 		})
 	}
 }
+
+// TestTenantList: a tenant's mail is under that tenant's list, and under that of its sender as one list of it; other mail
+// is under that of its sender alone, and mail without a sender under none.
+func TestTenantList(t *testing.T) {
+	t.Parallel()
+	const conf = "suppress_tenants = shop\nsuppress_list_maps = inline:{ {@news.test = letter} }\n"
+	for _, tc := range []struct{ tenant, sender, want string }{
+		{"shop", "a@b.test", "shop/"},
+		{"shop", "a@news.test", "shop/letter"},
+		{"bank", "a@news.test", "letter"},
+		{"bank", "a@b.test", ""},
+		{"", "a@news.test", "letter"},
+		{"shop", "", ""},
+	} {
+		c := newCore(t, conf, nil)
+		s := submission("remote", "r@x.y")
+		s.Envelope.Tenant, s.Envelope.Sender = tc.tenant, tc.sender
+		if _, r := feed(c, s, crlfText("Message-Id: <a@b>\n\nx\n"), 0); r.Refused != nil || r.Envelope.List != tc.want {
+			t.Errorf("%+v: %v, %q", tc, r.Refused, r.Envelope.List)
+		}
+	}
+}

@@ -801,9 +801,11 @@ _posthaste() {
         -l) :; return ;;
         -r) :; return ;;
         -e) :; return ;;
+        -t) :; return ;;
+        -F) :; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-c -j -l -r -e"
+            _posthaste_words "-c -j -l -r -e -t -F"
         elif ((COMP_CWORD == first)); then
             _posthaste_words "add remove check list export import"
         elif [[ ${COMP_WORDS[first]} == add ]]; then

@@ -25,6 +25,7 @@ import (
 	"posthaste/internal/srs/srsconf"
 	"posthaste/internal/suppress/suppressclient"
 	"posthaste/internal/table"
+	"posthaste/internal/tenancy"
 	"posthaste/internal/verify/probesender"
 )
 
@@ -73,6 +74,7 @@ type Evaluator struct {
 	tables table.Options     // how every table is opened
 	// For reject_suppressed_recipient: which mail is under the list, and who is on it.
 	lists    *suppressclient.Lists
+	tenants  *table.Maps // tenant_maps, where suppress_tenants makes it matter whose mail it is
 	suppress Suppressor
 	cfg      *config.Config // for parameters that only some restrictions read
 
@@ -197,6 +199,8 @@ func (e *Evaluator) openLists(ctx context.Context) (err error) {
 	// the addresses of this host.
 	local, err := table.OpenLocal(ctx, cfg, e.tables)
 	errs = append(errs, err)
+	e.lists, err = suppressclient.OpenLists(cfg, e.tables)
+	errs = append(errs, err)
 	e.local = local
 	e.search = table.Search{Delimiters: cfg.String("recipient_delimiter"), OwnerRequest: cfg.Bool("owner_request_special"),
 		DoubleBounce: cfg.String("double_bounce_sender"), Local: e.local.IsLocal}
@@ -243,7 +247,9 @@ func (e *Evaluator) openTables() {
 	e.relayCerts = open("relay_clientcerts")
 	e.loginMaps = open("smtpd_sender_login_maps")
 	e.rblReplies = open("rbl_reply_maps")
-	e.lists = suppressclient.OpenLists(e.cfg, e.tables)
+	if len(e.cfg.List("suppress_tenants")) > 0 {
+		e.tenants = tenancy.Open(e.cfg, e.tables)
+	}
 	e.localMaps = map[string]*table.Maps{}
 	for _, w := range e.cfg.List("local_header_rewrite_clients") {
 		if table.IsSpec(w) {
@@ -291,7 +297,7 @@ func (e *Evaluator) compileAll() {
 // Close closes tables and connections. No session may be judged any more.
 func (e *Evaluator) Close() {
 	for _, m := range []*table.Maps{e.canonical, e.rcptCanonical, e.sndrCanonical, e.virtualAlias, e.localRcpt,
-		e.virtualMailbox, e.relayRcpt, e.relayCerts, e.loginMaps, e.rblReplies} {
+		e.virtualMailbox, e.relayRcpt, e.relayCerts, e.loginMaps, e.rblReplies, e.tenants} {
 		m.Close()
 	}
 	e.lists.Close()

@@ -88,7 +88,7 @@ func TestMistakes(t *testing.T) {
 		{"suppress_list_maps = inline:{ {@x.test=news} }\n", "suppress unix - - n - 1 suppressd\n", ""},
 		{"suppress_list_maps = inline:{ {@x.test=news} }\n", "", "main.cf:4: suppress_list_maps: master.cf has no line of suppress"},
 		{"suppress_list_maps = inline:{ {@x.test=no list} {@y.test=dunno} }\n", "suppress unix - - n - 1 suppressd\n", "main.cf:4: suppress_list_maps: @x.test: \"no list\" is no name of a list"},
-		{"return_path_domain = b.test\n", "", "main.cf:4: return_path_domain: suppress_list_maps is empty"},
+		{"return_path_domain = b.test\n", "", "main.cf:4: return_path_domain: suppress_list_maps and suppress_tenants are empty"},
 		{"return_path_domain = b.test\nsuppress_list_maps = inline:{ {@x.test=news} }\n", "suppress unix - - n - 1 suppressd\n", "main.cf:4: return_path_domain: master.cf has no line of comeback"},
 		{"shaping_files = DIR/shaping.toml\n", "", "main.cf:4: shaping_files: DIR/shaping.toml:1: provider gmail has no match"},
 		{"shaping_files = DIR/shaping.toml, DIR/none.toml\n", "", "!main.cf:4: shaping_files: DIR/none.toml: no such file or directory"},

@@ -13,7 +13,13 @@ func (c *checker) suppression() {
 	has := func(name, command string) bool {
 		return slices.ContainsFunc(c.services, func(s config.Service) bool { return s.Name == name && s.Command == command })
 	}
-	lists := slices.DeleteFunc(c.of("suppress_list_maps"), func(v value) bool { return v.text == "" })
+	set := func(name string) []value {
+		return slices.DeleteFunc(c.of(name), func(v value) bool { return v.text == "" })
+	}
+	lists, tenants := set("suppress_list_maps"), set("suppress_tenants")
+	if len(tenants) > 0 && len(lists) == 0 && !has(suppressclient.Name, "suppressd") {
+		c.warn(tenants[0], "master.cf has no line of suppress: mail of these tenants waits; \"posthaste upgrade-configuration\" adds it")
+	}
 	if len(lists) > 0 && !has(suppressclient.Name, "suppressd") {
 		c.warn(lists[0], "master.cf has no line of suppress: mail of these senders waits; \"posthaste upgrade-configuration\" adds it")
 	}
@@ -27,8 +33,8 @@ func (c *checker) suppression() {
 	paths := slices.DeleteFunc(c.of("return_path_domain"), func(v value) bool { return v.text == "" })
 	switch {
 	case len(paths) == 0:
-	case len(lists) == 0:
-		c.warn(paths[0], "suppress_list_maps is empty: no mail leaves with a return path")
+	case len(lists) == 0 && len(tenants) == 0:
+		c.warn(paths[0], "suppress_list_maps and suppress_tenants are empty: no mail leaves with a return path")
 	case !has("comeback", "comeback"):
 		c.warn(paths[0], "master.cf has no line of comeback, which takes what comes back; \"posthaste upgrade-configuration\" adds it")
 	}

@@ -1,4 +1,4 @@
-// Mail under the suppression list (suppress_list_maps): it is asked for before a delivery, and told of one
+// Mail under the suppression list (suppress_list_maps, suppress_tenants): it is asked for before a delivery, and told of one
 // that has failed. Other mail costs a comparison.
 
 package agent

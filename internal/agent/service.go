@@ -77,7 +77,7 @@ func run(ctx context.Context, env *service.Env, d Deliverer, reader queueread.Re
 	filter := OpenFilter(cfg, env.Process, env.Log)
 	defer filter.Close()
 	var suppress Suppressor
-	if len(cfg.List("suppress_list_maps")) > 0 {
+	if suppressclient.Enabled(cfg) {
 		client := suppressclient.New(env.Private(suppressclient.Name))
 		defer client.Close()
 		suppress = client

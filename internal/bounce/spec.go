@@ -32,7 +32,7 @@ func run(ctx context.Context, env *service.Env) error {
 	defer submitter.Close()
 	s := newService(env.Config, fromQueue(&queueread.Opener{Reader: reader, Cleanup: client}), submitter, env.Log)
 	defer s.Wait()
-	if len(env.Config.List("suppress_list_maps")) > 0 {
+	if suppressclient.Enabled(env.Config) {
 		classes, err := bounceclass.Open(suppressclient.ClassFiles(env.Config))
 		if err != nil {
 			return err

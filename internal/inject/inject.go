@@ -40,7 +40,7 @@
 // smtpd_hide_client_session is set. Message-ID and Date are added where they are missing. in_flow_delay
 // slows clients down as it does others.
 //
-// If the sender's mail is under the suppression list (suppress_list_maps), a recipient who is on it is refused (422), and
+// If the sender's mail is under the suppression list (suppress_list_maps, suppress_tenants), a recipient who is on it is refused (422), and
 // the others get their mail. While the suppress service cannot be asked, such mail is refused with 503.
 //
 // # Security
@@ -68,7 +68,7 @@
 // inject_batch_limit, inject_clients, inject_directory, inject_idempotency_limit,
 // inject_idempotency_time, inject_memory_limit, inject_recipient_limit, inject_schedule_limit,
 // inject_tls, maximal_backoff_time, message_size_limit, receive_override_options, smtpd_hide_client_session,
-// smtputf8_autodetect_classes, smtputf8_enable, suppress_list_maps.
+// smtputf8_autodetect_classes, smtputf8_enable, suppress_list_maps, suppress_tenants.
 //
 // # Diagnostics
 //
@@ -145,7 +145,10 @@ func run(ctx context.Context, env *service.Env) error {
 		return err
 	}
 	defer tokens.Close()
-	lists := suppressclient.OpenLists(cfg, env.Tables())
+	lists, err := suppressclient.OpenLists(cfg, env.Tables())
+	if err != nil {
+		return err
+	}
 	defer lists.Close()
 	if err := env.Confine(); err != nil {
 		return err

@@ -16,7 +16,7 @@ type suppressor interface {
 // sift takes the recipients off a draft who are on the suppression list that the sender's mail is under; that is said of
 // each of them. It is false if nothing of the draft is to be queued.
 func (d *door) sift(who *caller, o *order, x *draft) bool {
-	list, err := d.lists.Of(context.Background(), o.m.sender)
+	list, err := d.lists.Of(context.Background(), who.token.Tenant, o.m.sender)
 	if err != nil {
 		d.log.Warning("%v", err)
 		x.fault = later(retryTime, "4.3.0 Error: the sender cannot be looked up")

@@ -35,7 +35,10 @@ func TestSuppressed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lists := suppressclient.OpenLists(cfg, table.Options{})
+	lists, err := suppressclient.OpenLists(cfg, table.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer lists.Close()
 	d := w.server.door
 	d.lists, d.suppress = lists, fakeSuppressor{}

@@ -158,7 +158,8 @@ type Envelope struct {
 	// Tenant is for whom the message is sent, and Campaign of which mailing of that tenant it is: each is
 	// empty or a GroupName, and there is no campaign without a tenant.
 	Tenant, Campaign string
-	// List is the suppression list that the message is under (suppress_list_maps); empty: none. Such a
+	// List is the suppression list that the message is under (suppress_list_maps), or TENANT/ and that
+	// list, which may be none, where it is under its tenant's (suppress_tenants); empty: none. Such a
 	// message has one recipient to a delivery.
 	List string
 	// SendAt is when the message is to be tried first, and what its lifetime counts from; zero: at once.

@@ -243,7 +243,7 @@ func subcommands() []subcommand {
 		{name: "cluster", words: []string{"init", "status", "doubtful", "drain", "undrain"}, options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "JSON"}, {'n', "number", none, "parts of the queue"}},
 			values: map[string]kind{"init": none, "status": none, "doubtful": none, "drain": none, "undrain": none}},
 		{name: "suppress", words: []string{"add", "remove", "check", "list", "export", "import"}, options: []option{{'c', "dir", directory, "configuration"}, {'j', "", none, "as JSON"},
-			{'l', "list", none, "list"}, {'r', "reason", none, "reason"}, {'e', "days", none, "how long"}}, values: map[string]kind{"add": none, "remove": none, "check": none, "list": none, "export": none, "import": file}},
+			{'l', "list", none, "list"}, {'r', "reason", none, "reason"}, {'e', "days", none, "how long"}, {'t', "tenant", none, "tenant"}, {'F', "tab|csv|json", none, "format"}}, values: map[string]kind{"add": none, "remove": none, "check": none, "list": none, "export": none, "import": file}},
 		{name: "srs", words: []string{"encode", "decode"}, options: []option{{'c', "dir", directory, "configuration"}}},
 		{name: "passwd", options: []option{{'c', "", none, "check a table"}}},
 		{name: "whatif", options: []option{{'c', "config_dir", directory, "configuration"}, {'j', "", none, "as JSON"}, {'o', "name=value", none, "with another setting"}, {'s', "seed", none, "chance"}}},

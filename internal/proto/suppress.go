@@ -143,6 +143,8 @@ const (
 	ToldForwarded = "forwarded" // as bounce, but an address behind the recipient is meant: it counts as passing
 	ToldExpired   = "expired"   // the same of one that has waited too long, for the reason that Class is
 	ToldComplaint = "complaint"
+	// ToldUnsubscribed: the recipient wants no more mail of List. Who tells has proof of it.
+	ToldUnsubscribed = "unsubscribed"
 )
 
 // SuppressTell tells of what may have an address put on the list. The service decides. It may be repeated.
@@ -366,12 +368,14 @@ type SuppressPage struct {
 	After string // Next of the page before; empty: from the beginning
 	// Address has those of one address alone, on one page; List, All and After do not count then.
 	Address string
+	// Tenant has those of one tenant alone, whatever else is asked for.
+	Tenant string
 }
 
 func (*SuppressPage) Kind() uint16 { return KindSuppressPage }
 func (m *SuppressPage) Append(b []byte) []byte {
 	b = pack.String(pack.Bool(pack.String(b, 'l', m.List), 'g', m.All), 'a', m.After)
-	return pack.String(b, 'd', m.Address)
+	return pack.String(pack.String(b, 'd', m.Address), 't', m.Tenant)
 }
 func (m *SuppressPage) Decode(b []byte) error {
 	r := pack.NewTextReader(b)
@@ -385,6 +389,8 @@ func (m *SuppressPage) Decode(b []byte) error {
 			m.After = r.String()
 		case 'd':
 			m.Address = r.String()
+		case 't':
+			m.Tenant = r.String()
 		}
 	}
 	return r.Err()

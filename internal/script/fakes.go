@@ -308,6 +308,8 @@ func (fakeSuppressor) Ask(_ context.Context, q *proto.SuppressAsk) (proto.Suppre
 	switch local {
 	case "suppressed":
 		return proto.SuppressAnswer{Suppressed: true, Entry: proto.Suppression{List: q.List, Reason: "bounce", Detail: "550 5.1.1 no such user", Time: 1795867200}}, nil
+	case "left":
+		return proto.SuppressAnswer{Suppressed: q.List == "shop/", Entry: proto.Suppression{List: q.List, Reason: "unsubscribe", Time: 1795867200}}, nil
 	case "unknown":
 		return proto.SuppressAnswer{}, fmt.Errorf("suppress service: it is not running")
 	}

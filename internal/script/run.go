@@ -200,7 +200,7 @@ func newWorld(t testing.TB, ar *txtar.Archive) *world {
 	if strings.Contains(main, "account_recipient_limit") {
 		deps.Spender = fakeSpender{}
 	}
-	if strings.Contains(main, "suppress_list_maps") {
+	if strings.Contains(main, "suppress_list_maps") || strings.Contains(main, "suppress_tenants") {
 		deps.Suppress = fakeSuppressor{}
 	}
 	w.srv, err = smtpd.New(ctx, deps)

@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/returnpath"
+	"posthaste/internal/suppress/suppressclient"
 )
 
 // The reasons of entries that the service makes.
@@ -18,6 +19,8 @@ const (
 	reasonBounce    = "bounce"
 	reasonBounces   = "bounces" // several that pass
 	reasonComplaint = "complaint"
+	// reasonUnsubscribe is a recipient's own wish, by the link that the message had for that.
+	reasonUnsubscribe = "unsubscribe"
 )
 
 // rules say for what an address is suppressed.
@@ -50,7 +53,7 @@ func (r *rules) weigh(what, class string) weight {
 		return slices.ContainsFunc(list, func(c string) bool { return strings.EqualFold(c, class) })
 	}
 	switch {
-	case what == proto.ToldComplaint:
+	case what == proto.ToldComplaint || what == proto.ToldUnsubscribed:
 		return final
 	case class == "":
 		return nothing
@@ -85,10 +88,13 @@ func (s *server) tell(q *proto.SuppressTell) (*proto.SuppressTold, error) {
 	if w == nothing && q.Token == "" {
 		return &proto.SuppressTold{}, nil
 	}
-	e := proto.Suppression{List: q.List, Address: address, Origin: clean(q.Origin), Detail: clean(q.Detail), Time: now.Unix()}
-	if q.What == proto.ToldComplaint {
+	e := proto.Suppression{List: suppressclient.Home(q.List), Address: address, Origin: clean(q.Origin), Detail: clean(q.Detail), Time: now.Unix()}
+	switch {
+	case q.What == proto.ToldComplaint:
 		e.Reason = reasonComplaint
-	} else if s.rules.lifetime > 0 {
+	case q.What == proto.ToldUnsubscribed:
+		e.Reason, e.List = reasonUnsubscribe, q.List // of the one list, if the link was for one
+	case s.rules.lifetime > 0:
 		e.Until = now.Add(s.rules.lifetime).Unix()
 	}
 	var reply proto.SuppressTold

@@ -15,6 +15,7 @@ import (
 	"posthaste/internal/pack"
 	"posthaste/internal/proto"
 	"posthaste/internal/statedir"
+	"posthaste/internal/suppress/suppressclient"
 )
 
 const (
@@ -168,11 +169,11 @@ func entry(key, val []byte) (e proto.Suppression, err error) {
 // holds says whether an entry does at a time.
 func holds(e *proto.Suppression, now time.Time) bool { return e.Until == 0 || now.Unix() < e.Until }
 
-// find looks for an entry of the list, or one of all lists.
+// find looks for an entry that holds for mail of a scope.
 func (s *store) find(list, address string, now time.Time) (found proto.Suppression, ok bool, err error) {
 	err = s.db.View(func(tx *bolt.Tx) error {
-		for _, k := range [][]byte{key(list, address), key("", address)} {
-			e, there, err := get(tx, k, now)
+		for _, scope := range suppressclient.Chain(list) {
+			e, there, err := get(tx, key(scope, address), now)
 			if err != nil {
 				return err
 			}
@@ -237,12 +238,14 @@ func longer(e, other *proto.Suppression, now time.Time) int64 {
 }
 
 // outranks says whether an entry stays when an import has another one for the address. The list that was exported last week
-// does not know who has complained since: what holds counts more than what is over, a complaint more than another reason,
-// for ever more than for a time, and at last the newer one more than the older one.
+// does not know who has complained since: what holds counts more than what is over, a complaint more than that somebody has
+// unsubscribed, and that more than another reason, for ever more than for a time, and at last the newer one more than the
+// older one.
 func outranks(old, imported *proto.Suppression, now time.Time) bool {
 	for _, more := range [...]func(e *proto.Suppression) bool{
 		func(e *proto.Suppression) bool { return holds(e, now) },
-		func(e *proto.Suppression) bool { return e.Reason == reasonComplaint },
+		func(e *proto.Suppression) bool { return rank(e.Reason) >= rankComplaint },
+		func(e *proto.Suppression) bool { return rank(e.Reason) >= rankUnsubscribe },
 		func(e *proto.Suppression) bool { return e.Until == 0 },
 	} {
 		if more(old) != more(imported) {
@@ -418,7 +421,7 @@ func (s *store) move() (more bool, err error) {
 	return more, err
 }
 
-// page is a part of the entries, in their order: those of one list, or all.
+// page is a part of the entries, in their order: those of one scope, of all of a tenant, or all.
 func (s *store) page(q *proto.SuppressPage) (reply *proto.SuppressPageReply, err error) {
 	s.mu.Lock()
 	err = s.settle()
@@ -429,11 +432,14 @@ func (s *store) page(q *proto.SuppressPage) (reply *proto.SuppressPageReply, err
 	reply = new(proto.SuppressPageReply)
 	err = s.db.View(func(tx *bolt.Tx) error {
 		var prefix []byte
-		if !q.All {
+		switch {
+		case q.Tenant != "":
+			prefix = []byte(suppressclient.Scope(q.Tenant, ""))
+		case !q.All:
 			prefix = key(q.List, "")
 		}
 		from := prefix
-		if q.After != "" {
+		if q.After > string(prefix) {
 			from = []byte(q.After)
 		}
 		c := tx.Bucket(bucketEntries).Cursor()
@@ -512,25 +518,44 @@ func (c change) count(list, address string, day, since int) (n int, err error) {
 	return len(days) / 4, b.Put(k, days)
 }
 
-// suppress writes an entry, unless there is one that holds. One that holds for a time gives way to one that does for ever,
-// and any to a complaint: who has complained is known as somebody who has. A complaint stays one.
+// The ranks of reasons: what a person has asked for counts more than what servers have said.
+const (
+	rankOther = iota
+	rankUnsubscribe
+	rankComplaint
+)
+
+func rank(reason string) int {
+	switch reason {
+	case reasonComplaint:
+		return rankComplaint
+	case reasonUnsubscribe:
+		return rankUnsubscribe
+	}
+	return rankOther
+}
+
+// suppress writes an entry, unless there is one that holds and counts more. One of a lower rank gives way, whatever its end:
+// who has complained is known as somebody who has. Of the same rank one that holds for a time gives way to one that does
+// for ever. An entry is never shorter than the one whose place it takes, nor than the one that it has kept away.
 func (c change) suppress(e *proto.Suppression) (added bool, err error) {
-	old, there, err := get(c.tx, key(e.List, e.Address), time.Unix(e.Time, 0))
-	if err != nil || !there || !holds(&old, time.Unix(e.Time, 0)) {
+	now := time.Unix(e.Time, 0)
+	old, there, err := get(c.tx, key(e.List, e.Address), now)
+	if err != nil || !there || !holds(&old, now) {
 		if err != nil {
 			return false, err
 		}
 		return true, put(c.tx, e)
 	}
-	switch was, is := old.Reason == reasonComplaint, e.Reason == reasonComplaint; {
-	case is && !was:
-	case was && !is && old.Until != 0 && e.Until == 0:
+	switch was, is := rank(old.Reason), rank(e.Reason); {
+	case is > was:
+	case was > is && old.Until != 0 && e.Until == 0:
 		old.Until = 0
 		return false, put(c.tx, &old)
-	case was && !is || old.Until == 0 || e.Until != 0:
+	case was > is || old.Until == 0 || e.Until != 0:
 		return false, nil
 	}
-	e.Until = longer(e, &old, time.Unix(e.Time, 0))
+	e.Until = longer(e, &old, now)
 	return true, put(c.tx, e)
 }
 

@@ -4,9 +4,10 @@
 //
 // # Which mail it is about
 //
-// Mail is under the suppression list if its envelope sender is in suppress_list_maps, whose value is the name of a list.
-// All other mail never is: a person who writes to an address that a list had to give up is not refused. Entries are of
-// one list, or, made by hand, of all lists.
+// Mail is under the suppression list if its envelope sender is in suppress_list_maps, whose value is the name of a list, or
+// if it is of a tenant in suppress_tenants. All other mail never is: a person who writes to an address that a list had to
+// give up is not refused. Entries are of one list; or of a tenant, and then of all its mail or of one list of it; or, made by
+// hand, of all mail under the suppression list. What a tenant's mail leads to holds for that tenant alone.
 //
 // # How entries come about
 //
@@ -15,6 +16,7 @@
 //   - A failure of a class in suppress_soft_classes, on suppress_soft_bounces different days within
 //     suppress_soft_bounce_time.
 //   - A complaint.
+//   - The recipient has unsubscribed (see the unsubscribe service): of all mail of the tenant, or of one list.
 //   - posthaste suppress add, and import.
 //
 // Failures of other classes say something of this system, or of the message: no address is suppressed for them. Addresses are
@@ -26,7 +28,8 @@
 // return_path_domain each delivery is recorded there, in a file for each day, "sent.DAY", with some 150 octets; these
 // files are removed after return_path_max_age. They are not synced: see returnpath for what remains without them. An import
 // counts as a whole from one moment on, and takes no more memory than a few thousand entries. Of an entry that is there and
-// one of the import a complaint counts more than another reason, for ever more than for a time, and then the newer one. An
+// one of the import a complaint counts more than that somebody has unsubscribed, that more than another reason, for ever
+// more than for a time, and then the newer one. An
 // import that begins while another has not ended takes its place, and the other fails as a whole.
 //
 // The list is looked at when the service starts. If it is damaged it is renamed to "list.damaged", with an error in the log,
@@ -56,12 +59,14 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"posthaste/internal/config"
 	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/resolver"
@@ -175,7 +180,7 @@ func (s *server) handle(_ *ipc.Conn, r *ipc.Request) {
 
 // checked is an address as entries have it.
 func (s *server) checked(list, address string) (string, error) {
-	if list != "" && !suppressclient.ValidList(list) {
+	if list != "" && !suppressclient.ValidScope(list) {
 		return "", fmt.Errorf("%.100q is no name of a list", list)
 	}
 	if len(address) > maxAddress || !strings.Contains(address, "@") || strings.ContainsFunc(address, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
@@ -186,6 +191,9 @@ func (s *server) checked(list, address string) (string, error) {
 
 // page is a part of the list, or what it has of one address.
 func (s *server) page(q *proto.SuppressPage) (*proto.SuppressPageReply, error) {
+	if q.Tenant != "" && !mail.GroupName(q.Tenant) {
+		return nil, fmt.Errorf("%.100q is no name of a tenant", q.Tenant)
+	}
 	if q.Address == "" {
 		return s.store.page(q)
 	}
@@ -197,6 +205,9 @@ func (s *server) page(q *proto.SuppressPage) (*proto.SuppressPageReply, error) {
 		return nil, errLost
 	}
 	list, err := s.store.everywhere(address)
+	if q.Tenant != "" {
+		list = slices.DeleteFunc(list, func(e proto.Suppression) bool { return !strings.HasPrefix(e.List, q.Tenant+"/") })
+	}
 	return &proto.SuppressPageReply{Entries: list}, err
 }
 

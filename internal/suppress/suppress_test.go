@@ -424,6 +424,8 @@ func TestImportOrder(t *testing.T) {
 		{"a newer complaint", proto.Suppression{Reason: "complaint", Time: 900}, proto.Suppression{Reason: "bounce", Time: 800, Until: 2000}, true},
 		{"an older complaint", proto.Suppression{Reason: "complaint", Time: 700}, proto.Suppression{Reason: "bounce", Time: 800}, true},
 		{"a complaint is imported", proto.Suppression{Reason: "bounce", Time: 900}, proto.Suppression{Reason: "complaint", Time: 800}, false},
+		{"a complaint counts more than to unsubscribe", proto.Suppression{Reason: "complaint", Time: 700}, proto.Suppression{Reason: "unsubscribe", Time: 800}, true},
+		{"somebody has unsubscribed", proto.Suppression{Reason: "unsubscribe", Time: 700, Until: 2000}, proto.Suppression{Reason: "bounce", Time: 800}, true},
 		{"for ever", proto.Suppression{Reason: "moved", Time: 700}, proto.Suppression{Reason: "bounce", Time: 800, Until: 2000}, true},
 		{"it is over", proto.Suppression{Reason: "complaint", Time: 700, Until: 999}, proto.Suppression{Reason: "bounce", Time: 600, Until: 2000}, false},
 		{"what is imported is over", proto.Suppression{Reason: "bounce", Time: 700, Until: 2000}, proto.Suppression{Reason: "complaint", Time: 900, Until: 999}, true},

@@ -10,40 +10,36 @@ package suppresstool
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"posthaste/internal/cli"
 	"posthaste/internal/config"
 	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/suppress/suppressclient"
 	"posthaste/internal/whoami"
 )
 
-const usage = `usage: posthaste suppress add [-c config_directory] [-l list] [-r reason] [-e days] address...
-       posthaste suppress remove [-c config_directory] [-l list] address...
-       posthaste suppress check [-c config_directory] [-l list] address...
-       posthaste suppress list [-j] [-c config_directory] [-l list]
-       posthaste suppress export [-c config_directory] [-l list]
-       posthaste suppress import [-c config_directory] [-l list] [-r reason] [file]`
+const usage = `usage: posthaste suppress add [-c config_directory] [-t tenant] [-l list] [-r reason] [-e days] address...
+       posthaste suppress remove [-c config_directory] [-t tenant] [-l list] address...
+       posthaste suppress check [-c config_directory] [-t tenant] [-l list] address...
+       posthaste suppress list [-j] [-c config_directory] [-t tenant] [-l list]
+       posthaste suppress export [-c config_directory] [-t tenant] [-l list] [-F tab|csv|json]
+       posthaste suppress import [-c config_directory] [-t tenant] [-l list] [-r reason] [-F tab|csv|json] [file]`
 
 // all stands for all lists, where a list is named: no list has that name.
 const all = "*"
 
-// maxLine bounds a line of an import, in octets.
-const maxLine = 4096
-
 // An Entry is an entry as list -j prints it.
 type Entry struct {
-	List    string     `json:"list"` // "*": it holds for all lists
+	List    string     `json:"list"` // "*": it holds for all lists; TENANT/ and TENANT/LIST are a tenant's
 	Address string     `json:"address"`
 	Reason  string     `json:"reason"`
 	Origin  string     `json:"origin,omitempty"`
@@ -57,7 +53,10 @@ type command struct {
 	*cli.Tool
 	client *suppressclient.Client
 	json   bool
-	list   string // "": not given
+	tenant string    // "": not given
+	list   string    // the same
+	format string    // of export and import
+	plain  io.Writer // standard output, where it does not matter if nobody reads it
 	reason string
 	days   int    // 0: for ever
 	batch  string // names this import
@@ -68,7 +67,7 @@ type command struct {
 // Run runs posthaste suppress, and returns its exit status: 0, or of sysexits.h. That of check is 1 if one of
 // the addresses is suppressed.
 func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	c := &command{Tool: &cli.Tool{Name: name, Stdin: stdin, Stdout: stdout, Stderr: stderr}, now: time.Now}
+	c := &command{Tool: &cli.Tool{Name: name, Stdin: stdin, Stdout: stdout, Stderr: stderr}, now: time.Now, format: "tab", plain: stdout}
 	defer func() {
 		if c.client != nil {
 			c.client.Close()
@@ -76,12 +75,12 @@ func Run(name string, args []string, stdin io.Reader, stdout, stderr io.Writer) 
 	}()
 	found := false
 	status := c.Run(map[string]cli.Verb{
-		"add":    {Letters: "c:e:l:r:", Min: 1, Max: proto.MaxSuppressions, Do: c.add},
-		"remove": {Letters: "c:l:", Min: 1, Max: proto.MaxSuppressions, Do: c.remove},
-		"check":  {Letters: "c:l:", Min: 1, Max: 1 << 20, Do: func() (err error) { found, err = c.check(); return err }},
-		"list":   {Letters: "c:jl:", Do: c.print},
-		"export": {Letters: "c:l:", Do: c.export},
-		"import": {Letters: "c:l:r:", Max: 1, Do: c.importing},
+		"add":    {Letters: "c:e:l:r:t:", Min: 1, Max: proto.MaxSuppressions, Do: c.add},
+		"remove": {Letters: "c:l:t:", Min: 1, Max: proto.MaxSuppressions, Do: c.remove},
+		"check":  {Letters: "c:l:t:", Min: 1, Max: 1 << 20, Do: func() (err error) { found, err = c.check(); return err }},
+		"list":   {Letters: "c:jl:t:", Do: c.print},
+		"export": {Letters: "F:c:l:t:", Do: c.export},
+		"import": {Letters: "F:c:l:r:t:", Max: 1, Do: c.importing},
 	}, usage, args, c.begin)
 	if status == 0 && found {
 		return 1
@@ -112,7 +111,19 @@ func (c *command) begin(opts []cli.Option, rest []string) error {
 			c.list = o.Value
 		case 'r':
 			c.reason = o.Value
+		case 't':
+			if !mail.GroupName(o.Value) {
+				return cli.Errorf(cli.ExitUsage, "-t: %.100q is no name of a tenant", o.Value)
+			}
+			c.tenant = o.Value
+		case 'F':
+			if c.format = o.Value; o.Value != "tab" && o.Value != "csv" && o.Value != "json" {
+				return cli.Errorf(cli.ExitUsage, "-F: %.100q is no format: expected tab, csv or json", o.Value)
+			}
 		}
+	}
+	if c.tenant != "" && c.list == all {
+		return cli.Errorf(cli.ExitUsage, "-t with -l '*': -t alone is all mail of the tenant")
 	}
 	cfg, err := config.Load(config.Dir(dir))
 	if err != nil {
@@ -130,12 +141,18 @@ func listName(list string) string {
 	return list
 }
 
+// scope is what the options name, as entries have it.
+func (c *command) scope() string { return suppressclient.Scope(c.tenant, listName(c.list)) }
+
+// named says whether they name anything.
+func (c *command) named() bool { return c.tenant != "" || c.list != "" }
+
 // entries are those that the arguments name.
 func (c *command) entries(reason string) []proto.Suppression {
 	now := c.now()
 	var list []proto.Suppression
 	for _, a := range c.args {
-		e := proto.Suppression{List: listName(c.list), Address: a, Reason: reason, Origin: who(), Time: now.Unix()}
+		e := proto.Suppression{List: c.scope(), Address: a, Reason: reason, Origin: who(), Time: now.Unix()}
 		if c.reason != "" {
 			e.Reason = c.reason
 		}
@@ -175,7 +192,7 @@ func (c *command) remove() error {
 		return err
 	}
 	if missing := len(c.args) - int(n); missing > 0 {
-		return cli.Errorf(cli.ExitData, "%d of %d addresses were not on list %s", missing, len(c.args), shown(listName(c.list)))
+		return cli.Errorf(cli.ExitData, "%d of %d addresses were not on list %s", missing, len(c.args), shown(c.scope()))
 	}
 	return nil
 }
@@ -183,7 +200,7 @@ func (c *command) remove() error {
 // check says of each address whether mail of the list may go to it, or, without a list, which lists it is on.
 func (c *command) check() (found bool, err error) {
 	for _, a := range c.args {
-		if c.list == "" {
+		if !c.named() {
 			some, err := c.checkAll(a)
 			if err != nil {
 				return false, err
@@ -191,7 +208,7 @@ func (c *command) check() (found bool, err error) {
 			found = found || some
 			continue
 		}
-		reply, err := c.client.Ask(context.Background(), &proto.SuppressAsk{List: listName(c.list), Address: a})
+		reply, err := c.client.Ask(context.Background(), &proto.SuppressAsk{List: c.scope(), Address: a})
 		if err != nil {
 			return false, cli.Errorf(cli.ExitUnavailable, "%v", err)
 		}
@@ -246,9 +263,12 @@ func shown(list string) string {
 	return list
 }
 
-// each calls f for all entries, or those of the list that was named.
+// each calls f for all entries, or those of the list or the tenant that was named.
 func (c *command) each(f func(e *proto.Suppression) error) error {
-	q := &proto.SuppressPage{List: listName(c.list), All: c.list == ""}
+	q := &proto.SuppressPage{List: c.scope(), All: !c.named()}
+	if c.list == "" {
+		q.Tenant = c.tenant // and all lists of it
+	}
 	for {
 		page, err := c.client.Page(context.Background(), q)
 		if err != nil {
@@ -256,13 +276,23 @@ func (c *command) each(f func(e *proto.Suppression) error) error {
 		}
 		for i := range page.Entries {
 			if err := f(&page.Entries[i]); err != nil {
-				return err
+				return cli.Errorf(cli.ExitIO, "%v", err)
 			}
 		}
 		if q.After = page.Next; page.Next == "" {
 			return nil
 		}
 	}
+}
+
+// entryOf is an entry as JSON has it.
+func entryOf(e *proto.Suppression) Entry {
+	j := Entry{List: shown(e.List), Address: e.Address, Reason: e.Reason, Origin: e.Origin, Detail: e.Detail, Time: time.Unix(e.Time, 0).UTC()}
+	if e.Until != 0 {
+		until := time.Unix(e.Until, 0).UTC()
+		j.Until = &until
+	}
+	return j
 }
 
 func (c *command) print() error {
@@ -272,12 +302,7 @@ func (c *command) print() error {
 			_, err := fmt.Fprintln(out, describe(e))
 			return err
 		}
-		j := Entry{List: shown(e.List), Address: e.Address, Reason: e.Reason, Origin: e.Origin, Detail: e.Detail, Time: time.Unix(e.Time, 0).UTC()}
-		if e.Until != 0 {
-			until := time.Unix(e.Until, 0).UTC()
-			j.Until = &until
-		}
-		b, err := json.Marshal(j)
+		b, err := json.Marshal(entryOf(e))
 		if err == nil {
 			_, err = out.Write(append(b, '\n'))
 		}
@@ -286,131 +311,13 @@ func (c *command) print() error {
 	if err != nil {
 		return err
 	}
-	return out.Flush()
+	return unwritten(out.Flush())
 }
 
-// export prints entries as import takes them: fields between tabs. An address that would be taken for a comment has a "\"
-// before it, and so has one that begins with that.
-func (c *command) export() error {
-	out := bufio.NewWriter(c.Stdout)
-	err := c.each(func(e *proto.Suppression) error {
-		_, err := fmt.Fprintf(out, "%s\t%s\t%s\t%d\t%d\t%s\t%s\n", written(e.Address), shown(e.List), e.Reason, e.Time, e.Until, e.Origin, e.Detail)
-		return err
-	})
+// unwritten is an error of the output; nil: there is none.
+func unwritten(err error) error {
 	if err != nil {
-		return err
+		return cli.Errorf(cli.ExitIO, "%v", err)
 	}
-	return out.Flush()
-}
-
-// written is an address as export prints it.
-func written(address string) string {
-	if address != "" && (address[0] == '#' || address[0] == '\\') {
-		return "\\" + address
-	}
-	return address
-}
-
-// plausible says whether a text may be an address. A list of several between commas is none, nor is a line of a table that
-// has other marks between its fields than tabs; a local part may have these.
-func plausible(address string) bool {
-	at := strings.LastIndexByte(address, '@')
-	if at < 0 || strings.ContainsAny(address, " ") {
-		return false
-	}
-	local, domain := address[:at], address[at+1:]
-	return !strings.ContainsAny(domain, ",;") && !(strings.Contains(local, "@") && strings.ContainsAny(local, ",;"))
-}
-
-// importing has the service take in entries. Either all of them count when it has ended, or none.
-func (c *command) importing() error {
-	c.batch = rand.Text()
-	in := c.Stdin
-	if len(c.args) > 0 && c.args[0] != "-" {
-		f, err := os.Open(c.args[0])
-		if err != nil {
-			return cli.Errorf(cli.ExitNoInput, "%v", err)
-		}
-		defer f.Close()
-		in = f
-	}
-	if _, err := c.change(proto.SuppressBegin, nil); err != nil {
-		return err
-	}
-	lines := bufio.NewScanner(in)
-	lines.Buffer(nil, maxLine)
-	var list []proto.Suppression
-	total := 0
-	flush := func() error {
-		if len(list) == 0 {
-			return nil
-		}
-		_, err := c.change(proto.SuppressStage, list)
-		total += len(list)
-		list = list[:0]
-		return err
-	}
-	for n := 1; lines.Scan(); n++ {
-		line := strings.TrimRight(lines.Text(), "\r")
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		e, err := c.parse(line)
-		if err != nil {
-			return cli.Errorf(cli.ExitData, "line %d: %v; nothing was imported", n, err)
-		}
-		if list = append(list, e); len(list) == proto.MaxSuppressions {
-			if err := flush(); err != nil {
-				return err
-			}
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return cli.Errorf(cli.ExitNoInput, "%v; nothing was imported", err)
-	}
-	if err := flush(); err != nil {
-		return err
-	}
-	if _, err := c.change(proto.SuppressEnd, nil); err != nil {
-		return err
-	}
-	fmt.Fprintf(c.Stdout, "%d entries imported\n", total)
 	return nil
-}
-
-// parse reads a line: an address, and what export prints behind it, as far as it is there.
-func (c *command) parse(line string) (e proto.Suppression, err error) {
-	f := strings.Split(line, "\t")
-	e = proto.Suppression{Address: strings.TrimPrefix(f[0], "\\"), List: listName(c.list), Reason: "import", Time: c.now().Unix()}
-	if !plausible(e.Address) {
-		return e, fmt.Errorf("%.100q is no mail address", e.Address)
-	}
-	if len(f) > 7 {
-		return e, fmt.Errorf("expected at most 7 fields between tabs, have %d", len(f))
-	}
-	if len(f) > 1 && f[1] != "" && c.list == "" {
-		if e.List = listName(f[1]); e.List != "" && !suppressclient.ValidList(e.List) {
-			return e, fmt.Errorf("%.100q is no name of a list", f[1])
-		}
-	}
-	if len(f) > 2 && f[2] != "" {
-		e.Reason = f[2]
-	}
-	if c.reason != "" {
-		e.Reason = c.reason
-	}
-	for i, to := range map[int]*int64{3: &e.Time, 4: &e.Until} {
-		if len(f) > i && f[i] != "" {
-			if *to, err = strconv.ParseInt(f[i], 10, 64); err != nil || *to < 0 {
-				return e, fmt.Errorf("%.40q is no time in seconds since 1970", f[i])
-			}
-		}
-	}
-	if len(f) > 5 {
-		e.Origin = f[5]
-	}
-	if len(f) > 6 {
-		e.Detail = f[6]
-	}
-	return e, nil
 }

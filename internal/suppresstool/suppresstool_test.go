@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"os"
@@ -52,7 +53,7 @@ func (f *fakeService) handle(_ *ipc.Conn, r *ipc.Request) {
 				}
 				continue
 			}
-			if k <= q.After || !q.All && e.List != q.List {
+			if k <= q.After || q.Tenant != "" && !strings.HasPrefix(e.List, q.Tenant+"/") || q.Tenant == "" && !q.All && e.List != q.List {
 				continue
 			}
 			if len(reply.Entries) == 2 {
@@ -104,6 +105,11 @@ func (f *fakeService) change(q *proto.SuppressChange) (n uint64) {
 	}
 	return n
 }
+
+// deaf is an output that is closed.
+type deaf struct{}
+
+func (deaf) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
 // The command line and what comes of it, in the order in which it is typed.
 func TestCommand(t *testing.T) {
@@ -161,6 +167,38 @@ func TestCommand(t *testing.T) {
 		{args: "import", stdin: "d@x.test\ta b\n", status: 65, want: `"a b" is no name of a list`},
 		{args: "import", stdin: "d@x.test" + strings.Repeat("x", 5000) + "\n", status: 66, want: "nothing was imported"},
 		{args: "check -l news d@x.test", want: "d@x.test: not suppressed\n"},
+		{args: "add -t bank -r moved e@x.test"},
+		{args: "add -t bank -l letter -r moved f@x.test"},
+		{args: "check -t bank -l letter f@x.test", status: 1, want: "f@x.test: moved, list bank/letter, since"},
+		{args: "check -t bank f@x.test", want: "f@x.test: not suppressed\n"},
+		{args: "check e@x.test", status: 1, want: "e@x.test: moved, list bank/, since"},
+		{args: "export -t bank -l letter -F csv", want: "address,list,reason,time,until,origin,detail\nf@x.test,bank/letter,moved,20"},
+		{args: "export -t bank -F json", want: `{"list":"bank/letter","address":"f@x.test","reason":"moved",`},
+		{args: "import -t bank", stdin: "g@x.test\tother/\n", status: 65, want: `"other/" is a list of another tenant than bank`},
+		{args: "import -t bank", stdin: "g@x.test\tbank/letter\nh@x.test\tletter\ni@x.test\t*\nj@x.test\n", want: "4 entries imported\n"},
+		{args: "export -t bank -l letter", want: "g@x.test\tbank/letter\t"},
+		{args: "export -t bank -l letter", want: "h@x.test\tbank/letter\t"},
+		{args: "export -t bank", want: "i@x.test\tbank/\t"},
+		{args: "remove -t bank e@x.test i@x.test j@x.test"},
+		{args: "remove -t bank -l letter f@x.test g@x.test h@x.test"},
+		{args: "remove -t bank e@x.test", status: 65, want: "1 of 1 addresses were not on list bank/"},
+		{args: "import -F csv", stdin: "\ufeffReason,Address,until\r\nmoved,\"k@x.test\",2027-01-01\r\n,l@x.test,\r\n", want: "2 entries imported\n"},
+		{args: "check -l news k@x.test", status: 0, want: "k@x.test: not suppressed"},
+		{args: "check k@x.test", status: 1, want: "k@x.test: moved, list *, since"},
+		{args: "check k@x.test", status: 1, want: ", until 2027-01-01 00:00 UTC"},
+		{args: "import -F csv", stdin: "reason,mail\n", status: 65, want: `line 1: the column "mail": expected each of address, list,`},
+		{args: "import -F csv", stdin: "address,address\n", status: 65, want: `the column "address"`},
+		{args: "import -F csv", stdin: "reason\nmoved\n", status: 65, want: "line 1: there is no column address"},
+		{args: "import -F csv", stdin: "address,reason\nk@x.test\n", status: 65, want: "line 2: it has 1 fields, and the first line has 2; nothing was imported"},
+		{args: "import -F csv", stdin: "address,reason\n\"k@x.test,moved\n", status: 65, want: "line 2: "},
+		{args: "import -F json", stdin: `{"address": "m@x.test", "time": "2026-11-28T12:00:00Z"}` + "\n\n", want: "1 entries imported\n"},
+		{args: "import -F json", stdin: `{"address": "m@x.test", "why": "x"}` + "\n", status: 65, want: "why"},
+		{args: "import -F json", stdin: `{"address": "m@x.test"} {"address": "n@x.test"}` + "\n", status: 65, want: "more than one value"},
+		{args: "import -F json", stdin: "[]\n", status: 65, want: "line 1"},
+		{args: "import -F xml", status: 64, want: "is no format"},
+		{args: "export -t a/b", status: 64, want: "is no name of a tenant"},
+		{args: "add -t bank -l * x@x.test", status: 64},
+		{args: "remove k@x.test l@x.test m@x.test"},
 		{args: "remove jane@x.test c@x.test"},
 		{args: "add -l no*name a@x.test", status: 64},
 		{args: "add -e 0 a@x.test", status: 64},
@@ -172,14 +210,25 @@ func TestCommand(t *testing.T) {
 			t.Errorf("%s: status %d, %s\nexpected %d, %s", tt.args, status, out, tt.status, tt.want)
 		}
 	}
-	// All pages are printed, and what is exported can be imported.
-	out, _ := run("", "export")
-	if n := strings.Count(out, "\n"); n != 6 {
-		t.Errorf("%d entries: %s", n, out)
+	// What counts has not failed, although nobody hears of it; what is to be printed has.
+	for _, tt := range []struct {
+		args   []string
+		status int
+	}{{[]string{"import", "-c", dir, "-l", "shop"}, 0}, {[]string{"export", "-c", dir}, 74}} {
+		if status := Run("suppress", tt.args, strings.NewReader("b@x.test\tnews\tbounce\t1795867200\t0\tQ1\t550 no\n"), deaf{}, io.Discard); status != tt.status {
+			t.Errorf("%s without a reader: status %d", tt.args[0], status)
+		}
 	}
-	before := fmt.Sprint(f.entries)
-	f.entries = map[string]proto.Suppression{}
-	if msg, status := run(out, "import"); status != 0 || fmt.Sprint(f.entries) != before {
-		t.Errorf("%s\n%v\n%s", msg, f.entries, before)
+	// All pages are printed, and what is exported can be imported, in each format.
+	for format, head := range map[string]int{"tab": 0, "csv": 1, "json": 0} {
+		out, _ := run("", "export", "-F", format)
+		if n := strings.Count(out, "\n") - head; n != 6 {
+			t.Errorf("%s: %d entries: %s", format, n, out)
+		}
+		before := fmt.Sprint(f.entries)
+		f.entries = map[string]proto.Suppression{}
+		if msg, status := run(out, "import", "-F", format); status != 0 || fmt.Sprint(f.entries) != before {
+			t.Errorf("%s: %s\n%v\n%s", format, msg, f.entries, before)
+		}
 	}
 }

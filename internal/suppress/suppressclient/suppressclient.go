@@ -125,28 +125,46 @@ func (c *Client) Page(ctx context.Context, q *proto.SuppressPage) (reply proto.S
 	return reply, err
 }
 
-// Lists says which mail is under the suppression list: that of the senders in suppress_list_maps. The nil Lists has
-// none. Its methods may be called concurrently.
+// Lists says which mail is under the suppression list: that of the senders in suppress_list_maps, and of the tenants in
+// suppress_tenants. The nil Lists has none. Its methods may be called concurrently.
 type Lists struct {
-	maps   *table.Maps
-	search table.Search
+	maps    *table.Maps
+	tenants *table.List
+	search  table.Search
 }
 
-// OpenLists opens the tables; nil when there are none.
-func OpenLists(cfg *config.Config, o table.Options) *Lists {
-	specs := cfg.List("suppress_list_maps")
-	if len(specs) == 0 {
-		return nil
+// OpenLists opens the tables; nil when no mail is under the suppression list. An error is one of suppress_tenants.
+func OpenLists(cfg *config.Config, o table.Options) (*Lists, error) {
+	if !Enabled(cfg) {
+		return nil, nil
 	}
-	return &Lists{table.OpenMaps("suppress_list_maps", specs, o), table.Search{Delimiters: cfg.String("recipient_delimiter")}}
+	tenants, err := table.NewList("suppress_tenants", cfg.List("suppress_tenants"), table.ListOptions{Kind: table.Strings, Table: o})
+	if err != nil {
+		return nil, err
+	}
+	maps := table.OpenMaps("suppress_list_maps", cfg.List("suppress_list_maps"), o)
+	return &Lists{maps, tenants, table.Search{Delimiters: cfg.String("recipient_delimiter")}}, nil
 }
 
-// Of is the list that a sender's mail is under; empty: none. The sender is in internal form. An error is that of a table,
-// or of a value that is no name of a list.
-func (l *Lists) Of(ctx context.Context, sender string) (list string, err error) {
+// Of is the scope of a tenant's mail with a sender; empty: it is not under the suppression list. The sender is in internal
+// form, the tenant may be empty. An error is that of a table, or of a value that is no name of a list.
+func (l *Lists) Of(ctx context.Context, tenant, sender string) (scope string, err error) {
 	if l == nil || sender == "" {
 		return "", nil
 	}
+	list, err := l.named(ctx, sender)
+	if err != nil || tenant == "" {
+		return list, err
+	}
+	ours, err := l.tenants.Match(ctx, tenant)
+	if err != nil || !ours {
+		return list, err
+	}
+	return Scope(tenant, list), nil
+}
+
+// named is the list that suppress_list_maps has for a sender.
+func (l *Lists) named(ctx context.Context, sender string) (list string, err error) {
 	value, _, found, err := l.maps.LookupAddress(ctx, &l.search, sender, table.KeyFull|table.KeyBare|table.KeyAtDomain)
 	if err != nil || !found || strings.EqualFold(value, "DUNNO") {
 		return "", err
@@ -162,7 +180,7 @@ func (l *Lists) Close() error {
 	if l == nil {
 		return nil
 	}
-	return l.maps.Close()
+	return l.maps.Close() // a match list has nothing to close
 }
 
 // maxList is how long the name of a list may be, in octets.
@@ -183,7 +201,7 @@ func ValidList(name string) bool {
 // where who is suppressed depends on them.
 func ClassFiles(cfg *config.Config) []string {
 	files := cfg.List("bounce_class_files")
-	if len(files) == 0 && len(cfg.List("suppress_list_maps")) > 0 {
+	if len(files) == 0 && Enabled(cfg) {
 		files = []string{bounceclass.Builtin}
 	}
 	return files

@@ -1,0 +1,117 @@
+package suppress
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/proto"
+)
+
+// What a tenant's mail leads to holds for that tenant: for all of its lists, or for the one that a recipient has left. What
+// operators have holds for whom they have it.
+func TestTenants(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		what, scope string
+		home        string // where the entry is
+		holds       string // of the scopes below
+	}{
+		{proto.ToldBounce, "shop/", "shop/", "shop/ shop/news"},
+		{proto.ToldBounce, "shop/news", "shop/", "shop/ shop/news"},
+		{proto.ToldComplaint, "shop/news", "shop/", "shop/ shop/news"},
+		{proto.ToldUnsubscribed, "shop/news", "shop/news", "shop/news"},
+		{proto.ToldUnsubscribed, "shop/", "shop/", "shop/ shop/news"},
+		{proto.ToldUnsubscribed, "news", "news", "shop/news bank/news news"},
+		{"by hand", "", "", "shop/ shop/news bank/ bank/news news shop"},
+		{"by hand", "news", "news", "shop/news bank/news news"},
+	} {
+		w := start(t, t.TempDir(), "")
+		if tt.what == "by hand" {
+			w.change(proto.SuppressAdd, proto.Suppression{List: tt.scope, Address: "joe@example.net", Reason: "manual"})
+		} else if w.tell(tt.what, tt.scope, "Joe@example.net", "InvalidRecipient", "") == "" {
+			t.Errorf("%+v: nothing came of it", tt)
+		}
+		var holds []string
+		for _, scope := range []string{"shop/", "shop/news", "bank/", "bank/news", "news", "shop"} {
+			if w.suppressed(scope, "joe@example.net") != "-" {
+				holds = append(holds, scope)
+			}
+		}
+		if got := strings.Join(holds, " "); got != tt.holds {
+			t.Errorf("%+v: it holds for %s", tt, got)
+		}
+		if all := w.all(); len(all) != 1 || !strings.HasPrefix(all[0], tt.home+" ") {
+			t.Errorf("%+v: %q", tt, all)
+		}
+		w.stop()
+	}
+}
+
+// A page of a tenant has nothing of another one, whatever is asked for.
+func TestTenantPage(t *testing.T) {
+	t.Parallel()
+	w := start(t, t.TempDir(), "")
+	for _, list := range []string{"", "a", "a/", "a/b", "a.b/", "b", "b/", "a-/"} {
+		w.change(proto.SuppressAdd, proto.Suppression{List: list, Address: "joe@example.net", Reason: "manual"})
+	}
+	for _, q := range []proto.SuppressPage{{}, {All: true}, {List: "b"}, {After: "A"}, {Address: "Joe@example.net"}, {All: true, Address: "joe@example.net"}} {
+		q.Tenant = "a"
+		p, err := w.Page(t.Context(), &q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, e := range p.Entries {
+			got = append(got, e.List)
+		}
+		if !slices.Equal(got, []string{"a/", "a/b"}) {
+			t.Errorf("%+v: %q", q, got)
+		}
+	}
+	for _, bad := range []string{"a/", "/", "a\x00", strings.Repeat("a", 65)} {
+		if _, err := w.Page(t.Context(), &proto.SuppressPage{Tenant: bad}); err == nil {
+			t.Errorf("%q was taken for a tenant", bad)
+		}
+	}
+}
+
+// The reason that counts most is kept, and nothing ends sooner than it would have.
+func TestReasons(t *testing.T) {
+	t.Parallel()
+	const month = 30 * 24 * time.Hour
+	for _, tt := range []struct {
+		first  proto.Suppression
+		until  time.Duration // of the first; 0: for ever
+		told   string
+		reason string
+		ends   bool
+	}{
+		{proto.Suppression{Reason: "import"}, 0, proto.ToldComplaint, "complaint", false},
+		{proto.Suppression{Reason: "import"}, 0, proto.ToldUnsubscribed, "unsubscribe", false},
+		{proto.Suppression{Reason: "import"}, month, proto.ToldUnsubscribed, "unsubscribe", false},
+		{proto.Suppression{Reason: "import"}, 0, proto.ToldBounce, "import", false},
+		{proto.Suppression{Reason: "bounce"}, month, proto.ToldBounce, "bounce", true},
+		{proto.Suppression{Reason: "complaint"}, month, proto.ToldUnsubscribed, "complaint", false},
+		{proto.Suppression{Reason: "complaint"}, month, proto.ToldBounce, "complaint", true},
+		{proto.Suppression{Reason: "unsubscribe"}, month, proto.ToldComplaint, "complaint", false},
+		{proto.Suppression{Reason: "unsubscribe"}, 0, proto.ToldBounce, "unsubscribe", false},
+	} {
+		w := start(t, t.TempDir(), "suppress_bounce_lifetime = 10d\n")
+		tt.first.List, tt.first.Address, tt.first.Time = "shop/", "joe@example.net", w.now.Unix()
+		if tt.until > 0 {
+			tt.first.Until = w.now.Add(tt.until).Unix()
+		}
+		w.change(proto.SuppressAdd, tt.first)
+		w.tell(tt.told, "shop/", "joe@example.net", "InvalidRecipient", "")
+		if got := w.suppressed("shop/", "joe@example.net"); got != tt.reason {
+			t.Errorf("%+v: %s", tt, got)
+		}
+		w.later(40 * 24 * time.Hour)
+		if ends := w.suppressed("shop/", "joe@example.net") == "-"; ends != tt.ends {
+			t.Errorf("%+v: it ends: %v", tt, ends)
+		}
+		w.stop()
+	}
+}
