@@ -9,7 +9,8 @@
 //
 // A destination that answers and wants less does not die of that: it rests, and its mail waits without an
 // attempt. One with a pool of sources does die of refused connections, as it does without a course, so that its
-// mail goes from other sources; and when it rests, what waits goes from another that does not.
+// mail goes from other sources; but not while none of the others could take it. When it rests, what waits goes
+// from another that does not.
 //
 // What was learnt outlives the mail for a destination, up to maxLearnt of each transport and for learntTime, if it
 // keeps anything back. Strangers choose destinations: what is beyond that number is forgotten, the oldest first.
@@ -145,10 +146,15 @@ func (s *Scheduler) followOrNot(q *queue) {
 	}
 }
 
-// asks says whether the destination itself has asked for less, so that it is not to be taken for dead. Its mail
-// has no other way to go.
-func (q *queue) asks(r *Result) bool {
-	return q.course != nil && q.source == "" && r.Ask != adaptive.Nothing && r.Ask != adaptive.Away
+// asks says whether the destination itself has asked for less, so that it is not to be taken for dead, and mail
+// such as e has no other way to go.
+func (s *Scheduler) asks(q *queue, e *entry, r *Result) bool {
+	if q.course == nil || r.Ask == adaptive.Nothing || r.Ask == adaptive.Away {
+		return false
+	}
+	// A rest is mostly shorter than death, which is for others to take over. If they have died already, or have sent
+	// what they may today, there is nothing to be won by it.
+	return q.source == "" || s.another(q, e.pool, gradeSpent) == nil
 }
 
 // follow has a course take in the end of a delivery, which q.busy still counts.

@@ -3,6 +3,7 @@ package sched
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -117,25 +118,31 @@ func TestLearntStays(t *testing.T) {
 	}
 }
 
-// A destination that answers and wants less is not dead, and its mail is not deferred; one of a pool is,
-// and its mail goes from another source. One that does not answer is dead as ever.
+// A destination that answers and wants less is not dead, and its mail is not deferred. One of a pool is, if its mail
+// can go from another source; while that is dead itself, it is not. One that does not answer is dead as ever.
 func TestAskingIsNotDead(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string
 		ask  adaptive.Ask
-		pool bool
+		pool string // sources: m1 is used, m2 is suspended
 		dead bool
-	}{{"asks", adaptive.Fewer, false, false}, {"says nothing", adaptive.Nothing, false, true}, {"pool", adaptive.Fewer, true, true}} {
+	}{{"asks", adaptive.Fewer, "", false}, {"says nothing", adaptive.Nothing, "", true}, {"pool", adaptive.Fewer, "m1 m2 m3", true},
+		{"pool of one", adaptive.Fewer, "m1", false}, {"pool without others", adaptive.Fewer, "m1 m2", false}, {"pool without answers", adaptive.Nothing, "m1", true}} {
 		w := newWorld(t, adaptiveOne(func(_ *Config, t *TransportConfig) { t.InitialConcurrency, t.FailedCohortLimit = 1, 1 }))
 		name := "a"
-		if c.pool {
-			w.pools["a"] = &Pool{Name: "p", Members: []Member{{Source: "m1"}}}
-			name = "a from m1"
+		if c.pool != "" {
+			pool := &Pool{Name: "p"}
+			for _, source := range strings.Fields(c.pool) {
+				pool.Members = append(pool.Members, Member{Source: source})
+			}
+			w.pools["a"], name = pool, "a from m1"
+			w.step(Event{Kind: EventPauses, Pauses: []Pause{{ID: 1, Source: "m2"}, {ID: 2, Source: "m3"}}})
 		}
 		w.arrive(1, 0, rcpt("smtp", "a"))
 		w.arrive(2, 0, rcpt("smtp", "a"))
 		w.asked = func(r *Result) { r.Ask = c.ask }
+		w.step(Event{Kind: EventPauses, Pauses: []Pause{{ID: 1, Source: "m2"}}})
 		w.done(w.order[0], unreachable, false)
 		if d, _ := w.s.Dest("smtp", name); (d.State == DestDead) != c.dead {
 			t.Errorf("%s: dead is %v", c.name, d.State == DestDead)

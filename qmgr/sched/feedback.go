@@ -47,9 +47,9 @@ func (s *Scheduler) positive(q *queue) {
 	}
 }
 
-// negative: a delivery to q ended and the destination did not take part, or not
+// negative: the delivery of e to q ended and the destination did not take part, or not
 // in all of it.
-func (s *Scheduler) negative(q *queue, r *Result) {
+func (s *Scheduler) negative(q *queue, e *entry, r *Result) {
 	if q.site != 0 {
 		s.sites[q.site].alive = false
 	}
@@ -58,7 +58,7 @@ func (s *Scheduler) negative(q *queue, r *Result) {
 		return
 	}
 	c := &q.tport.cfg
-	if q.asks(r) {
+	if s.asks(q, e, r) {
 		return
 	}
 	if !r.SitePartly {

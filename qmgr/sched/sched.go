@@ -382,7 +382,7 @@ func (s *Scheduler) done(id EntryID, r *Result) {
 		if len(r.Deferred) > 0 && second == nil && !s.elsewhere(e) {
 			m.site = siteKey{tport: t, name: q.name}
 		}
-		s.negative(q, r)
+		s.negative(q, e, r)
 	} else {
 		s.transportAlive(t)
 		s.positive(q)
