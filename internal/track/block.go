@@ -15,9 +15,10 @@ type sizes struct {
 	block   int   // text in a block, unless a line is longer
 	segment int   // text in a segment, unless its last block goes beyond
 	rest    int64 // text at the end of a log that is gone through at each search, before it is worth a file of the index
+	tail    int64 // text at the end of a segment by which it is known again; at most what a full segment has
 }
 
-var usualSizes = sizes{block: 128 << 10, segment: 16 << 20, rest: 1 << 20}
+var usualSizes = sizes{block: 128 << 10, segment: 16 << 20, rest: 1 << 20, tail: 4 << 10}
 
 // A block is a part of a log: whole lines, unless one is longer than maxLine.
 type block struct {
@@ -98,19 +99,17 @@ const fileShift = 44
 // position is that of an offset in a file.
 func position(file int, off int64) int64 { return int64(file)<<fileShift | off }
 
-// lines calls f for each line of a block that is of use.
-func (b *block) lines(file int, p *logread.Reader, e *event, f func(place)) {
-	off, n := b.off, b.line
-	for text := b.text; len(text) > 0; n++ {
-		end := bytes.IndexByte(text, '\n')
-		raw, next := text, len(text)
-		if end >= 0 {
-			raw, next = text[:end], end+1
+// A picker calls f for lines of a text, in order: where each begins and ends.
+type picker func(text []byte, f func(begin, end int))
+
+// lines calls f for each line of a block that is picked, and of use.
+func (b *block) lines(pick picker, file int, p *logread.Reader, e *event, f func(place)) {
+	n, counted := b.line, 0
+	pick(b.text, func(begin, end int) {
+		n += int64(bytes.Count(b.text[counted:begin], []byte("\n")))
+		counted = begin
+		if l, ok := p.Parse(b.text[begin:end]); ok && e.parse(l) {
+			f(place{position(file, b.off+int64(begin)), n})
 		}
-		if l, ok := p.Parse(raw); ok && e.parse(l) {
-			f(place{position(file, off), n})
-		}
-		text = text[next:]
-		off += int64(next)
-	}
+	})
 }

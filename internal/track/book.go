@@ -28,6 +28,8 @@ type entry struct {
 	id       string
 	records  []record
 	mid      string
+	midAt    int64  // position of the line that has it
+	resent   bool   // it is that of Resent-Message-ID:
 	matched  uint64 // what its lines fulfil of the query
 	drive    int64  // the first position at which they fulfil the condition that the search goes by; -1: nowhere
 	last     int64  // time of the last line
@@ -88,7 +90,7 @@ func (b *book) add(ev *event, at place, bits uint64) *entry {
 	if bits&b.driver != 0 && (e.drive < 0 || at.pos < e.drive) {
 		e.drive = at.pos
 	}
-	b.state(e, ev)
+	b.state(e, ev, at.pos)
 	return e
 }
 
@@ -98,10 +100,11 @@ func (b *book) grow(e *entry, n int) {
 }
 
 // state takes from a line what connects a message with others, and whether it has ended.
-func (b *book) state(e *entry, ev *event) {
+func (b *book) state(e *entry, ev *event, pos int64) {
 	switch ev.kind {
 	case messageID:
-		if !ev.resent || e.mid == "" {
+		if e.takes(ev.resent, pos) {
+			e.midAt, e.resent = pos, ev.resent
 			b.identify(e, string(ev.mid))
 		}
 	case arrival:
@@ -147,6 +150,18 @@ func ends(v logread.Verdict) bool {
 		return true
 	}
 	return false
+}
+
+// takes says whether the Message-ID of a line counts: the last one of the log, or, where there are only those of
+// Resent-Message-ID:, the first. With the index, lines come in another order than they stand in the log.
+func (e *entry) takes(resent bool, pos int64) bool {
+	switch {
+	case e.mid == "" || resent != e.resent:
+		return e.mid == "" || e.resent
+	case resent:
+		return pos < e.midAt
+	}
+	return pos > e.midAt
 }
 
 // identify notes the Message-ID of a message.

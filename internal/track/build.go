@@ -47,13 +47,22 @@ func (x *run) cover(ctx context.Context, s *source) error {
 			return err
 		}
 	}
+	x.merge(s)
 	s.indexed = true
 	return nil
 }
 
 // full says whether a segment stays as it is when the log grows.
 func (s *segment) full(z sizes) bool {
-	return len(s.blocks) == segmentBlocks || s.blocks[len(s.blocks)-1].end >= uint32(z.segment)
+	return s.blockBits == volumeBits || len(s.blocks) == segmentBlocks || s.blocks[len(s.blocks)-1].end >= uint32(z.segment)
+}
+
+// parts is how many segments its segments count for.
+func (s *source) parts() (n int) {
+	for _, seg := range s.segments {
+		n += seg.parts()
+	}
+	return n
 }
 
 // covered is where the segments of a log end, and the number of the line there.
@@ -71,11 +80,11 @@ func (x *run) load(s *source) {
 		return
 	}
 	s.loaded = true
-	buf := make([]byte, tailSize)
+	buf := make([]byte, x.sizes.tail)
 	for {
 		at, _ := s.covered()
-		seg := x.store.get(s.ident, len(s.segments))
-		if seg == nil || seg.start != at || !s.sameTail(seg, buf) {
+		seg := x.store.get(s.ident, s.parts())
+		if seg == nil || seg.start != at || !s.sameTail(seg, &x.sizes, buf) {
 			return
 		}
 		s.segments = append(s.segments, seg)
@@ -92,15 +101,75 @@ func (x *run) coverPacked(ctx context.Context, s *source) error {
 	if err != nil {
 		return err
 	}
-	defer r.Close()
-	if err := x.build(ctx, s, newCutter(r, x.sizes.block, 0, 1), s.ident != 0); err != nil {
+	defer func() { r.Close() }()
+	stands, err := x.verify(ctx, s, r)
+	if err != nil {
 		return err
 	}
+	off, line := s.covered()
+	if stands > off { // what is there is of another text: from its end on once more
+		again, err := s.reader()
+		if err != nil {
+			return err
+		}
+		r.Close()
+		r, stands = again, 0
+	}
+	if err := pass(ctx, r, off-stands); err != nil {
+		return fmt.Errorf("%s: %w", s.name, err)
+	}
+	// What follows has no segment yet, or one that is not full.
+	if err := x.build(ctx, s, newCutter(r, x.sizes.block, off, line), s.ident != 0); err != nil {
+		return err
+	}
+	x.merge(s)
 	s.indexed = true
 	if n := len(s.segments); s.ident != 0 && n > 0 && !slices.ContainsFunc(s.segments, func(g *segment) bool { return g.entries != nil }) {
 		size, _ := s.covered()
 		_, last := s.segments[n-1].times()
-		x.store.putDigest(s.raw, digest{s.ident, s.begin, size, n}, last)
+		x.store.putDigest(s.raw, digest{s.ident, s.begin, size, s.parts()}, last)
+	}
+	return nil
+}
+
+// verify takes the segments that there are of a compressed log, as far as its text is what they say. It returns up to
+// where r, which stands at the beginning, was read.
+func (x *run) verify(ctx context.Context, s *source, r io.Reader) (stands int64, err error) {
+	buf := make([]byte, x.sizes.tail)
+	for s.ident != 0 {
+		seg := x.store.get(s.ident, s.parts())
+		if seg == nil || seg.start != stands || !seg.full(x.sizes) {
+			break
+		}
+		from := x.sizes.tailOf(seg)
+		err := pass(ctx, r, from-stands)
+		if err == nil {
+			_, err = io.ReadFull(r, buf[:seg.end()-from])
+		}
+		if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+			return 0, fmt.Errorf("%s: %w", s.name, err)
+		}
+		if err != nil || x.sizes.tailHash(buf[:seg.end()-from]) != seg.tail {
+			return seg.end(), nil
+		}
+		s.segments = append(s.segments, seg)
+		x.advance(seg.end() - stands)
+		stands = seg.end()
+	}
+	return stands, nil
+}
+
+// pass reads over so many octets.
+func pass(ctx context.Context, r io.Reader, n int64) error {
+	const often = 16 << 20
+	for n > 0 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		m, err := io.CopyN(io.Discard, r, min(n, often))
+		if n -= m; err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -141,11 +210,11 @@ func (x *run) build(ctx context.Context, s *source, c *cutter, keep bool) error 
 	for range workers + 1 {
 		free <- new(job)
 	}
-	b := &builder{run: x, source: s, first: len(s.segments), keep: keep}
+	b := &builder{run: x, source: s, first: s.parts(), keep: keep}
 	var done sync.WaitGroup
 	for range workers {
 		done.Go(func() {
-			m := newMason(s.now)
+			m := newMason(x.sizes, s.now)
 			for j := range jobs {
 				b.make(m, j)
 				free <- j
@@ -199,20 +268,11 @@ func (b *builder) failure() error {
 	return b.err
 }
 
-// make makes the segment of a job, unless there is one.
+// make makes the segment of a job.
 func (b *builder) make(m *mason, j *job) {
-	var seg *segment
-	if b.keep && b.source.packed {
-		old := b.store.get(b.source.ident, j.number)
-		if old != nil && old.start == j.start && old.end() == j.start+int64(len(j.text)) && old.tail == tailHash(j.text) {
-			seg = old
-		}
-	}
-	if seg == nil {
-		seg = m.build(b.source.ident, j.start, j.line, j.text, j.sizes)
-		if b.keep {
-			b.store.put(seg, j.number)
-		}
+	seg := m.build(b.source.ident, j.start, j.line, j.text, j.sizes)
+	if b.keep {
+		b.store.put(seg, j.number)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -79,7 +79,7 @@ func (f *follower) follow(c *cutter, src *source) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", src.name, err)
 		}
-		b.lines(0, f.parsers[0], &f.event, func(at place) {
+		b.lines(everyLine, 0, f.parsers[0], &f.event, func(at place) {
 			if !f.stop {
 				f.line(&f.event, at)
 			}

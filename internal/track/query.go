@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
@@ -55,7 +56,9 @@ type matcher struct {
 	keys   []key        // one of these; if there is none, what follows
 	net    netip.Prefix // or a client in this network
 	part   []byte       // or this in a reply, in lower case
-	prints []uint64     // of keys
+	rough  string       // what stands in each line that fulfils it, but for case; empty: that is not known
+	wishes []wish       // of keys
+	fold   bool         // their texts are in lower case
 }
 
 // A plan is a query, ready to be compared.
@@ -103,9 +106,14 @@ func (c Condition) matcher() (m matcher, err error) {
 	}
 	if c.Field == Reply {
 		m.part = bytes.ToLower([]byte(c.Value))
+		if literal([]byte(c.Value)) {
+			m.rough = c.Value
+		}
 		return m, nil
 	}
-	for _, class := range c.classes() {
+	classes := c.classes()
+	m.fold = slices.ContainsFunc(classes, func(c class) bool { return c != keyID })
+	for _, class := range classes {
 		value := c.Value
 		switch class {
 		case keyID:
@@ -128,10 +136,10 @@ func (c Condition) matcher() (m matcher, err error) {
 			value = strings.ToLower(value)
 		}
 		m.keys = append(m.keys, key{class, []byte(value)})
-		m.prints = append(m.prints, fingerprint(class, []byte(value)))
+		m.wishes = append(m.wishes, newWish(class, []byte(value), m.fold))
 	}
 	if m.net.IsValid() {
-		m.keys, m.prints = nil, nil
+		m.keys, m.wishes = nil, nil
 	}
 	return m, nil
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
 	"os"
 	"slices"
 	"time"
@@ -37,6 +36,7 @@ type run struct {
 	cache   map[int64][]byte
 	cached  []int64 // the blocks in the cache, the oldest first
 	bucket  []byte  // room for one of the index
+	scanner scanner
 	event   event
 }
 
@@ -116,25 +116,55 @@ func (x *run) search(ctx context.Context) error {
 	return x.indexed(ctx)
 }
 
-// A spot is a segment with some of its blocks.
+// A hit is a block of a segment that may have a wish, by its number; allLines: any of its lines may be wanted.
+type hit struct{ block, wish int32 }
+
+const allLines = -1
+
+// A spot is a segment with hits in it, in the order of the blocks.
 type spot struct {
 	source *source
 	seg    *segment
-	blocks bitset
+	hits   []hit
 }
 
-// each calls f for the blocks of spots, in order.
-func (x *run) each(spots []spot, f func(s *source, b block) error) error {
-	for _, p := range spots {
-		for n := range p.seg.blocks {
-			if !p.blocks.has(n) {
-				continue
+// blocks is how many blocks have hits.
+func (p *spot) blocks() (n int) {
+	for i := range p.hits {
+		if i == 0 || p.hits[i].block != p.hits[i-1].block {
+			n++
+		}
+	}
+	return n
+}
+
+// A hunt is what blocks are gone through for: wishes, in the order of their fingerprints, and the blocks that may have them.
+type hunt struct {
+	wishes []wish
+	fold   bool // their texts are in lower case
+	spots  []spot
+}
+
+// each calls f for the blocks of a hunt, in order, with what picks the lines that may be wanted.
+func (x *run) each(h *hunt, f func(s *source, b block, pick picker) error) error {
+	var wishes []*wish
+	some := func(text []byte, f func(begin, end int)) { x.scanner.lines(text, wishes, h.fold, f) }
+	for _, p := range h.spots {
+		for i := 0; i < len(p.hits); {
+			n, pick := int(p.hits[i].block), picker(some)
+			wishes = wishes[:0]
+			for ; i < len(p.hits) && int(p.hits[i].block) == n; i++ {
+				if p.hits[i].wish == allLines {
+					pick = everyLine
+				} else {
+					wishes = append(wishes, &h.wishes[p.hits[i].wish])
+				}
 			}
 			b, err := x.block(p.source, p.seg, n)
 			if err != nil {
 				return err
 			}
-			if err := f(p.source, b); err != nil {
+			if err := f(p.source, b, pick); err != nil {
 				return err
 			}
 		}
@@ -142,18 +172,20 @@ func (x *run) each(spots []spot, f func(s *source, b block) error) error {
 	return nil
 }
 
-// block reads a block. Those that were read last are kept.
+// block reads a block. Those that were read last are kept; its text is good until as many others were read.
 func (x *run) block(s *source, seg *segment, n int) (block, error) {
 	off, line, size := seg.blockAt(n)
 	at := position(s.number, off)
 	if text, ok := x.cache[at]; ok {
 		return block{off, line, text}, nil
 	}
+	var room []byte
 	if len(x.cached) >= cacheSize {
-		delete(x.cache, x.cached[0])
-		x.cached = x.cached[1:]
+		oldest := x.cached[0]
+		room, x.cached = x.cache[oldest], x.cached[1:]
+		delete(x.cache, oldest)
 	}
-	text, err := s.read(off, size, nil)
+	text, err := s.read(off, size, room)
 	if err != nil {
 		return block{}, err
 	}
@@ -164,94 +196,110 @@ func (x *run) block(s *source, seg *segment, n int) (block, error) {
 	return block{off, line, text}, nil
 }
 
-// lookup says in which blocks one of the keys may be, whose fingerprints are given.
-func (x *run) lookup(prints []uint64, span bool) (spots []spot, err error) {
-	slices.Sort(prints)
+// lookup finds the blocks that may have one of the wishes. span: of the time that is asked for only.
+func (x *run) lookup(h *hunt, span bool) error {
+	slices.SortFunc(h.wishes, func(a, b wish) int { return cmp.Compare(a.print, b.print) })
 	for _, s := range x.sources {
 		for _, seg := range s.segments {
-			found, err := x.lookupIn(seg, prints)
+			hits, err := x.lookupIn(seg, h.wishes)
 			if err != nil {
-				return nil, err
+				return err
 			}
-			if span {
-				x.inTime(seg, &found)
-			}
-			if !found.empty() {
-				spots = append(spots, spot{s, seg, found})
-			}
+			h.add(x, s, seg, hits, span)
 		}
 	}
-	return spots, nil
+	return nil
+}
+
+// add adds the hits of a segment.
+func (h *hunt) add(x *run, s *source, seg *segment, hits []hit, span bool) {
+	if span && x.plan.timed {
+		hits = slices.DeleteFunc(hits, func(t hit) bool {
+			b := &seg.blocks[t.block]
+			return b.min == 0 || b.max < x.plan.since || b.min >= x.plan.until
+		})
+	}
+	if len(hits) > 0 {
+		slices.SortFunc(hits, func(a, b hit) int { return cmp.Or(cmp.Compare(a.block, b.block), cmp.Compare(a.wish, b.wish)) })
+		h.spots = append(h.spots, spot{s, seg, hits})
+	}
+}
+
+// all are hits in all blocks of a segment, each like this one.
+func (s *segment) all(h hit) (hits []hit) {
+	for n := range s.blocks {
+		h.block = int32(n)
+		hits = append(hits, h)
+	}
+	return hits
 }
 
 // lookupIn looks into one segment. One whose file cannot be read any more may have everything in every block.
-func (x *run) lookupIn(seg *segment, prints []uint64) (found bitset, err error) {
+func (x *run) lookupIn(seg *segment, wishes []wish) ([]hit, error) {
 	if seg.entries != nil {
-		return seg.lookup(prints, nil, nil)
+		return seg.lookup(wishes, nil, nil)
 	}
 	f, err := x.store.dir.Open(seg.name)
 	if err == nil {
-		found, err = seg.lookup(prints, f, &x.bucket)
+		var hits []hit
+		hits, err = seg.lookup(wishes, f, &x.bucket)
 		f.Close()
-	}
-	if err != nil {
-		if !errors.Is(err, os.ErrNotExist) {
-			x.store.drop(seg.name, err)
-		}
-		found = bitset{^uint64(0), ^uint64(0)}
-	}
-	return found, nil
-}
-
-// inTime takes the blocks out that have no lines of the time that is asked for.
-func (x *run) inTime(seg *segment, found *bitset) {
-	if !x.plan.timed {
-		return
-	}
-	for n, b := range seg.blocks {
-		if b.min == 0 || b.max < x.plan.since || b.min >= x.plan.until {
-			found[n>>6] &^= 1 << (n & 63)
+		if err == nil {
+			return hits, nil
 		}
 	}
+	if !errors.Is(err, os.ErrNotExist) {
+		x.store.drop(seg.name, err)
+	}
+	return seg.all(hit{wish: allLines}), nil
 }
 
 // driver chooses the condition that occurs in the fewest blocks, and returns its bit and these.
-func (x *run) driver() (bit uint64, spots []spot, err error) {
-	best := -1
+func (x *run) driver() (bit uint64, best *hunt, err error) {
+	least := 0
 	for i := range x.plan.matchers {
 		m := &x.plan.matchers[i]
-		if m.prints == nil {
+		if m.wishes == nil {
 			continue
 		}
-		found, err := x.lookup(slices.Clone(m.prints), true)
-		if err != nil {
+		h := &hunt{wishes: slices.Clone(m.wishes), fold: m.fold}
+		if err := x.lookup(h, true); err != nil {
 			return 0, nil, err
 		}
 		n := 0
-		for _, p := range found {
-			n += bits.OnesCount64(p.blocks[0]) + bits.OnesCount64(p.blocks[1])
+		for i := range h.spots {
+			n += h.spots[i].blocks()
 		}
-		if best < 0 || n < best {
-			best, bit, spots = n, 2<<i, found
+		if best == nil || n < least {
+			least, bit, best = n, 2<<i, h
 		}
 	}
-	if best >= 0 {
-		return bit, spots, nil
+	if best != nil {
+		return bit, best, nil
 	}
-	// What the index does not know: all that lies in the time is gone through.
-	bit = 1
-	if len(x.plan.matchers) > 0 {
+	bit, best = x.passage()
+	return bit, best, nil
+}
+
+// passage is for what the index does not know: all that lies in the time is gone through. Of a part of a reply only the lines that
+// have it are taken apart.
+func (x *run) passage() (bit uint64, h *hunt) {
+	bit, h = 1, new(hunt)
+	every := hit{wish: allLines}
+	for i := range x.plan.matchers {
+		if text := x.plan.matchers[i].rough; text != "" {
+			bit, every.wish = 2<<i, 0
+			h.wishes, h.fold = []wish{{text: string(lower(nil, []byte(text)))}}, true
+			break
+		}
 		bit = 2
 	}
 	for _, s := range x.sources {
 		for _, seg := range s.segments {
-			p := spot{s, seg, bitset{^uint64(0), ^uint64(0)}}
-			if x.inTime(seg, &p.blocks); !p.blocks.empty() {
-				spots = append(spots, p)
-			}
+			h.add(x, s, seg, seg.all(every), true)
 		}
 	}
-	return bit, spots, nil
+	return bit, h
 }
 
 // A group is the messages that some blocks have, as far as they fulfil the condition that the search goes by.
@@ -269,12 +317,12 @@ type seen struct {
 
 // indexed searches with the index.
 func (x *run) indexed(ctx context.Context) error {
-	bit, spots, err := x.driver()
+	bit, hunted, err := x.driver()
 	if err != nil {
 		return err
 	}
 	g, most := newGroup(-1), firstSeeds
-	err = x.each(spots, func(s *source, b block) error {
+	err = x.each(hunted, func(s *source, b block, pick picker) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -285,7 +333,7 @@ func (x *run) indexed(ctx context.Context) error {
 			}
 			g, most = newGroup(g.end), min(moreSeeds*most, maxSeeds)
 		}
-		b.lines(s.number, x.parsers[s.number], &x.event, func(at place) {
+		b.lines(pick, s.number, x.parsers[s.number], &x.event, func(at place) {
 			match := x.plan.match(&x.event)
 			switch {
 			case match&bit == 0:
@@ -352,22 +400,21 @@ func (x *run) gather(ctx context.Context, seeds map[string]bool, bit uint64) (*b
 			x.Warn("more than %d messages are connected: not all are shown", maxFollowed)
 			break
 		}
-		var prints []uint64
+		h := new(hunt)
 		for id := range ids {
 			known[id] = true
-			prints = append(prints, fingerprint(keyID, []byte(id)))
+			h.wishes = append(h.wishes, newWish(keyID, []byte(id), false))
 		}
 		for mid := range names {
 			mids[mid] = true
-			prints = append(prints, fingerprint(keyMessageID, []byte(mid)))
+			h.wishes = append(h.wishes, newWish(keyMessageID, []byte(mid), false))
 		}
-		spots, err := x.lookup(prints, false)
-		if err != nil {
+		if err := x.lookup(h, false); err != nil {
 			return nil, err
 		}
 		next := map[string]bool{}
-		err = x.each(spots, func(s *source, bl block) error {
-			bl.lines(s.number, x.parsers[s.number], &x.event, func(at place) { x.collect(b, at, ids, names, next) })
+		err := x.each(h, func(s *source, bl block, pick picker) error {
+			bl.lines(pick, s.number, x.parsers[s.number], &x.event, func(at place) { x.collect(b, at, ids, names, next) })
 			return ctx.Err()
 		})
 		if err != nil {

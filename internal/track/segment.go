@@ -15,11 +15,15 @@ import (
 )
 
 const (
+	printBits     = 33  // of a fingerprint that are kept
+	segmentBits   = 7   // a block's number in its segment
 	segmentBlocks = 128 // blocks of a segment, at most
-	bucketCount   = 256
-	blockBits     = 7 // a block's number in its segment
-	tailSize      = 4 << 10
 	segmentMagic  = "PHTRACK1"
+
+	// A volume is a segment that was made of many: a lookup opens and reads so many times fewer files.
+	volumeBits  = 11
+	volumeParts = 1 << (volumeBits - segmentBits)
+	volumeMagic = "PHTRACK2"
 )
 
 // A span is the place and the time of a block.
@@ -31,20 +35,38 @@ type span struct {
 
 // A segment is the index of a part of a log. It has the fingerprints of the keys of each block.
 //
-// In a file there are a header, whose checksum is at its end, and the entries, which are in buckets by the first octet of
-// the fingerprint, each with a checksum in the header. An entry is the next 25 bits of the fingerprint and the number of the
-// block.
+// In a file there are a header, whose checksum is at its end, and the entries, which are in buckets by the first bits of
+// the fingerprint, each with a checksum in the header. An entry is the other bits of the fingerprint and the number of the
+// block, 32 bits together.
 type segment struct {
+	blockBits uint8
+
 	ident  uint64 // of the log
 	start  int64  // offset in the text of the log
 	line   int64  // number of the first line
 	tail   uint64 // hash of the last octets of the text
 	blocks []span
-	bucket [bucketCount + 1]uint32 // where the entries of each begin
-	sums   [bucketCount]uint32
+	bucket []uint32 // where the entries of each begin, and where those of the last one end
+	sums   []uint32
 
 	entries []uint32 // nil: they are in the file of this name
 	name    string
+}
+
+// buckets is how many buckets the entries are in.
+func buckets(blockBits uint8) int { return 1 << (blockBits + printBits - 32) }
+
+// bucketOf is the bucket of a fingerprint.
+func (s *segment) bucketOf(print uint64) int {
+	return int(print >> (64 - (s.blockBits + printBits - 32)))
+}
+
+// parts is how many segments it counts for.
+func (s *segment) parts() int {
+	if s.blockBits == volumeBits {
+		return volumeParts
+	}
+	return 1
 }
 
 func (s *segment) end() int64 { return s.start + int64(s.blocks[len(s.blocks)-1].end) }
@@ -69,36 +91,37 @@ func (s *segment) times() (least, most int64) {
 	return least, most
 }
 
-// A bitset has the blocks of a segment.
-type bitset [2]uint64
-
-func (b *bitset) set(n int)      { b[n>>6] |= 1 << (n & 63) }
-func (b *bitset) has(n int) bool { return b[n>>6]>>(n&63)&1 != 0 }
-func (b *bitset) empty() bool    { return b[0]|b[1] == 0 }
-
 // A mason makes segments. It may not be used concurrently.
 type mason struct {
+	sizes  sizes
 	parser *logread.Reader
 	event  event
 	found  []uint64 // 33 bits of a fingerprint, and the number of the block
 	recent [4096]uint64
 }
 
-func newMason(now time.Time) *mason { return &mason{parser: logread.NewParser(now)} }
+func newMason(z sizes, now time.Time) *mason {
+	return &mason{sizes: z, parser: logread.NewParser(now)}
+}
 
 // tailHash is a hash of the last octets of a text.
-func tailHash(text []byte) uint64 { return fingerprint(0, text[max(0, len(text)-tailSize):]) }
+func (z *sizes) tailHash(text []byte) uint64 {
+	return fingerprint(0, text[max(0, len(text)-int(z.tail)):])
+}
+
+// tailOf is where the last octets of a segment's text begin.
+func (z *sizes) tailOf(s *segment) int64 { return max(s.start, s.end()-z.tail) }
 
 // build makes the index of a text that begins at an offset of a log. sizes are those of its blocks.
 func (m *mason) build(ident uint64, start, line int64, text []byte, sizes []int) *segment {
-	s := &segment{ident: ident, start: start, line: line, tail: tailHash(text)}
+	s := &segment{ident: ident, start: start, line: line, tail: m.sizes.tailHash(text)}
 	m.found = m.found[:0]
 	clear(m.recent[:])
 	end, lines := 0, 0
 	for n, size := range sizes {
 		b := block{off: int64(end), text: text[end : end+size]}
 		sp := span{}
-		b.lines(0, m.parser, &m.event, func(place) {
+		b.lines(everyLine, 0, m.parser, &m.event, func(place) {
 			if at := m.event.line.Time; at != 0 {
 				if sp.max = max(sp.max, at); sp.min == 0 || at < sp.min {
 					sp.min = at
@@ -112,23 +135,31 @@ func (m *mason) build(ident uint64, start, line int64, text []byte, sizes []int)
 	}
 	slices.Sort(m.found)
 	m.found = slices.Compact(m.found)
-	s.entries = make([]uint32, len(m.found))
-	at := 0
-	for b := range bucketCount {
-		s.bucket[b] = uint32(at)
-		for ; at < len(m.found) && m.found[at]>>32 == uint64(b); at++ {
-			s.entries[at] = uint32(m.found[at])
-		}
-		s.sums[b] = crc32.ChecksumIEEE(encodeEntries(nil, s.entries[s.bucket[b]:at]))
-	}
-	s.bucket[bucketCount] = uint32(at)
+	s.blockBits = segmentBits
+	s.fill(m.found)
 	return s
+}
+
+// fill gives a segment its entries: fingerprints, with the number of the block behind each, in order.
+func (s *segment) fill(found []uint64) {
+	count := buckets(s.blockBits)
+	s.entries, s.bucket, s.sums = make([]uint32, len(found)), make([]uint32, count+1), make([]uint32, count)
+	var raw []byte
+	at := 0
+	for b := range count {
+		for s.bucket[b] = uint32(at); at < len(found) && found[at]>>32 == uint64(b); at++ {
+			s.entries[at] = uint32(found[at])
+		}
+		raw = encodeEntries(raw[:0], s.entries[s.bucket[b]:at])
+		s.sums[b] = crc32.ChecksumIEEE(raw)
+	}
+	s.bucket[count] = uint32(at)
 }
 
 // add notes a fingerprint of a block.
 func (m *mason) add(h uint64, n int) {
-	v := h>>(64-33)<<blockBits | uint64(n)
-	if r := &m.recent[v>>blockBits&uint64(len(m.recent)-1)]; *r != v+1 {
+	v := h>>(64-printBits)<<segmentBits | uint64(n)
+	if r := &m.recent[v>>segmentBits&uint64(len(m.recent)-1)]; *r != v+1 {
 		*r = v + 1
 		m.found = append(m.found, v)
 	}
@@ -144,6 +175,9 @@ func encodeEntries(b []byte, entries []uint32) []byte {
 // encode is the file of a segment.
 func (s *segment) encode() []byte {
 	b := []byte(segmentMagic)
+	if s.blockBits == volumeBits {
+		b = []byte(volumeMagic)
+	}
 	for _, v := range []uint64{s.ident, uint64(s.start), uint64(s.line), s.tail, uint64(len(s.blocks))} {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
@@ -167,28 +201,38 @@ const (
 )
 
 // headerSize is the length of a header with so many blocks, with its checksum.
-func headerSize(blocks int) int { return fixedHeader + blocks*spanSize + bucketCount*8 + 4 }
+func headerSize(blockBits uint8, blocks int) int {
+	return fixedHeader + blocks*spanSize + buckets(blockBits)*8 + 4
+}
 
-// maxHeader bounds a header.
-var maxHeader = headerSize(segmentBlocks)
+func (s *segment) headerSize() int { return headerSize(s.blockBits, len(s.blocks)) }
 
 var errDamaged = errors.New("it is damaged")
 
 // decode reads the header of a segment's file, which b begins with.
 func decodeSegment(b []byte) (*segment, error) {
-	if len(b) < fixedHeader || string(b[:len(segmentMagic)]) != segmentMagic {
+	if len(b) < fixedHeader {
+		return nil, errDamaged
+	}
+	bits := uint8(segmentBits)
+	switch string(b[:len(segmentMagic)]) {
+	case segmentMagic:
+	case volumeMagic:
+		bits = volumeBits
+	default:
 		return nil, errDamaged
 	}
 	word := func(n int) uint64 { return binary.LittleEndian.Uint64(b[len(segmentMagic)+8*n:]) }
 	count := word(4)
-	if count == 0 || count > segmentBlocks || len(b) < headerSize(int(count)) {
+	if count == 0 || count > 1<<bits || len(b) < headerSize(bits, int(count)) {
 		return nil, errDamaged
 	}
-	size := headerSize(int(count))
+	size := headerSize(bits, int(count))
 	if crc32.ChecksumIEEE(b[:size-4]) != binary.LittleEndian.Uint32(b[size-4:]) {
 		return nil, errDamaged
 	}
-	s := &segment{ident: word(0), start: int64(word(1)), line: int64(word(2)), tail: word(3), blocks: make([]span, count)}
+	s := &segment{blockBits: bits, ident: word(0), start: int64(word(1)), line: int64(word(2)), tail: word(3), blocks: make([]span, count)}
+	s.bucket, s.sums = make([]uint32, buckets(bits)+1), make([]uint32, buckets(bits))
 	p := b[fixedHeader:]
 	last := uint32(0)
 	for i := range s.blocks {
@@ -209,41 +253,38 @@ func decodeSegment(b []byte) (*segment, error) {
 	return s, nil
 }
 
-// lookup says which blocks may have one of the keys whose fingerprints are given, in order. file is the segment's
+// lookup says which blocks may have one of the wishes, which are in the order of their fingerprints. file is the segment's
 // file, if it has one, and buf is room for what is read of it.
-func (s *segment) lookup(prints []uint64, file io.ReaderAt, buf *[]byte) (found bitset, err error) {
-	for len(prints) > 0 {
-		b := int(prints[0] >> 56)
-		n := 1
-		for n < len(prints) && int(prints[n]>>56) == b {
-			n++
-		}
+func (s *segment) lookup(wishes []wish, file io.ReaderAt, buf *[]byte) (hits []hit, err error) {
+	for at := 0; at < len(wishes); {
+		b := s.bucketOf(wishes[at].print)
 		// Of a bucket in a file only what is compared is decoded: a search for many messages reads most of the index.
 		size := int(s.bucket[b+1] - s.bucket[b])
 		entry := func(i int) uint32 { return s.entries[int(s.bucket[b])+i] }
 		if s.entries == nil {
 			raw, err := s.read(b, file, buf)
 			if err != nil {
-				return found, err
+				return nil, err
 			}
 			entry = func(i int) uint32 { return binary.LittleEndian.Uint32(raw[4*i:]) }
 		}
-		for _, h := range prints[:n] {
-			want := uint32(h >> (64 - 33) << blockBits)
-			for at := sort.Search(size, func(i int) bool { return entry(i) >= want }); at < size && entry(at)>>blockBits == want>>blockBits; at++ {
-				found.set(int(entry(at) & (1<<blockBits - 1)))
+		for ; at < len(wishes) && s.bucketOf(wishes[at].print) == b; at++ {
+			want := uint32(wishes[at].print >> (64 - printBits) << s.blockBits)
+			for i := sort.Search(size, func(i int) bool { return entry(i) >= want }); i < size && entry(i)>>s.blockBits == want>>s.blockBits; i++ {
+				if n := entry(i) & (1<<s.blockBits - 1); int(n) < len(s.blocks) {
+					hits = append(hits, hit{int32(n), int32(at)})
+				}
 			}
 		}
-		prints = prints[n:]
 	}
-	return found, nil
+	return hits, nil
 }
 
 // read reads a bucket into buf, which it lets grow.
 func (s *segment) read(b int, file io.ReaderAt, buf *[]byte) ([]byte, error) {
 	size := 4 * int(s.bucket[b+1]-s.bucket[b])
 	*buf = slices.Grow((*buf)[:0], size)[:size]
-	if _, err := file.ReadAt(*buf, int64(headerSize(len(s.blocks)))+4*int64(s.bucket[b])); err != nil {
+	if _, err := file.ReadAt(*buf, int64(s.headerSize())+4*int64(s.bucket[b])); err != nil {
 		return nil, fmt.Errorf("%w: %w", errDamaged, err)
 	}
 	if crc32.ChecksumIEEE(*buf) != s.sums[b] {

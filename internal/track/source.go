@@ -107,8 +107,8 @@ func (x *run) examine(s *source) error {
 // useDigest takes the segments of a compressed log, if all are there.
 func (x *run) useDigest(s *source, d digest) bool {
 	at := int64(0)
-	for n := range d.segments {
-		seg := x.store.get(d.ident, n)
+	for s.parts() < d.segments {
+		seg := x.store.get(d.ident, s.parts())
 		if seg == nil || seg.start != at {
 			s.segments = nil
 			return false
@@ -208,11 +208,11 @@ func (s *source) close() {
 }
 
 // sameTail says whether a segment is of this text, which is not compressed, by its last octets.
-func (s *source) sameTail(seg *segment, buf []byte) bool {
-	off := max(seg.start, seg.end()-tailSize)
+func (s *source) sameTail(seg *segment, z *sizes, buf []byte) bool {
+	off := z.tailOf(seg)
 	if seg.end() > s.size {
 		return false
 	}
 	text, err := s.read(off, int(seg.end()-off), buf)
-	return err == nil && tailHash(text) == seg.tail
+	return err == nil && z.tailHash(text) == seg.tail
 }

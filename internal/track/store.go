@@ -107,25 +107,39 @@ func segmentName(ident uint64, n int) string {
 	return fmt.Sprintf("%016x-%06d%s", ident, n, segmentSuffix)
 }
 
-// get is the n-th segment of a log; nil: there is none that can be used.
+// volumeName is that of the volume whose first part would be the n-th segment.
+func volumeName(ident uint64, n int) string {
+	return fmt.Sprintf("%016x-v%05d%s", ident, n/volumeParts, segmentSuffix)
+}
+
+// get is the volume that begins with the n-th segment of a log, or else that segment; nil: there is none that can be used.
 func (s *store) get(ident uint64, n int) *segment {
 	if s == nil {
 		return nil
 	}
-	name := segmentName(ident, n)
+	if n%volumeParts == 0 {
+		if v := s.open(ident, volumeName(ident, n), volumeBits); v != nil {
+			return v
+		}
+	}
+	return s.open(ident, segmentName(ident, n), segmentBits)
+}
+
+// open opens the file of a segment.
+func (s *store) open(ident uint64, name string, bits uint8) *segment {
 	f, err := s.dir.Open(name)
 	if err != nil {
 		return nil
 	}
 	defer f.Close()
-	b := make([]byte, maxHeader)
+	b := make([]byte, headerSize(bits, 1<<bits))
 	size, err := f.ReadAt(b, 0)
 	if err != nil && err != io.EOF {
 		return nil
 	}
 	seg, err := decodeSegment(b[:size])
-	if info, failed := f.Stat(); err == nil && (failed != nil || seg.ident != ident ||
-		info.Size() != int64(headerSize(len(seg.blocks)))+4*int64(seg.bucket[bucketCount])) {
+	if info, failed := f.Stat(); err == nil && (failed != nil || seg.ident != ident || seg.blockBits != bits ||
+		info.Size() != int64(seg.headerSize())+4*int64(seg.bucket[len(seg.sums)])) {
 		err = errDamaged
 	}
 	if err != nil {
@@ -151,12 +165,26 @@ func (s *store) remove(name string) {
 	if err := s.dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return
 	}
+	s.forget(map[string]bool{name: true})
+}
+
+// forget takes files out of the list, and returns them. The caller holds mu.
+func (s *store) forget(names map[string]bool) (list []stored) {
 	s.byAge = slices.DeleteFunc(s.byAge, func(f stored) bool {
-		if f.name == name {
+		if names[f.name] {
 			s.used -= f.size
+			list = append(list, f)
 		}
-		return f.name == name
+		return names[f.name]
 	})
+	return list
+}
+
+// insert puts a file into the list. The caller holds mu.
+func (s *store) insert(f stored) {
+	s.used += f.size
+	at, _ := slices.BinarySearchFunc(s.byAge, f.time, func(f stored, t time.Time) int { return t.Compare(f.time) })
+	s.byAge = slices.Insert(s.byAge, at, f)
 }
 
 // makeRoom removes what is oldest until size octets fit, but nothing that is not older than when. The caller holds mu, or is
@@ -193,12 +221,7 @@ func (s *store) write(name string, text []byte, micros int64) bool {
 	when := time.UnixMicro(micros)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.byAge = slices.DeleteFunc(s.byAge, func(f stored) bool { // what it replaces
-		if f.name == name {
-			s.used -= f.size
-		}
-		return f.name == name
-	})
+	s.forget(map[string]bool{name: true}) // what it replaces
 	if !s.makeRoom(int64(len(text)), when) {
 		s.refused = true
 		s.dir.Remove(name)
@@ -209,9 +232,7 @@ func (s *store) write(name string, text []byte, micros int64) bool {
 		return false
 	}
 	s.dir.Chtimes(name, when, when)
-	s.used += int64(len(text))
-	at, _ := slices.BinarySearchFunc(s.byAge, when, func(f stored, t time.Time) int { return t.Compare(f.time) })
-	s.byAge = slices.Insert(s.byAge, at, stored{name, int64(len(text)), when})
+	s.insert(stored{name, int64(len(text)), when})
 	return true
 }
 

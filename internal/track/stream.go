@@ -98,7 +98,7 @@ func (s *streamer) read(ctx context.Context, src *source, c *cutter) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", src.name, err)
 		}
-		b.lines(src.number, s.parsers[src.number], &s.event, func(at place) {
+		b.lines(everyLine, src.number, s.parsers[src.number], &s.event, func(at place) {
 			if !s.stop {
 				s.line(&s.event, at)
 			}

@@ -21,7 +21,9 @@
 //
 // With the index: the condition that occurs in the fewest blocks of the log is taken, these blocks are read, and from what
 // they have the blocks of all that is connected with it are found in turn. What the index names is always compared
-// with the text. Without the index the log is read once from its beginning to its end, and what is complete is
+// with the text: of a block the lines are taken apart in which the text of a wanted key stands, or all of them if it might
+// stand there in another form, as escaped in JSON. The first messages are reported before the others are looked for, four at
+// first and then twice as many each time. Without the index the log is read once from its beginning to its end, and what is complete is
 // reported as it goes on.
 //
 // # Bounds
@@ -30,12 +32,13 @@
 // at most 128 MiB, by what they take. What was used least recently is dropped when that is reached; it is
 // reported at that moment if it is what is looked for. A search with the index keeps the lines of
 // one group of messages at a time, at most 50,000 queue IDs, and 16 MiB of blocks; of the index it keeps
-// about 350 kB for each GB of log. Making the index takes 17 MiB for each processor and 17 MiB besides.
+// about 350 kB for each GB of log. Making a volume of it takes 120 MiB for a moment. Making the index takes 17 MiB for each processor and 17 MiB besides.
 //
 // # The index
 //
 // A file of the index is of 16 MiB of the text of one log, which is cut into blocks of 128 KiB: for each block the sorted fingerprints, of 33 bits, of
-// the keys in it. It has the name of the hash of the first 1024 octets of the log's text, and a number. So
+// the keys in it. It has the name of the hash of the first 1024 octets of the log's text, and a number. Sixteen of them, once there are
+// so many, become one: a volume, in which a key is looked up by one read of some kilobytes. So
 // renaming a log changes nothing, and after compressing it the files are used again once the log was
 // read through. Of a compressed log there is a file with the hash of its ends and its size; where that is there, and no key
 // is in the log, it is not opened further. A file of the index says what the text's last 4 KiB must be; they are compared at each
