@@ -57,8 +57,8 @@ type segment struct {
 func buckets(blockBits uint8) int { return 1 << (blockBits + printBits - 32) }
 
 // bucketOf is the bucket of a fingerprint.
-func (s *segment) bucketOf(print uint64) int {
-	return int(print >> (64 - (s.blockBits + printBits - 32)))
+func (s *segment) bucketOf(finger uint64) int {
+	return int(finger >> (64 - (s.blockBits + printBits - 32)))
 }
 
 // parts is how many segments it counts for.
