@@ -31,9 +31,11 @@ const maxForwards = 8
 // A courier carries requests to the queue managers of other nodes.
 type courier struct {
 	storage.Courier
-	self *ipc.Client   // this queue manager, as tools reach it
-	room chan struct{} // holds one for each request under way, of operators
-	open chan struct{} // likewise, of those that anybody may make
+	self *ipc.Client // this queue manager, as tools reach it
+	// metrics is the service that has what this node publishes; nil: nothing is published.
+	metrics *ipc.Client
+	room    chan struct{} // holds one for each request under way, of operators
+	open    chan struct{} // likewise, of those that anybody may make
 }
 
 // newCourier makes one of what Options says; nil: the queue is not shared.
@@ -42,7 +44,11 @@ func newCourier(o *Options) *courier {
 	if !ok {
 		return nil
 	}
-	return &courier{Courier: c, self: ipc.NewClient(o.Self, nil), room: make(chan struct{}, maxForwards), open: make(chan struct{}, maxForwards)}
+	out := &courier{Courier: c, self: ipc.NewClient(o.Self, nil), room: make(chan struct{}, maxForwards), open: make(chan struct{}, maxForwards)}
+	if o.Metrics != nil {
+		out.metrics = ipc.NewClient(o.Metrics, nil)
+	}
+	return out
 }
 
 // forward answers with what another node's queue manager answers.
@@ -91,6 +97,9 @@ func (s *Server) forward(r *ipc.Request) {
 // attend carries out what other nodes ask, until ctx ends.
 func (s *Server) attend(ctx context.Context) {
 	defer s.courier.self.Close()
+	if s.courier.metrics != nil {
+		defer s.courier.metrics.Close()
+	}
 	s.courier.Attend(ctx, s.fromNode, s.opt.Log.Warning)
 }
 

@@ -120,6 +120,9 @@ func TestOthers(t *testing.T) {
 	if err := st.tool.Call(t.Context(), &proto.Forward{Node: "c", Asked: hold.Kind(), Payload: hold.Append(nil)}, &reply); err != nil || reply.Failed != "it does not answer" {
 		t.Error(reply, err)
 	}
+	if err := st.tool.Call(t.Context(), &proto.Gather{}, &proto.GatherReply{}); err == nil || !strings.Contains(err.Error(), "metrics_listen is empty") {
+		t.Error(err)
+	}
 	inventory := &proto.Inventory{}
 	var refused ipc.RemoteError
 	if err := st.tool.Call(t.Context(), &proto.Forward{Node: "b", Asked: inventory.Kind()}, &reply); !errors.As(err, &refused) {

@@ -83,6 +83,8 @@ func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
 		s.nodesReply(r)
 	case proto.KindForward:
 		s.forward(r)
+	case proto.KindGather:
+		s.published(r)
 	// One message, by its queue ID. All that fulfil conditions are a selection, which goes on from
 	// answer to answer, since a turn of the loop must not last as long as a large queue.
 	case proto.KindCommand:

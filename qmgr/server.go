@@ -110,6 +110,8 @@ type Options struct {
 	// tools reach this queue manager.
 	Viewer viewer
 	Self   ipc.Address
+	// Metrics is where the service that publishes them is; nil: nothing is published.
+	Metrics ipc.Address
 	// Submit hands messages to cleanup again (postsuper -r).
 	Submit *submit.Client
 	Log    *maillog.Logger

@@ -95,7 +95,7 @@ func run(ctx context.Context, env *service.Env) error {
 	s := New(Options{
 		Settings: settings, Resolver: resolver,
 		Open:   (&queueread.Opener{Reader: reader, Cleanup: cleanup}).Open,
-		Viewer: whole, Self: env.Public(cfg.String("queue_service_name")),
+		Viewer: whole, Self: env.Public(cfg.String("queue_service_name")), Metrics: publisher(env),
 		Submit:    submitter,
 		Log:       env.Log,
 		Events:    env.Events,
@@ -133,6 +133,14 @@ func run(ctx context.Context, env *service.Env) error {
 		err = rerr
 	}
 	return err
+}
+
+// publisher is the service that other nodes may be told the numbers of; nil: nothing is published.
+func publisher(env *service.Env) ipc.Address {
+	if env.Metrics == nil {
+		return nil
+	}
+	return env.Private(service.MetricsName)
 }
 
 // router is the way to trivial-rewrite. Limits take it longer to find out, so it is only

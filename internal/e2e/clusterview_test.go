@@ -2,6 +2,9 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
+	"io"
+	"net"
 	"regexp"
 	"strings"
 	"testing"
@@ -198,5 +201,75 @@ func TestClusterCommands(t *testing.T) {
 	out, status = b.tool(nil, "suspend", "to.test")
 	if status != 69 || !strings.Contains(out, "node a: it does not answer") || !strings.Contains(out, "is suspended") {
 		t.Errorf("status %d\n%s", status, out)
+	}
+}
+
+// The metrics of all nodes are at one of them, by node, and so is the queue at its showq service. A node that is down is named, its
+// numbers are missing, and its mail is listed.
+func TestClusterNumbers(t *testing.T) {
+	t.Parallel()
+	if err := buildMetrics(); err != nil {
+		t.Fatal(err)
+	}
+	c := newCluster(t, laterHop(t), 2)
+	main := c.main + "minimal_backoff_time = 1h\nmaximal_backoff_time = 1h\n"
+	at := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	c.main = main + "metrics_listen = " + at + "\n"
+	a := c.node("a")
+	c.main = main + fmt.Sprintf("metrics_listen = 127.0.0.1:%d\n", freePort(t))
+	b := c.node("b")
+	a.start()
+	b.start()
+	c.shared(a, "a", "b")
+	onA, onB := a.leaveDeferred("a@from.test"), b.leaveDeferred("b@from.test")
+	numbers := func(what string, want map[string]float64) {
+		t.Helper()
+		text := ""
+		defer func() {
+			if t.Failed() {
+				t.Log(text)
+			}
+		}()
+		a.eventually(what, func() bool {
+			got, err := scrapePath(at, "/metrics/nodes", "text/plain")
+			if text = got; err != nil {
+				return false
+			}
+			values := series(text)
+			for k, v := range want {
+				if got, ok := values[k]; ok != (v >= 0) || ok && got != v {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	numbers("both nodes' numbers", map[string]float64{`posthaste_node_answers{node="a"}`: 1, `posthaste_node_answers{node="b"}`: 1,
+		`posthaste_queue_messages{node="a",queue="deferred"}`: 1, `posthaste_queue_messages{node="b",queue="deferred"}`: 1,
+		`posthaste_deliveries_total{node="b",service="smtp",status="deferred"}`: 1})
+	showq := func() string {
+		conn, err := net.Dial("unix", a.path("spool/public/showq"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		got, err := io.ReadAll(conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(got)
+	}
+	if got := showq(); !strings.Contains(got, onA) || !strings.Contains(got, onB) || !strings.HasSuffix(got, "\x00\x00\x00") {
+		t.Errorf("showq: %q", got)
+	}
+	if out, status := a.tool(nil, "cluster", "drain"); status != 0 { // so that it stays b's
+		t.Fatalf("drain: status %d\n%s", status, out)
+	}
+	a.eventually("the other has all of it", func() bool { return nodesOf(t, a)[onA] == "b" })
+	b.killAll()
+	numbers("that the other is down", map[string]float64{`posthaste_node_answers{node="a"}`: 1, `posthaste_node_answers{node="b"}`: 0,
+		`posthaste_queue_messages{node="b",queue="deferred"}`: -1})
+	if got := showq(); !strings.Contains(got, onA) || !strings.Contains(got, onB) {
+		t.Errorf("showq: %q", got)
 	}
 }

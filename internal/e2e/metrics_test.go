@@ -27,8 +27,11 @@ func newMeasured(t testing.TB, o options) (s *system, address string) {
 }
 
 // scrape reads the metrics; accept is the form that is asked for.
-func scrape(address, accept string) (string, error) {
-	req, err := http.NewRequest("GET", "http://"+address+"/metrics", nil)
+func scrape(address, accept string) (string, error) { return scrapePath(address, "/metrics", accept) }
+
+// scrapePath is scrape of another path.
+func scrapePath(address, path, accept string) (string, error) {
+	req, err := http.NewRequest("GET", "http://"+address+path, nil)
 	if err != nil {
 		return "", err
 	}

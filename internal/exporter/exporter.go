@@ -25,6 +25,13 @@
 // and start, in data_directory. Only a crash of it makes them begin at zero. The counter's
 // creation time, which OpenMetrics carries, says when that was.
 //
+// # Nodes
+//
+// Where several nodes share the queue (spool_type), /metrics/nodes has what each of them publishes at its own /metrics, with
+// the label "node", and posthaste_node_answers, which is 0 for a node that is down or does not answer within nodeTime: its
+// numbers are missing, and not zero. One node is then scraped for all. The numbers of others come by way of the queue managers
+// and the database; nobody is asked unless somebody scrapes that path.
+//
 // # Security
 //
 // HTTP without authentication or TLS: listen on a loopback address, or put a
@@ -39,7 +46,7 @@
 //
 // # Parameters
 //
-// metrics_listen.
+// metrics_listen, queue_service_name, spool_type, cluster_node_name.
 //
 // # Diagnostics
 //
@@ -102,7 +109,9 @@ func run(ctx context.Context, env *service.Env) error {
 			env.Log.Warning("totals begin at zero: %v", err)
 		}
 	}
-	web := newWeb(hub)
+	all := openNodes(env, hub)
+	defer all.close()
+	web := newWeb(hub, all)
 	served := make(chan error, 1)
 	go func() { served <- web.Serve(l) }()
 	serving, stop := context.WithCancel(ctx)
@@ -125,6 +134,7 @@ func run(ctx context.Context, env *service.Env) error {
 	err = env.ServeIPC(serving, &ipc.Server{Handler: hub.handle, OnConn: hub.join, OnClose: hub.leave, OnTrigger: func([]byte) {}}, 0)
 	stop()
 	err = errors.Join(err, <-failed)
+	hub.answering.Wait()
 	if data != nil {
 		if serr := hub.save(data); serr != nil {
 			env.Log.Warning("totals are going to begin at zero: %v", serr)
@@ -133,13 +143,19 @@ func run(ctx context.Context, env *service.Env) error {
 	return err
 }
 
-// newWeb makes the HTTP server.
-func newWeb(hub *hub) *http.Server {
-	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(hub)
+// newWeb makes the HTTP server. all is nil where the queue is this node's alone.
+func newWeb(hub *hub, all *nodes) *http.Server {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{EnableOpenMetrics: true,
-		EnableOpenMetricsTextCreatedSamples: true, MaxRequestsInFlight: maxScrapes, Timeout: requestTime}))
+	publish := func(path string, c prometheus.Collector) {
+		registry := prometheus.NewPedanticRegistry()
+		registry.MustRegister(c)
+		mux.Handle("GET "+path, promhttp.HandlerFor(registry, promhttp.HandlerOpts{EnableOpenMetrics: true,
+			EnableOpenMetricsTextCreatedSamples: true, MaxRequestsInFlight: maxScrapes, Timeout: requestTime}))
+	}
+	publish("/metrics", hub)
+	if all != nil {
+		publish("/metrics/nodes", all)
+	}
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		fmt.Fprintln(w, "Posthaste's metrics are at /metrics")

@@ -1,6 +1,7 @@
 package exporter
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -19,7 +20,10 @@ type hub struct {
 	families map[string]*family
 	buckets  []float64
 
-	scraping sync.Mutex // held by Collect: scrapes take turns
+	scraping sync.Mutex // held by gather: scrapes take turns
+	// Of other nodes' scrapes: asked holds one for each, and answering waits for them.
+	asked     chan struct{}
+	answering sync.WaitGroup
 
 	mu    sync.Mutex
 	peers map[*ipc.Conn]*peer
@@ -38,6 +42,22 @@ type family struct {
 	totals map[labels]*total
 }
 
+// labelNames are those of its series, in their order.
+func (f *family) labelNames() []string {
+	if f.PerService {
+		return append([]string{"service"}, f.Labels...)
+	}
+	return f.Labels
+}
+
+// published is the name of the metric.
+func (f *family) published() string {
+	if f.Kind == metrics.Counter {
+		return f.Name + "_total"
+	}
+	return f.Name
+}
+
 // maxSeries bounds the series of a family, those of its services under "other" aside.
 const maxSeries = 5000
 
@@ -50,17 +70,11 @@ type total struct {
 }
 
 func newHub() *hub {
-	h := &hub{began: time.Now(), families: make(map[string]*family), buckets: metrics.Bounds(), peers: make(map[*ipc.Conn]*peer)}
+	h := &hub{began: time.Now(), families: make(map[string]*family), buckets: metrics.Bounds(), peers: make(map[*ipc.Conn]*peer), asked: make(chan struct{}, maxScrapes)}
 	for _, f := range metrics.Families() {
-		names := f.Labels
-		if f.PerService {
-			names = append([]string{"service"}, names...)
-		}
-		name := f.Name
-		if f.Kind == metrics.Counter {
-			name += "_total"
-		}
-		fam := &family{Family: f, desc: prometheus.NewDesc(name, f.Help, names, nil), totals: make(map[labels]*total)}
+		fam := &family{Family: f, totals: make(map[labels]*total)}
+		names := fam.labelNames()
+		fam.desc = prometheus.NewDesc(fam.published(), f.Help, names, nil)
 		if f.Kind == metrics.Counter && len(names) == 0 {
 			fam.totals[labels{}] = new(total) // there is a zero to begin with
 		}
@@ -105,6 +119,8 @@ func (h *hub) handle(c *ipc.Conn, r *ipc.Request) {
 		h.addMeasures(c, &m)
 		h.leave(c)
 		r.Reply(&proto.MeasuresReply{})
+	case proto.KindGather: // from the queue manager, for another node
+		h.answer(r)
 	default:
 		r.Fail("metrics: unknown request %d", r.Kind)
 	}
@@ -225,15 +241,19 @@ func (h *hub) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector: it is one scrape.
 func (h *hub) Collect(ch chan<- prometheus.Metric) {
-	h.scraping.Lock()
-	defer h.scraping.Unlock()
-	h.ask()
-	for _, m := range h.snapshot() {
-		ch <- m
+	got := h.gather()
+	for i := range got.Series {
+		s := &got.Series[i]
+		f := h.families[s.Name]
+		// It cannot fail: the hub has made the series, of labels that were looked at.
+		if m, err := h.metric(f, f.desc, s.Labels, s, got.Began); err == nil {
+			ch <- m
+		}
 	}
 }
 
-func (h *hub) snapshot() (list []prometheus.Metric) {
+// snapshot is all series, as they are published: gauges of all processes together, and totals.
+func (h *hub) snapshot() (list []proto.Sample) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	gauges := make(map[*family]map[labels]float64)
@@ -248,28 +268,23 @@ func (h *hub) snapshot() (list []prometheus.Metric) {
 	}
 	for _, f := range h.families {
 		for k, v := range gauges[f] {
-			list = append(list, prometheus.MustNewConstMetric(f.desc, prometheus.GaugeValue, v, f.values(k)...))
+			list = append(list, proto.Sample{Name: f.Name, Labels: f.values(k), Value: v})
 		}
 		for k, t := range f.totals {
-			if f.Kind == metrics.Histogram {
-				list = append(list, h.histogram(f, k, t))
-				continue
-			}
-			list = append(list, prometheus.MustNewConstMetricWithCreatedTimestamp(f.desc, prometheus.CounterValue, t.value, h.began, f.values(k)...))
+			list = append(list, proto.Sample{Name: f.Name, Labels: f.values(k), Value: t.value, Counts: slices.Clone(t.counts)})
 		}
 	}
 	return list
 }
 
-// histogram adds the buckets up, as the format has them.
-func (h *hub) histogram(f *family, k labels, t *total) prometheus.Metric {
-	buckets := make(map[float64]uint64, len(h.buckets))
-	var sum uint64
-	for i, n := range t.counts {
+// cumulate adds the buckets up, as the format has them.
+func (h *hub) cumulate(counts []uint64) (buckets map[float64]uint64, sum uint64) {
+	buckets = make(map[float64]uint64, len(h.buckets))
+	for i, n := range counts {
 		sum += n
 		if i < len(h.buckets) {
 			buckets[h.buckets[i]] = sum
 		}
 	}
-	return prometheus.MustNewConstHistogramWithCreatedTimestamp(f.desc, sum, t.value, buckets, h.began, f.values(k)...)
+	return buckets, sum
 }

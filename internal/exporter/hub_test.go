@@ -46,7 +46,7 @@ func present(t *testing.T, client *ipc.Conn, service string) {
 
 func get(h *hub) string {
 	w := httptest.NewRecorder()
-	newWeb(h).Handler.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	newWeb(h, nil).Handler.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	b, _ := io.ReadAll(w.Result().Body)
 	return string(b)
 }

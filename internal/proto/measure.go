@@ -2,7 +2,9 @@ package proto
 
 import (
 	"math"
+	"time"
 
+	"posthaste/internal/mail"
 	"posthaste/internal/pack"
 )
 
@@ -13,6 +15,8 @@ const (
 	KindMeasure       = 91
 	KindMeasures      = 92
 	KindMeasuresReply = 93
+	KindGather        = 164
+	KindGatherReply   = 165
 )
 
 // Present is the first that a process says to the metrics service: who it is.
@@ -64,21 +68,23 @@ type Sample struct {
 func (*Measures) Kind() uint16 { return KindMeasures }
 func (m *Measures) Append(b []byte) []byte {
 	for i := range m.Samples {
-		s := &m.Samples[i]
-		b = pack.Nested(b, 's', func(b []byte) []byte {
-			b = pack.String(b, 'n', s.Name)
-			for _, l := range s.Labels {
-				b = pack.Bytes(b, 'l', l)
-			}
-			b = pack.Uint(b, 'v', math.Float64bits(s.Value))
-			for _, c := range s.Counts {
-				b = pack.Uint(b, 'c', c+1)
-			}
-			return b
-		})
+		b = pack.Nested(b, 's', m.Samples[i].append)
 	}
 	return b
 }
+
+func (s *Sample) append(b []byte) []byte {
+	b = pack.String(b, 'n', s.Name)
+	for _, l := range s.Labels {
+		b = pack.Bytes(b, 'l', l)
+	}
+	b = pack.Uint(b, 'v', math.Float64bits(s.Value))
+	for _, c := range s.Counts {
+		b = pack.Uint(b, 'c', c+1)
+	}
+	return b
+}
+
 func (m *Measures) Decode(b []byte) error {
 	r := pack.NewReader(b)
 	for r.Next() {
@@ -114,3 +120,39 @@ func decodeSample(b []byte) (s Sample, err error) {
 type MeasuresReply struct{ empty }
 
 func (*MeasuresReply) Kind() uint16 { return KindMeasuresReply }
+
+// Gather asks the metrics service, or the queue manager for that of its node, for all that it would publish now.
+type Gather struct{ empty }
+
+func (*Gather) Kind() uint16 { return KindGather }
+
+// GatherReply is all series, as they are published. In Labels the service is the first where the family has one.
+type GatherReply struct {
+	Began  time.Time // since when it is counted
+	Series []Sample
+}
+
+func (*GatherReply) Kind() uint16 { return KindGatherReply }
+func (m *GatherReply) Append(b []byte) []byte {
+	b = mail.AppendTime(b, 'b', m.Began)
+	for i := range m.Series {
+		b = pack.Nested(b, 's', m.Series[i].append)
+	}
+	return b
+}
+func (m *GatherReply) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 'b':
+			m.Began = mail.ReadTime(&r)
+		case 's':
+			s, err := decodeSample(r.Bytes())
+			if err != nil {
+				return err
+			}
+			m.Series = append(m.Series, s)
+		}
+	}
+	return r.Err()
+}

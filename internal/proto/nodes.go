@@ -101,10 +101,11 @@ type Forward struct {
 	Payload []byte // the message
 }
 
-// Forwards says whether messages of that kind may be forwarded: those of tools about the queue.
+// Forwards says whether messages of that kind may be forwarded: those of tools about the queue, and what the pages and
+// numbers of all nodes are made of.
 func Forwards(kind uint16) bool {
 	switch kind {
-	case KindCommand, KindSelect, KindExplain, KindOverride:
+	case KindCommand, KindSelect, KindExplain, KindOverride, KindShape, KindGather:
 		return true
 	}
 	return false

@@ -24,7 +24,7 @@ var all = []ipc.Message{
 	&Milter{}, &MilterReply{},
 	&Lookup{}, &LookupReply{},
 	&Spend{}, &SpendReply{}, &Usage{}, &UsageReply{},
-	&Present{}, &Measure{}, &Measures{}, &MeasuresReply{},
+	&Present{}, &Measure{}, &Measures{}, &MeasuresReply{}, &Gather{}, &GatherReply{},
 	&SuppressAsk{}, &SuppressAnswer{}, &SuppressTell{}, &SuppressTold{}, &ReturnPath{}, &ReturnPathReply{},
 	&SuppressChange{}, &SuppressChanged{}, &SuppressPage{}, &SuppressPageReply{},
 }

@@ -124,9 +124,11 @@ func (c *command) places(ctx context.Context, q *queueclient.Queue, work chan<- 
 	if err != nil {
 		return err
 	}
-	return parts.EachOfOthers(ctx, conn, true, func(it *proto.Item) bool {
+	// What one node has may be unreadable: the table is of all others, and the status says that it lacks something.
+	c.missing = parts.EachOfOthers(ctx, conn, true, func(it *proto.Item) bool {
 		return !slices.Contains(c.queues, it.Queue) || add(place{it.ID, it.Ref, it.Done, it.Arrival})
 	})
+	return nil
 }
 
 // askOverrides asks the queue manager what is suspended, limited or diverted.

@@ -71,6 +71,8 @@ type command struct {
 	shape  *shape
 	// answers are what the queue manager has counted.
 	answers *shape
+	// missing says whose mail is not in the table; nil: all of it is.
+	missing error
 	width   int
 	top     int       // rows; 0: all
 	at      time.Time // zero: now
@@ -104,6 +106,9 @@ func Run(name string, args []string, kind storage.Kind, stdout, stderr io.Writer
 	}
 	if _, err := stdout.Write(c.shape.table(c.width, c.top)); err != nil {
 		return c.Fatal(cli.ExitIO, "%v", err)
+	}
+	if c.missing != nil {
+		return c.Fail(c.missing)
 	}
 	return 0
 }

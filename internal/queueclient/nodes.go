@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync"
 
 	"posthaste/internal/cli"
+	"posthaste/internal/config"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
@@ -23,16 +25,30 @@ type Caller interface {
 // and orders as if they were given there (proto.Forwards).
 type Node struct {
 	Name string // "": nobody has that part of the queue
+	By   string // who asks, for the logs; "": the user whose process this is
 	here *ipc.Conn
+	turn *sync.Mutex // of EachNode: it is held by the one whose f runs, and not while that waits for an answer
 }
+
+// Elsewhere is a node of that name, by way of conn, which is asked in the name of by.
+func Elsewhere(conn *ipc.Conn, name, by string) *Node { return &Node{Name: name, By: by, here: conn} }
 
 // Call implements Caller. The error names the node.
 func (n *Node) Call(ctx context.Context, req, reply ipc.Message) error {
 	if n.Name == "" {
 		return cli.Errorf(cli.ExitUnavailable, "a part of the queue is nobody's for now, and was left alone: try again")
 	}
+	by := n.By
+	if by == "" {
+		by = whoami.Name()
+	}
+	q := &proto.Forward{Node: n.Name, By: by, Asked: req.Kind(), Payload: req.Append(nil)}
+	if n.turn != nil {
+		n.turn.Unlock()
+		defer n.turn.Lock()
+	}
 	var r proto.ForwardReply
-	if err := n.here.Call(ctx, &proto.Forward{Node: n.Name, By: whoami.Name(), Asked: req.Kind(), Payload: req.Append(nil)}, &r); err != nil {
+	if err := n.here.Call(ctx, q, &r); err != nil {
 		return cli.Errorf(cli.ExitUnavailable, "node %s: %w", n.Name, err)
 	}
 	if r.Failed != "" {
@@ -47,7 +63,7 @@ func (q *Queue) Owners(ctx context.Context, conn *ipc.Conn) (own bool, others []
 	parts, err := q.Parts(ctx, conn)
 	for i, p := range parts {
 		if !p.Own && (i == 0 || parts[i-1].Node != p.Node || parts[i-1].Own) {
-			others = append(others, &Node{p.Node, conn})
+			others = append(others, Elsewhere(conn, p.Node, ""))
 		}
 	}
 	return parts.Own(), others, err
@@ -64,7 +80,7 @@ func (q *Queue) Others(ctx context.Context, conn *ipc.Conn) (others []*Node, err
 	}
 	for _, n := range reply.Nodes {
 		if !n.Own {
-			others = append(others, &Node{n.Name, conn})
+			others = append(others, Elsewhere(conn, n.Name, ""))
 		}
 	}
 	return others, nil
@@ -84,10 +100,25 @@ func (q *Queue) OnAll(ctx context.Context, conn *ipc.Conn, f func(Caller) error)
 	return Join(first, EachNode(others, f))
 }
 
-// EachNode calls f for each node, and goes on when one fails.
+// EachNode calls f for each node, and goes on when one fails. A node that does not answer is waited for, and the others are asked
+// meanwhile: while one call of f waits for an answer others run. No two of them run at the same time, so that f may use what it
+// shares with itself without a lock, between two calls of its Caller.
 func EachNode(nodes []*Node, f func(Caller) error) (err error) {
-	for _, n := range nodes {
-		err = Join(err, f(n))
+	var asking sync.WaitGroup
+	var turn sync.Mutex
+	failed := make([]error, len(nodes))
+	for i := range nodes {
+		n := *nodes[i]
+		n.turn = &turn
+		asking.Go(func() {
+			turn.Lock()
+			defer turn.Unlock()
+			failed[i] = f(&n)
+		})
+	}
+	asking.Wait()
+	for _, e := range failed {
+		err = Join(err, e)
 	}
 	return err
 }
@@ -118,7 +149,12 @@ func (q *Queue) Node() string {
 
 // Parts says which parts the queue has, and whose they are. Where it is not shared nobody is asked.
 func (q *Queue) Parts(ctx context.Context, conn *ipc.Conn) (Parts, error) {
-	if !storage.Elsewhere(q.Config) {
+	return PartsOf(ctx, q.Config, conn)
+}
+
+// PartsOf is Parts for a process that has no Queue.
+func PartsOf(ctx context.Context, cfg *config.Config, conn *ipc.Conn) (Parts, error) {
+	if !storage.Elsewhere(cfg) {
 		return nil, nil
 	}
 	var reply proto.NodesReply
@@ -129,21 +165,33 @@ func (q *Queue) Parts(ctx context.Context, conn *ipc.Conn) (Parts, error) {
 }
 
 // EachOfOthers is Each for the parts of other nodes, in the order of their names, also of those that are down. A message
-// that goes from one node to another meanwhile may be left out, or come twice.
-func (p Parts) EachOfOthers(ctx context.Context, conn *ipc.Conn, brief bool, f func(*proto.Item) bool) error {
+// that goes from one node to another meanwhile may be left out, or come twice. A part that cannot be read is passed over: the error, which
+// comes after all others, has its number and whose it is.
+func (p Parts) EachOfOthers(ctx context.Context, conn *ipc.Conn, brief bool, f func(*proto.Item) bool) (err error) {
 	for more := true; more && len(p) > 0; p = p[1:] {
 		if p[0].Own {
 			continue
 		}
-		err := eachPage(ctx, conn, proto.List{N: page, Brief: brief, Part: p[0].ID}, func(it *proto.Item) bool {
+		failed := eachPage(ctx, conn, proto.List{N: page, Brief: brief, Part: p[0].ID}, func(it *proto.Item) bool {
 			more = f(it)
 			return more
 		})
-		if err != nil {
-			return cli.Errorf(cli.ExitUnavailable, "%w", err)
+		if failed != nil {
+			err = Join(err, cli.Errorf(cli.ExitUnavailable, "%s: %w", ownerOf(&p[0]), failed))
+		}
+		if ctx.Err() != nil {
+			break // nor can the others
 		}
 	}
-	return nil
+	return err
+}
+
+// ownerOf names whose a part is.
+func ownerOf(p *proto.NodePart) string {
+	if p.Node == "" {
+		return "nobody's"
+	}
+	return "node " + p.Node
 }
 
 // Find finds a message in the parts of other nodes, as a brief listing has it; nil: it is in none.
@@ -165,7 +213,12 @@ func (p Parts) Find(ctx context.Context, conn *ipc.Conn, id mail.QueueID) (*prot
 
 // EachOfAll is Each for the whole queue: what this node has, and then what others have.
 func (q *Queue) EachOfAll(ctx context.Context, conn *ipc.Conn, f func(*proto.Item) bool) error {
-	return q.eachOfAll(ctx, conn, func(f func(*proto.Item) bool) error { return Each(ctx, conn, false, f) }, f, f)
+	return EachOf(ctx, q.Config, conn, f)
+}
+
+// EachOf is EachOfAll for a process that has no Queue.
+func EachOf(ctx context.Context, cfg *config.Config, conn *ipc.Conn, f func(*proto.Item) bool) error {
+	return eachOfAll(ctx, cfg, conn, func(f func(*proto.Item) bool) error { return Each(ctx, conn, false, f) }, f, f)
 }
 
 // SelectedOfAll is Selected for the whole queue. Where mail of another node goes that one says, if it lives.
@@ -175,7 +228,7 @@ func (q *Queue) SelectedOfAll(ctx context.Context, conn *ipc.Conn, where *select
 		return own(f)
 	}
 	if !where.NeedsRoute() {
-		return q.eachOfAll(ctx, conn, own, f, func(it *proto.Item) bool { return !Meant(where, it) || f(it) })
+		return eachOfAll(ctx, q.Config, conn, own, f, func(it *proto.Item) bool { return !Meant(where, it) || f(it) })
 	}
 	return q.OnAll(ctx, conn, func(m Caller) error {
 		if m == Caller(conn) {
@@ -186,8 +239,8 @@ func (q *Queue) SelectedOfAll(ctx context.Context, conn *ipc.Conn, where *select
 }
 
 // eachOfAll has own call f for what this node has, and then calls others for what others have.
-func (q *Queue) eachOfAll(ctx context.Context, conn *ipc.Conn, own func(func(*proto.Item) bool) error, f, others func(*proto.Item) bool) error {
-	parts, err := q.Parts(ctx, conn)
+func eachOfAll(ctx context.Context, cfg *config.Config, conn *ipc.Conn, own func(func(*proto.Item) bool) error, f, others func(*proto.Item) bool) error {
+	parts, err := PartsOf(ctx, cfg, conn)
 	more := true
 	if err == nil && parts.Own() {
 		err = own(func(it *proto.Item) bool {

@@ -8,7 +8,9 @@
 // a group: queue_name, queue_id, time, size, forced_expire and sender, and for each recipient
 // recipient and reason. An empty group ends the list.
 //
-// Messages in maildrop are listed first. While the queue manager is down the service waits for it.
+// Messages in maildrop are listed first. While the queue manager is down the service waits for it. Where several nodes share
+// the queue (spool_type) all of it is listed, what this node has first; the format has no place for the name of a node. If
+// the mail of one cannot be read, the rest is listed, without the empty group at the end.
 //
 // # Security
 //
@@ -18,7 +20,7 @@
 //
 // # Parameters
 //
-// queue_service_name.
+// queue_service_name, spool_type.
 package showq
 
 import (
@@ -28,6 +30,7 @@ import (
 	"strconv"
 	"time"
 
+	"posthaste/internal/config"
 	"posthaste/internal/ipc"
 	"posthaste/internal/proto"
 	"posthaste/internal/queueclient"
@@ -49,14 +52,14 @@ func run(ctx context.Context, env *service.Env) error {
 	defer client.Close()
 	return env.ServeConns(ctx, func(ctx context.Context, conn net.Conn) {
 		defer conn.Close()
-		if err := serve(ctx, client, conn); err != nil {
+		if err := serve(ctx, env.Config, client, conn); err != nil {
 			env.Log.Warning("the queue cannot be listed to the end: %v", err)
 		}
 	})
 }
 
 // serve lists the queue to one client.
-func serve(ctx context.Context, client *ipc.Client, conn net.Conn) error {
+func serve(ctx context.Context, cfg *config.Config, client *ipc.Client, conn net.Conn) error {
 	began, cancel := context.WithTimeout(ctx, patience)
 	manager, err := client.Conn(began)
 	cancel()
@@ -74,14 +77,13 @@ func serve(ctx context.Context, client *ipc.Client, conn net.Conn) error {
 	}
 	// The process is in the queue directory, which may be all that it sees.
 	if err = queueclient.DroppedIn("maildrop", each); err == nil && more {
-		err = queueclient.Each(ctx, manager, false, each)
+		err = queueclient.EachOf(ctx, cfg, manager, each)
 	}
-	if err != nil || w.err != nil {
-		return err // a client that has enough is no failure
+	if err == nil && w.err == nil {
+		w.end()
 	}
-	w.end()
-	_ = w.Flush() // as above
-	return nil
+	_ = w.Flush() // a client that has enough is no failure
+	return err
 }
 
 // patient gives up what takes too long to be read.

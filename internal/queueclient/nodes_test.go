@@ -1,0 +1,89 @@
+package queueclient
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/spooltool/faketest"
+)
+
+// All nodes are asked before any of them has answered, what they say is taken one at a time, and one that fails is named and
+// keeps nobody from the others.
+func TestEachNode(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	const n = 5
+	var mu sync.Mutex
+	var waiting []*ipc.Request
+	s.Serve("qmgr", func(r *ipc.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if waiting = append(waiting, r); len(waiting) < n {
+			return
+		}
+		for _, r := range waiting {
+			q := faketest.Decode[proto.Forward](t, r)
+			if q.Node == "n2" {
+				r.Reply(&proto.ForwardReply{Failed: "it does not answer"})
+				continue
+			}
+			r.Reply(&proto.ForwardReply{Payload: (&proto.CommandReply{IDs: []mail.QueueID{mail.QueueID(q.Node)}}).Append(nil)})
+		}
+	})
+	conn, err := open(t, s).Manager(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var nodes []*Node
+	for i := range n {
+		nodes = append(nodes, Elsewhere(conn, fmt.Sprint("n", i), ""))
+	}
+	var ids []string // the race detector tells when two touch it at once
+	err = EachNode(nodes, func(m Caller) error {
+		var reply proto.CommandReply
+		if err := m.Call(t.Context(), &proto.Command{Verb: proto.VerbFlush}, &reply); err != nil {
+			return err
+		}
+		ids = append(ids, string(reply.IDs[0]))
+		return nil
+	})
+	slices.Sort(ids)
+	if err == nil || err.Error() != "node n2: it does not answer" || strings.Join(ids, " ") != "n0 n1 n3 n4" {
+		t.Errorf("%v, %v", ids, err)
+	}
+}
+
+// What one node has and cannot be read is named, and what the others have is listed.
+func TestEachOfOthers(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	s.Serve("qmgr", func(r *ipc.Request) {
+		q := faketest.Decode[proto.List](t, r)
+		if q.Part == 2 {
+			r.Fail("part 2 of the queue cannot be read: it is damaged")
+			return
+		}
+		r.Reply(&proto.ListReply{Items: []proto.Item{{ID: mail.QueueID(fmt.Sprint("m", q.Part))}}})
+	})
+	conn, err := open(t, s).Manager(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts := Parts{{ID: 1, Node: "a", Own: true}, {ID: 2, Node: "b"}, {ID: 3, Node: "c"}, {ID: 4}}
+	var ids []string
+	err = parts.EachOfOthers(t.Context(), conn, true, func(it *proto.Item) bool {
+		ids = append(ids, string(it.ID))
+		return true
+	})
+	var refused ipc.RemoteError
+	if !errors.As(err, &refused) || err.Error() != "node b: part 2 of the queue cannot be read: it is damaged" || strings.Join(ids, " ") != "m3 m4" {
+		t.Errorf("%v, %v", ids, err)
+	}
+}
