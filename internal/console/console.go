@@ -168,7 +168,7 @@ func run(ctx context.Context, env *service.Env) error {
 	defer manager.Close()
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
-	m := &mta{manager: manager, history: cfg.String("queue_history_directory"), logs: func() (track.Options, error) { return logs(cfg) }}
+	m := &mta{manager: manager, node: nodeName(cfg), history: cfg.String("queue_history_directory"), logs: func() (track.Options, error) { return logs(cfg) }}
 	c := newConsole(env, m, look, ahead, who, programs, what, serving.Done())
 	k := &keeper{sampler: &sampler{manager: manager, store: store, warn: env.Log.Warning}, mta: m, live: c.live, day: c.day}
 	wake := make(chan struct{}, 1)

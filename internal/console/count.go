@@ -15,6 +15,7 @@ type Counted struct {
 	Messages int       `json:"messages"`
 	Octets   int64     `json:"octets"`
 	At       time.Time `json:"at" doc:"When they were counted, for what is done to all of them"`
+	Missing  []string  `json:"missing_nodes,omitempty" doc:"Nodes that are down: what they have is not counted, and left alone"`
 }
 
 // where are the conditions of a query, as they were at a time: messages grow older, and others come.
@@ -42,8 +43,9 @@ func (c *console) opCount(q *query) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, octets, err := c.mta.count(q.ctx, where)
-	return &Counted{n, octets, at}, err
+	counted, err := c.mta.count(q.ctx, where)
+	counted.At = at
+	return &counted, err
 }
 
 // countedAt is the parameter at, for which there is no later time than now.
@@ -78,10 +80,10 @@ func (c *console) opAll(q *query) (any, error) {
 	case where.Empty():
 		return nil, wrong("there is no condition: all mail would be meant")
 	}
-	done := 0
+	done, missing := 0, []string(nil)
 	err = c.audited(q, word, strings.Join(where.Encode()[1:], " "), fmt.Sprintf("%d messages", n), func() (err error) {
-		done, err = c.mta.actAll(q.ctx, word, where, n)
+		done, missing, err = c.mta.actAll(q.ctx, word, where, n)
 		return err
 	})
-	return &Done{actTexts[word] + ": " + queueclient.Messages(done)}, err
+	return &Done{actTexts[word] + ": " + queueclient.Messages(done) + leftOut(missing)}, err
 }

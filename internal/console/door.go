@@ -15,6 +15,7 @@ import (
 	"posthaste/internal/override"
 	"posthaste/internal/overview"
 	"posthaste/internal/proto"
+	"posthaste/internal/queueclient"
 	"posthaste/internal/selection"
 	"posthaste/internal/track"
 )
@@ -53,6 +54,7 @@ var (
 // tools can, and nothing else: it asks the queue manager and reads the log.
 type mta struct {
 	manager *ipc.Client
+	node    string // name of this one, where nodes share the queue; else empty
 	history string // directory of the samples
 	// logs says where the log is, as a search wants it; its Now is set by who searches.
 	logs func() (track.Options, error)
@@ -73,56 +75,116 @@ func (m *mta) call(ctx context.Context, q, reply ipc.Message) error {
 }
 
 // list is the messages that fulfil conditions, from a place in the queue on: about pageItems of
-// them, or those that were found in listTime, and the place where the list goes on, 0 at the end.
-func (m *mta) list(ctx context.Context, where *selection.Selection, cursor int) (items []proto.Item, next int, err error) {
+// them, or those that were found in listTime. What this node has comes first.
+func (m *mta) list(ctx context.Context, where *selection.Selection, cursor int) (*listing, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	q := &proto.Select{Cursor: cursor, Where: where.Encode(), Items: true}
+	r, err := m.reach(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := new(listing)
 	for begin := time.Now(); ; {
-		var reply proto.SelectReply
-		if err := m.call(ctx, q, &reply); err != nil {
-			return nil, 0, err
+		if r.own == nil || m.node != "" && cursor>>partShift > 0 {
+			cursor = m.elsewhere(ctx, r, where, cursor, out)
+		} else {
+			var reply proto.SelectReply
+			if err := m.call(ctx, &proto.Select{Cursor: cursor, Where: where.Encode(), Items: true}, &reply); err != nil {
+				return nil, err
+			}
+			if reply.Refused != "" {
+				return nil, errors.New(reply.Refused)
+			}
+			out.items = append(out.items, reply.Items...)
+			if cursor = reply.Next; cursor == 0 && nextPart(r.parts, 1) != nil {
+				cursor = 1 << partShift
+			}
 		}
-		if reply.Refused != "" {
-			return nil, 0, errors.New(reply.Refused)
-		}
-		items = append(items, reply.Items...)
-		if q.Cursor = reply.Next; q.Cursor == 0 || len(items) >= pageItems || time.Since(begin) > listTime {
-			return items, q.Cursor, nil
+		if cursor == 0 || len(out.items) >= pageItems || time.Since(begin) > listTime {
+			out.next = cursor
+			return out, nil
 		}
 	}
 }
 
 // item is one message of the queue. The error is errNoMessage if there is none.
 func (m *mta) item(ctx context.Context, id mail.QueueID) (*proto.Item, error) {
-	var reply proto.ListReply
-	if err := m.call(ctx, &proto.List{N: 1, ID: id}, &reply); err != nil {
+	r, err := m.reach(ctx)
+	if err != nil {
 		return nil, err
 	}
-	if len(reply.Items) != 1 {
-		return nil, errNoMessage
+	var reply proto.ListReply
+	if r.own != nil {
+		if err := m.call(ctx, &proto.List{N: 1, ID: id}, &reply); err != nil {
+			return nil, err
+		}
 	}
-	return &reply.Items[0], nil
+	if len(reply.Items) == 1 {
+		return &reply.Items[0], nil
+	}
+	it, err := m.find(ctx, r, id)
+	if it == nil && err == nil {
+		err = errNoMessage
+	}
+	return it, err
 }
 
 // explain says why a message is in the queue, in lines of text, the first of which is about the
 // whole.
-func (m *mta) explain(ctx context.Context, id mail.QueueID) ([]string, error) {
+func (m *mta) explain(ctx context.Context, it *proto.Item) ([]string, error) {
+	holder, err := m.holder(ctx, it)
+	if err != nil && it.Down {
+		return []string{err.Error()}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
 	var reply proto.ExplainReply
-	err := m.call(ctx, &proto.Explain{ID: id}, &reply)
+	err = holder.Call(ctx, &proto.Explain{ID: it.ID}, &reply)
 	if err == nil && len(reply.Lines) == 0 {
 		err = errNoMessage
 	}
 	return reply.Lines, err
 }
 
-// destination says how things are with a destination.
-func (m *mta) destination(ctx context.Context, name string) (*proto.ExplainReply, error) {
+// destination says how things are with a destination, on each node that is alive.
+func (m *mta) destination(ctx context.Context, name string) (*Destination, error) {
 	if _, err := selection.ParseDestination(name); err != nil {
 		return nil, wrong("%v", err)
 	}
-	reply := new(proto.ExplainReply)
-	return reply, m.call(ctx, &proto.Explain{Destination: name, Course: true}, reply)
+	r, err := m.reach(ctx)
+	if err != nil {
+		return nil, err
+	}
+	d := &Destination{Name: name, Explanation: []string{}, Destinations: []overview.Destination{}}
+	add := func(c queueclient.Caller, node string) error {
+		reply := new(proto.ExplainReply)
+		if err := c.Call(ctx, &proto.Explain{Destination: name, Course: true}, reply); err != nil {
+			return err
+		}
+		if node != "" {
+			d.Explanation = append(d.Explanation, "On node "+node+":")
+		}
+		d.Explanation = append(d.Explanation, reply.Lines...)
+		for _, to := range overview.Destinations(reply) {
+			to.Node = node
+			d.Destinations = append(d.Destinations, to)
+		}
+		return nil
+	}
+	if r.own != nil {
+		if err := add(r.own, r.name); err != nil {
+			return nil, err
+		}
+	}
+	err = queueclient.EachNode(r.owners, func(c queueclient.Caller) error { return add(c, c.(*queueclient.Node).Name) })
+	if err != nil {
+		d.Explanation = append(d.Explanation, err.Error())
+	}
+	for _, name := range r.missing {
+		d.Explanation = append(d.Explanation, name+": it is down")
+	}
+	return d, nil
 }
 
 // verbs are what can be done to a message, by the word that the API has for it.
@@ -134,24 +196,30 @@ var verbs = map[string]proto.Verb{"hold": proto.VerbHold, "release": proto.VerbR
 // be put on hold.
 func (m *mta) act(ctx context.Context, word string, id mail.QueueID) error {
 	q := &proto.Command{Verb: verbs[word], ID: id}
-	if q.Verb == proto.VerbExpire {
-		it, err := m.item(ctx, id)
-		if err != nil {
+	holder, it := queueclient.Caller(ownManager{m}), new(proto.Item)
+	if m.node != "" || q.Verb == proto.VerbExpire {
+		var err error
+		if it, err = m.item(ctx, id); err != nil {
 			return err
 		}
+		if holder, err = m.holder(ctx, it); err != nil {
+			return err
+		}
+	}
+	if q.Verb == proto.VerbExpire {
 		if q.Now = it.Queue != "hold"; !q.Now { // as postsuper -f: it is returned when it is released
-			if err := m.command(ctx, q); err != nil && !it.ForcedExpire {
+			if err := carryOut(ctx, holder, q); err != nil && !it.ForcedExpire {
 				return err
 			}
 			q = &proto.Command{Verb: proto.VerbRelease, ID: id}
 		}
 	}
-	return m.command(ctx, q)
+	return carryOut(ctx, holder, q)
 }
 
-func (m *mta) command(ctx context.Context, q *proto.Command) error {
+func carryOut(ctx context.Context, holder queueclient.Caller, q *proto.Command) error {
 	var reply proto.CommandReply
-	if err := m.call(ctx, q, &reply); err != nil {
+	if err := holder.Call(ctx, q, &reply); err != nil {
 		return err
 	}
 	if reply.Denied != "" || q.Verb != proto.VerbFlush && len(reply.IDs) == 0 {
@@ -160,21 +228,28 @@ func (m *mta) command(ctx context.Context, q *proto.Command) error {
 	return nil
 }
 
-// count is how many messages fulfil conditions, and how many octets they have.
-func (m *mta) count(ctx context.Context, where *selection.Selection) (n int, octets int64, err error) {
-	err = m.each(ctx, &proto.Select{Where: where.Encode()}, func(r *proto.SelectReply) error {
-		n += len(r.IDs)
-		octets += r.Octets
-		return nil
+// count is how many messages fulfil conditions, and how many octets they have, but for those of nodes that are down.
+func (m *mta) count(ctx context.Context, where *selection.Selection) (c Counted, err error) {
+	r, err := m.reach(ctx)
+	if err != nil {
+		return c, err
+	}
+	c.Missing = r.missing
+	err = r.each(func(to queueclient.Caller) error {
+		return each(ctx, to, proto.Select{Where: where.Encode()}, func(r *proto.SelectReply) error {
+			c.Messages += len(r.IDs)
+			c.Octets += r.Octets
+			return nil
+		})
 	})
-	return n, octets, err
+	return c, err
 }
 
-// each has q carried out on the whole queue, page by page.
-func (m *mta) each(ctx context.Context, q *proto.Select, f func(*proto.SelectReply) error) error {
+// each has q carried out on all that a queue manager has, page by page.
+func each(ctx context.Context, to queueclient.Caller, q proto.Select, f func(*proto.SelectReply) error) error {
 	for {
 		var reply proto.SelectReply
-		if err := m.call(ctx, q, &reply); err != nil {
+		if err := to.Call(ctx, &q, &reply); err != nil {
 			return err
 		}
 		if reply.Refused != "" {
@@ -195,42 +270,55 @@ func (m *mta) each(ctx context.Context, q *proto.Select, f func(*proto.SelectRep
 // actAll does something to all messages that fulfil conditions, if there are as many as are
 // expected, and says how many it was done to. A message is changed only if it fulfils them at
 // that moment. After an error some may have been changed.
-func (m *mta) actAll(ctx context.Context, word string, where *selection.Selection, expected int) (done int, err error) {
-	n, _, err := m.count(ctx, where)
+// missing are nodes that are down: what they have is left alone.
+func (m *mta) actAll(ctx context.Context, word string, where *selection.Selection, expected int) (done int, missing []string, err error) {
+	now, err := m.count(ctx, where)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	if n != expected {
-		return 0, wrong("%d messages fulfil the conditions by now, and not %d: nothing is done", n, expected)
+	if now.Messages != expected {
+		return 0, nil, wrong("%d messages fulfil the conditions by now, and not %d: nothing is done", now.Messages, expected)
+	}
+	r, err := m.reach(ctx)
+	if err != nil {
+		return 0, nil, err
 	}
 	verb := verbs[word]
-	err = m.each(ctx, &proto.Select{Where: where.Encode(), Verb: verb, Now: verb == proto.VerbExpire}, func(r *proto.SelectReply) error {
-		done += len(r.IDs)
-		if verb != proto.VerbExpire {
-			return nil
-		}
-		for ids := range slices.Chunk(r.IDs, proto.SelectIDs) { // what is on hold is returned when it is released
-			if err := m.each(ctx, &proto.Select{IDs: ids, Verb: proto.VerbRelease}, func(*proto.SelectReply) error { return nil }); err != nil {
-				return err
+	err = r.each(func(to queueclient.Caller) error {
+		return each(ctx, to, proto.Select{Where: where.Encode(), Verb: verb, Now: verb == proto.VerbExpire}, func(r *proto.SelectReply) error {
+			done += len(r.IDs)
+			if verb != proto.VerbExpire {
+				return nil
 			}
-		}
-		return nil
+			for ids := range slices.Chunk(r.IDs, proto.SelectIDs) { // what is on hold is returned when it is released
+				if err := each(ctx, to, proto.Select{IDs: ids, Verb: proto.VerbRelease}, func(*proto.SelectReply) error { return nil }); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 	})
-	return done, err
+	return done, r.missing, err
 }
 
 // flush has the mail for a destination tried now, and says how many messages that is. What is
 // suspended stays so.
-func (m *mta) flush(ctx context.Context, destination string) (n int, err error) {
+func (m *mta) flush(ctx context.Context, destination string) (n int, missing []string, err error) {
 	where := selection.New(time.Now())
 	if err := where.Set("destination", destination); err != nil {
-		return 0, wrong("%v", err)
+		return 0, nil, wrong("%v", err)
 	}
-	err = m.each(ctx, &proto.Select{Where: where.Encode(), Verb: proto.VerbFlush}, func(r *proto.SelectReply) error {
-		n += len(r.IDs)
-		return nil
+	r, err := m.reach(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	err = r.each(func(to queueclient.Caller) error {
+		return each(ctx, to, proto.Select{Where: where.Encode(), Verb: proto.VerbFlush}, func(r *proto.SelectReply) error {
+			n += len(r.IDs)
+			return nil
+		})
 	})
-	return n, err
+	return n, r.missing, err
 }
 
 // orders are those in force.
@@ -287,8 +375,8 @@ func (m *mta) limit(ctx context.Context, e *proto.OverrideEntry) error {
 		return err
 	}
 	e.Of, e.Target = string(override.Limit), t.String()
-	reply := new(proto.OverrideReply)
-	if err := m.call(ctx, &proto.Override{Op: proto.OverridePut, Entry: *e}, reply); err != nil {
+	reply, err := m.order(ctx, &proto.Override{Op: proto.OverridePut, Entry: *e})
+	if err != nil {
 		return err
 	}
 	// What would have no effect is the user's fault, and the queue manager says how to put it right.
@@ -345,8 +433,8 @@ func refusal(reply *proto.OverrideReply) error {
 }
 
 func (m *mta) override(ctx context.Context, q *proto.Override) (*proto.OverrideReply, error) {
-	reply := new(proto.OverrideReply)
-	if err := m.call(ctx, q, reply); err != nil {
+	reply, err := m.order(ctx, q)
+	if err != nil {
 		return nil, err
 	}
 	return reply, refusal(reply)

@@ -34,7 +34,11 @@ func TestLongSearch(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := &mta{manager: manager}
-	items, next, err := m.list(t.Context(), where, 0)
+	list, err := m.list(t.Context(), where, 0)
+	if list == nil {
+		t.Fatal(err)
+	}
+	items, next := list.items, list.next
 	if err != nil || len(items) != 0 || next == 0 || asked > 50 {
 		t.Errorf("%d messages, next %d after %d questions, %v", len(items), next, asked, err)
 	}

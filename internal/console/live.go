@@ -38,7 +38,7 @@ type live struct {
 
 	mu      sync.Mutex
 	sample  *history.Sample
-	before  []*history.Sample // earlier ones of the last rateTime, the earliest first, without tables: rates are since then
+	before  map[string][]*history.Sample // earlier ones of each node, of the last rateTime, the earliest first, without tables: rates are since then
 	now     *overview.Now
 	changed chan struct{} // closed when there is something newer
 }
@@ -80,6 +80,11 @@ func (l *live) poke() {
 // publish has a sample shown, with what is known of it. What was known of domains before stays
 // until it is known anew.
 func (l *live) publish(s *history.Sample, n *overview.Now) {
+	l.publishAll([]overview.Sampled{{Sample: s}}, s, n)
+}
+
+// publishAll is publish for a queue that nodes share: of has what each of them counts.
+func (l *live) publishAll(of []overview.Sampled, s *history.Sample, n *overview.Now) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.now != nil && n.Suspensions == nil {
@@ -93,24 +98,41 @@ func (l *live) publish(s *history.Sample, n *overview.Now) {
 	if n.Suspensions == nil {
 		n.Orders = overview.NoOrders()
 	}
-	n.Rates = l.rates(s)
+	n.Rates = l.ratesOf(of)
 	l.sample, l.now = s, n
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
 
-// rates are those up to a sample, and remembers what it says. l.mu is held.
-func (l *live) rates(s *history.Sample) *overview.Rates {
-	for len(l.before) > 1 && s.At.Sub(l.before[0].At) > rateTime {
-		l.before = l.before[1:]
+// ratesOf are the rates of all nodes together; nil as long as those of one are not known. l.mu is held.
+func (l *live) ratesOf(of []overview.Sampled) *overview.Rates {
+	before, all := l.before, new(overview.Rates)
+	l.before = make(map[string][]*history.Sample, len(of)) // a node that was missing begins anew
+	for _, n := range of {
+		var r *overview.Rates
+		l.before[n.Node], r = rates(before[n.Node], n.Sample)
+		switch {
+		case r == nil:
+			all = nil
+		case all != nil:
+			all.In, all.Sent, all.Deferred, all.Bounced = all.In+r.In, all.Sent+r.Sent, all.Deferred+r.Deferred, all.Bounced+r.Bounced
+			all.Seconds = max(all.Seconds, r.Seconds)
+		}
+	}
+	return all
+}
+
+// rates are those up to a sample, and remembers what it says.
+func rates(before []*history.Sample, s *history.Sample) ([]*history.Sample, *overview.Rates) {
+	for len(before) > 1 && s.At.Sub(before[0].At) > rateTime {
+		before = before[1:]
 	}
 	var earliest *history.Sample
-	if len(l.before) > 0 {
-		earliest = l.before[0]
+	if len(before) > 0 {
+		earliest = before[0]
 	}
 	r := overview.RatesOf(earliest, s)
-	l.before = append(l.before[max(0, len(l.before)-int(rateTime/time.Second)):], &history.Sample{At: s.At, Totals: s.Totals})
-	return r
+	return append(before[max(0, len(before)-int(rateTime/time.Second)):], &history.Sample{At: s.At, Totals: s.Totals}), r
 }
 
 // A keeper counts: a sample each time that master wakes the service, and more while somebody looks.
@@ -130,7 +152,10 @@ func (k *keeper) run(ctx context.Context, wake <-chan struct{}) {
 		case <-wake:
 			if s := k.sampler.take(ctx, time.Now); s != nil {
 				k.day.add(s)
-				k.live.publish(s, overview.Glance(s))
+				// Of a queue that nodes share that is what this node has. What all have is counted for who looks.
+				if k.mta.node == "" {
+					k.live.publish(s, overview.Glance(s))
+				}
 			}
 		case <-k.live.look:
 			k.see(ctx, time.Now)
@@ -149,15 +174,37 @@ func (k *keeper) see(ctx context.Context, clock func() time.Time) {
 	defer func() { k.next = begin.Add(max(lookTime, lookShare*clock().Sub(begin))) }()
 	ctx, cancel := context.WithTimeout(ctx, sampleTime)
 	defer cancel()
-	conn, err := k.mta.manager.Conn(ctx)
-	if err != nil {
-		return
-	}
-	s, n, err := overview.See(ctx, conn, begin)
+	seen, err := k.mta.see(ctx, begin)
 	if err != nil {
 		return // the page says of what time it is
 	}
-	k.live.publish(s, n)
+	k.live.publishAll(seen.Of, seen.Sample, seen.Now)
+}
+
+// freshTime is how old a count of all nodes may be for who looks once. Where the queue is not shared there is one each minute.
+const freshTime = time.Minute
+
+// freshen waits until the queue of all nodes has been counted, if that was too long ago: it is only counted while somebody looks.
+func (c *console) freshen(ctx context.Context) {
+	if c.mta.node == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	for {
+		changed := c.live.change()
+		if s := c.live.latest(); s != nil && c.now().Sub(s.At) < freshTime {
+			return
+		}
+		c.live.poke()
+		select {
+		case <-changed:
+		case <-c.stopping:
+			return
+		case <-ctx.Done():
+			return // what there is says of what time it is
+		}
+	}
 }
 
 // serveLive sends a part of a page each time that there is something newer, as server-sent

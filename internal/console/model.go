@@ -23,6 +23,8 @@ type Message struct {
 	Sender     string      `json:"sender" doc:"The envelope sender; empty is the null sender"`
 	Client     string      `json:"client,omitempty" doc:"Name and address of the client that it came from"`
 	User       string      `json:"sasl_username,omitempty" doc:"As whom the client had logged in"`
+	Node       string      `json:"node,omitempty" doc:"Of a queue that nodes share: the one that has it"`
+	NodeDown   bool        `json:"node_down,omitempty" doc:"That node is down, or no node has it for now"`
 	Recipients []Recipient `json:"recipients" doc:"Those that have not got it yet"`
 }
 
@@ -36,7 +38,7 @@ type Recipient struct {
 
 func message(it *proto.Item) Message {
 	m := Message{ID: string(it.ID), Queue: it.Queue, Arrival: it.Arrival, Size: it.Size, Attempts: it.Attempts, Expiring: it.ForcedExpire,
-		Sender: it.Sender, User: it.SASLUser, Recipients: []Recipient{}}
+		Sender: it.Sender, User: it.SASLUser, Node: it.Node, NodeDown: it.Down, Recipients: []Recipient{}}
 	if !it.Next.IsZero() {
 		m.Next = &it.Next
 	}
@@ -57,6 +59,7 @@ func message(it *proto.Item) Message {
 // Messages are a page of a list.
 type Messages struct {
 	Messages []Message `json:"messages"`
+	Unread   []string  `json:"unread,omitempty" doc:"Nodes whose mail could not be listed, and why"`
 	Next     int       `json:"next,omitempty" doc:"The cursor with which the list goes on, also when nothing was found so far; absent at the end"`
 }
 

@@ -147,14 +147,16 @@ func conditionParams() (list []param) {
 // again and again is somebody who looks.
 func (c *console) opNow(q *query) (any, error) {
 	c.live.poke()
+	c.freshen(q.ctx)
 	return c.live.view(), nil
 }
 
 func (c *console) opSystem(q *query) (any, error) { return c.machine.look(c.now()), nil }
 
 // sample is that of a time, or the latest.
-func (c *console) sample(at string) (*history.Sample, error) {
+func (c *console) sample(ctx context.Context, at string) (*history.Sample, error) {
 	if at == "" {
+		c.freshen(ctx)
 		if s := c.live.latest(); s != nil {
 			return s, nil
 		}
@@ -190,11 +192,17 @@ func (c *console) opShape(q *query) (any, error) {
 			return nil, wrong("rows is a number from 1 to %d", history.MaxRows)
 		}
 	}
-	s, err := c.sample(q.get("at"))
+	s, err := c.sample(q.ctx, q.get("at"))
 	if err != nil {
 		return nil, err
 	}
-	return overview.Table(s, queues, side, rows), nil
+	out := overview.Table(s, queues, side, rows)
+	if now := c.live.view(); q.get("at") == "" {
+		out.Nodes, out.Missing = now.Nodes, now.Missing
+	} else if c.mta.node != "" {
+		out.Nodes = []string{c.mta.node}
+	}
+	return out, nil
 }
 
 func (c *console) opMessages(q *query) (any, error) {
@@ -208,13 +216,13 @@ func (c *console) opMessages(q *query) (any, error) {
 			return nil, wrong("a cursor is what the answer before has as next")
 		}
 	}
-	items, next, err := c.mta.list(q.ctx, where, cursor)
+	list, err := c.mta.list(q.ctx, where, cursor)
 	if err != nil {
 		return nil, err
 	}
-	out := &Messages{Messages: []Message{}, Next: next}
-	for i := range items {
-		out.Messages = append(out.Messages, message(&items[i]))
+	out := &Messages{Messages: []Message{}, Next: list.next, Unread: list.unread}
+	for i := range list.items {
+		out.Messages = append(out.Messages, message(&list.items[i]))
 	}
 	return out, nil
 }
@@ -237,7 +245,7 @@ func (c *console) opMessage(q *query) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	lines, err := c.mta.explain(q.ctx, id)
+	lines, err := c.mta.explain(q.ctx, it)
 	if err != nil {
 		return nil, err
 	}
@@ -255,23 +263,22 @@ func (c *console) opAct(q *query, word string) (any, error) {
 
 func (c *console) opDestination(q *query) (any, error) {
 	name := q.get("name")
-	reply, err := c.mta.destination(q.ctx, name)
+	d, err := c.mta.destination(q.ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	d := &Destination{Name: name, Explanation: reply.Lines, Destinations: overview.Destinations(reply)}
 	orders, err := c.mta.orders(q.ctx)
 	d.Orders = orders.Of(name)
 	return d, err
 }
 
 func (c *console) opFlush(q *query) (any, error) {
-	n := 0
+	n, missing := 0, []string(nil)
 	err := c.audited(q, "flush", q.get("name"), "", func() (err error) {
-		n, err = c.mta.flush(q.ctx, q.get("name"))
+		n, missing, err = c.mta.flush(q.ctx, q.get("name"))
 		return err
 	})
-	return &Done{fmt.Sprintf("%s for %s tried now", queueclient.Messages(n), q.get("name"))}, err
+	return &Done{fmt.Sprintf("%s for %s tried now%s", queueclient.Messages(n), q.get("name"), leftOut(missing))}, err
 }
 
 func (c *console) opSuspensions(q *query) (any, error) {
@@ -487,7 +494,7 @@ func statusOf(err error) int {
 		return http.StatusUnauthorized
 	case errors.Is(err, errRole), errors.Is(err, errReading):
 		return http.StatusForbidden
-	case errors.Is(err, errDown), errors.Is(err, errNoUsers), errors.Is(err, errUnverified), errors.Is(err, errElsewhere), errors.Is(err, errLog):
+	case errors.Is(err, errNodes), errors.Is(err, errDown), errors.Is(err, errNoUsers), errors.Is(err, errUnverified), errors.Is(err, errElsewhere), errors.Is(err, errLog):
 		return http.StatusServiceUnavailable
 	}
 	switch cli.Status(err) { // of a forecast

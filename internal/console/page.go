@@ -62,7 +62,7 @@ type actForm struct {
 func functions() template.FuncMap {
 	return template.FuncMap{
 		"number": number, "size": size, "join": strings.Join, "rate": func(v float64) string { return overview.Number(int64(math.Round(v))) }, "vis": visible, "stamp": stamp, "ago": func(t time.Time) string { return overview.Span(time.Since(t)) },
-		"heat": heat,
+		"heat": heat, "named": named,
 		"side": sideName, "placed": placed, "lower": strings.ToLower,
 		"cells": cells, "total": total, "domain": domainName, "place": func(name string) string { return "/destination/" + url.PathEscape(name) },
 		"form": func(p *page, name, label, confirm string, fields ...string) actForm {
@@ -294,6 +294,11 @@ func viewShape(c *console, q *query, r *http.Request) (string, any, error) {
 // AllQueues are those that there are.
 func (b shapeBody) AllQueues() []string { return history.Queues }
 
+// named says whether a list has a column for nodes: they share the queue.
+func named(list []Message) bool {
+	return slices.ContainsFunc(list, func(m Message) bool { return m.Node != "" || m.NodeDown })
+}
+
 // A messagesBody is a list of messages.
 type messagesBody struct {
 	*Messages
@@ -410,6 +415,7 @@ func viewDestination(c *console, q *query, r *http.Request) (string, any, error)
 		return name, nil, err
 	}
 	b := destinationBody{Destination: d.(*Destination), Waiting: c.day.waitingFor(name)}
+	c.freshen(q.ctx)
 	if s := c.live.latest(); s != nil {
 		for _, queue := range history.Queues {
 			t := overview.Table(s, []string{queue}, overview.ByRecipient, history.MaxRows)

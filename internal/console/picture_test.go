@@ -86,7 +86,7 @@ func (w *world) tell() {
 		w.t.Fatal(err)
 	}
 	defer store.Close()
-	w.console.live.before = []*history.Sample{{At: time.Now().Add(-time.Minute), Totals: proto.Totals{Since: w.now.Add(-time.Hour), In: 1e6 - 187, Sent: 2e6 - 112, Deferred: 3e6 - 423, Bounced: 4e6 - 2}}}
+	w.console.live.before = map[string][]*history.Sample{"": {{At: time.Now().Add(-time.Minute), Totals: proto.Totals{Since: w.now.Add(-time.Hour), In: 1e6 - 187, Sent: 2e6 - 112, Deferred: 3e6 - 423, Bounced: 4e6 - 2}}}}
 	begin := w.now.Add(-24 * time.Hour)
 	totals := proto.Totals{Since: begin.Add(-time.Hour)}
 	for i := range 24 * 12 { // a sample each five minutes is enough for a chart

@@ -70,6 +70,8 @@ type world struct {
 	rows    []proto.ShapeRow
 	// backlog answers for forecasts; nil: with that of a destination of the world's.
 	backlog func(*ipc.Request)
+	// nodes answers about other nodes, and says whether it has; nil: the queue is not shared.
+	nodes func(*ipc.Request) bool
 }
 
 func newWorld(t testing.TB) *world {
@@ -152,6 +154,9 @@ func (w *world) take() (events []string, changes []ipc.Message) {
 func (w *world) manager(r *ipc.Request) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.nodes != nil && w.nodes(r) {
+		return
+	}
 	switch r.Kind {
 	case proto.KindList:
 		reply := new(proto.ListReply)

@@ -162,8 +162,47 @@ func Bucket(age time.Duration) int {
 	return min(bits.Len64(uint64(max(age, 0)/Tick)), Buckets-1)
 }
 
-// Take asks the queue manager for a sample. The queue is gone through once, in its memory.
-func Take(ctx context.Context, conn *ipc.Conn, now time.Time) (*Sample, error) {
+// A Manager is a queue manager that can be asked: an ipc.Conn to one, or a way to that of another node.
+type Manager interface {
+	Call(ctx context.Context, req, reply ipc.Message) error
+}
+
+// Merge is what several nodes have of one queue that they share, each a part, as one sample. It has no totals: those of one
+// node are from another time on than those of the next. There is at least one; At is that of the first.
+func Merge(list []*Sample) *Sample {
+	if len(list) == 1 {
+		return list[0]
+	}
+	c := newCount(list[0].At)
+	rest := make(map[tableKey]*Table)
+	for _, s := range list {
+		for i := range s.Tables {
+			t := &s.Tables[i]
+			k := tableKey{t.Queue, t.side()}
+			if rest[k] == nil {
+				rest[k] = new(Table)
+			}
+			rest[k].Others.Add(&t.Others)
+			rest[k].Names += t.Names
+			for j := range t.Rows {
+				for age, n := range t.Rows[j].Counts {
+					c.add(k, t.Rows[j].Domain, age, n)
+				}
+			}
+		}
+	}
+	out := c.sample()
+	for i := range out.Tables {
+		t := &out.Tables[i]
+		r := rest[tableKey{t.Queue, t.side()}]
+		t.Others.Add(&r.Others)
+		t.Names += r.Names
+	}
+	return out
+}
+
+// Take asks a queue manager for a sample. The queue is gone through once, in its memory.
+func Take(ctx context.Context, conn Manager, now time.Time) (*Sample, error) {
 	c := newCount(now)
 	q := &proto.Shape{Queues: Queues, Split: true, Edges: Edges(now)}
 	for {

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"posthaste/internal/history"
-	"posthaste/internal/ipc"
 	"posthaste/internal/override"
 	"posthaste/internal/proto"
 	"posthaste/internal/selection"
@@ -156,6 +155,9 @@ type Shape struct {
 	Total   ShapeRow   `json:"total"`
 	Rows    []ShapeRow `json:"rows" doc:"The largest first"`
 	Others  int        `json:"others,omitempty" doc:"How many domains without a row are in the row (others)"`
+	// Of a queue that nodes share.
+	Nodes   []string `json:"nodes,omitempty" doc:"The nodes whose mail is counted, where several share the queue: of an earlier time this one alone"`
+	Missing []string `json:"missing_nodes,omitempty" doc:"Those that are down or do not answer: their mail is not counted"`
 }
 
 // OthersName is the row of the domains without one.
@@ -209,6 +211,9 @@ type Now struct {
 	Queues []QueueState `json:"queues"`
 	Rates  *Rates       `json:"rates,omitempty" doc:"What came in and went out; absent while it is not known"`
 	Hurts  []Hurt       `json:"hurts" doc:"The domains whose mail has waited longest, all together, the worst first"`
+	// Of a queue that nodes share.
+	Nodes   []string `json:"nodes,omitempty" doc:"The nodes whose mail is counted, where several share the queue; this one first"`
+	Missing []string `json:"missing_nodes,omitempty" doc:"Those that are down or do not answer: their mail is not counted"`
 	Orders
 }
 
@@ -313,53 +318,9 @@ func waited(c *[history.Buckets]int64) (minutes int64) {
 	return minutes
 }
 
-// See counts the queue, and asks what keeps the mail of the domains waiting that hurt most.
-func See(ctx context.Context, conn *ipc.Conn, now time.Time) (*history.Sample, *Now, error) {
-	s, err := history.Take(ctx, conn, now)
-	if err != nil {
-		return nil, nil, err
-	}
-	n := Glance(s)
-	if n.Orders, err = Overrides(ctx, conn); err != nil {
-		return nil, nil, err
-	}
-	for i := range n.Hurts {
-		if err = n.Hurts[i].explain(ctx, conn, n.Suspensions, now); err != nil {
-			return nil, nil, err
-		}
-	}
-	return s, n, nil
-}
-
-// Keep takes over what was known of a domain before, for a count that came without.
-func (h *Hurt) Keep(before *Hurt, suspensions []Suspension) {
-	h.Why, h.Destinations = before.Why, before.Destinations
-	h.Reason = reason(h, suspensions)
-}
-
-// explain asks what keeps the mail of a domain waiting. A name that is no destination has nothing.
-func (h *Hurt) explain(ctx context.Context, conn *ipc.Conn, suspensions []Suspension, now time.Time) error {
-	if _, err := selection.ParseDestination(h.Domain); err != nil {
-		return nil
-	}
-	var reply proto.ExplainReply
-	if err := conn.Call(ctx, &proto.Explain{Destination: h.Domain}, &reply); err != nil {
-		return fmt.Errorf("ask the queue manager: %w", err)
-	}
-	for _, line := range reply.Lines[min(1, len(reply.Lines)):min(len(reply.Lines), 1+whyLines)] {
-		h.Why = append(h.Why, strings.TrimSpace(line))
-	}
-	h.Destinations = Destinations(&reply)
-	if !reply.Oldest.IsZero() && now.Sub(reply.Oldest) > 0 {
-		h.Oldest = Span(now.Sub(reply.Oldest))
-	}
-	h.Reason = reason(h, suspensions)
-	return nil
-}
-
 // Overrides are the orders in force: suspensions with how many deferred messages wait for each,
 // limits with what keeps to each, and diversions.
-func Overrides(ctx context.Context, conn *ipc.Conn) (Orders, error) {
+func Overrides(ctx context.Context, conn history.Manager) (Orders, error) {
 	out := NoOrders()
 	var reply proto.OverrideReply
 	if err := conn.Call(ctx, &proto.Override{Op: proto.OverrideList}, &reply); err != nil {

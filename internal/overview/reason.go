@@ -12,6 +12,7 @@ import (
 
 // A Destination is where mail goes, in numbers: its window, and what its hosts answer.
 type Destination struct {
+	Node      string     `json:"node,omitempty" doc:"Of a queue that nodes share: the one of which this is"`
 	Transport string     `json:"transport"`
 	Nexthop   string     `json:"nexthop"`
 	State     string     `json:"state,omitempty" doc:"ready, dead, or suspended (for a rate delay); absent: nothing is delivered there now"`
