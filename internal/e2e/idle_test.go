@@ -102,7 +102,7 @@ func TestIdleConnections(t *testing.T) {
 var rss = regexp.MustCompile(`(?m)^VmRSS:\s+(\d+) kB$`)
 
 // resident is the resident memory of a process, in octets.
-func resident(t *testing.T, pid int) int64 {
+func resident(t testing.TB, pid int) int64 {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		t.Fatal(err)
