@@ -143,6 +143,41 @@ _dmarc.good.test. 60 IN TXT "v=DMARC1; p=reject"
 	}
 }
 
+// Mail that fails DMARC is taken where the chain of a forwarder vouches for it whom arc_trusted_sealers
+// names, and of nobody else; a chain that was tampered with, or is not whole, vouches for nothing.
+func TestAuthenticateARC(t *testing.T) {
+	t.Parallel()
+	read := func(name string) string {
+		text, err := os.ReadFile("../internal/mailauth/testdata/arc/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	zone := "_dmarc.author.test. 60 IN TXT \"v=DMARC1; p=reject\"\ns1._domainkey.lists.test. 60 IN TXT \"v=DKIM1; k=rsa; p=" + read("k.pub") + "\"\n"
+	one := read("one.eml")
+	for _, tt := range []struct{ what, trusted, text, result string }{
+		{"trusted", "Lists.TEST", one, "arc=pass header.d=lists.test"},
+		{"one of several", "other.test, lists.test", one, "arc=pass header.d=lists.test"},
+		{"not trusted", "", one, ""},
+		{"another is trusted", "other.test", one, ""},
+		{"changed", "lists.test", strings.Replace(one, "footer", "advertisement", 1), ""},
+		{"forged", "lists.test", strings.Replace(one, "dmarc=pass", "dmarc=pass (so we say)", 1), ""},
+		{"truncated", "lists.test", strings.Replace(one, "ARC-Message-Signature:", "X-Signature:", 1), ""},
+		{"of another author", "lists.test", strings.Replace(one, "joe@author.test", "eve@author.test", 1), ""},
+	} {
+		s, log := newTestServer(t, "mail_authentication = check\nauthserv_id = mx.test\ndmarc_reject = yes\nmynetworks = 127.0.0.0/8\narc_trusted_sealers = "+tt.trusted+"\n", zone)
+		text, res := stored(t, s, &proto.Submit{Flags: proto.SubmitFilter | proto.SubmitNoReceive, Content: []byte(tt.text), Envelope: mail.Envelope{ID: mail.MakeQueueID(time.Unix(1, 0), 1), Sender: "list@lists.test",
+			RewriteContext: "remote", Client: mail.Client{Name: "c.test", Addr: "192.0.2.1", Helo: "h.test", Proto: "ESMTP"}, Recipients: []mail.Recipient{{Address: "r@here.test"}}}})
+		if vouched := tt.result != ""; vouched != (res.Refused == nil) || vouched && !strings.Contains(text, "\tdmarc=fail (p=reject) header.from=author.test;\r\n\t"+tt.result+"\r\n") {
+			t.Errorf("%s: refused %v\n%.400s", tt.what, res.Refused, text)
+		}
+		if (res.Refused != nil) != strings.Contains(log.String(), "5.7.26 Error: author.test does not authorize this message") {
+			t.Errorf("%s: the log has\n%s", tt.what, log.String())
+		}
+	}
+}
+
 // TestManyFields has a message of nothing but header fields: it is refused for
 // good before lists of them are made.
 func TestManyFields(t *testing.T) {

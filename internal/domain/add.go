@@ -394,5 +394,5 @@ func (a *adder) show(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprint(a.Stdout, "\nThe same as a fragment of a zone file:\n\n")
-	return writeZone(a.Stdout, out.Records)
+	return writeZone(a.Stdout, out.Records, a.about)
 }

@@ -347,7 +347,7 @@ func (c *command) records(ctx context.Context, site *Site) error {
 	case c.form:
 		return writeForm(c.Stdout, list)
 	case !c.json:
-		return writeZone(c.Stdout, list)
+		return writeZone(c.Stdout, list, domain)
 	}
 	return json.NewEncoder(c.Stdout).Encode(list)
 }

@@ -158,6 +158,52 @@ mail.a.test. IN CAA 0 issue "ca.test"
 	}
 }
 
+// A second domain of a host: what is published of the host is in another zone, whose records no name
+// server would load from the file of this one.
+func TestRecordsApart(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	s.main = replaced(t, s.main, "mydestination = a.test", "mydestination = a.test, b.test")
+	out, errs, status := s.run(t, "records", "-a", "ca.test", "b.test")
+	want := `; mail for the domain comes here
+b.test. IN MX 10 mail.a.test.
+; SPF: which hosts send for the domain (RFC 7208)
+b.test. IN TXT "v=spf1 ip4:192.0.2.1 ip6:2001:db8::1 mx ~all"
+`
+	if status != 0 || errs != "" || !strings.HasPrefix(out, want) {
+		t.Errorf("status %d, %s:\n%s", status, errs, out)
+	}
+	const end = `; the address of the mail host; in the zone of the host, unless it is there
+; mail.a.test. IN A 192.0.2.1
+; mail.a.test. IN AAAA 2001:db8::1
+; SPF: notices of the mail host, which have no sender; in the zone of the host, unless it is there
+; mail.a.test. IN TXT "v=spf1 a -all"
+; who may issue certificates for the mail host (RFC 8659); in the zone of the host, unless it is there
+; mail.a.test. IN CAA 0 issue "ca.test"
+`
+	if !strings.HasSuffix(out, end) {
+		t.Errorf("the end is not\n%s, but\n%s", end, out)
+	}
+	for line := range strings.Lines(out) {
+		if name, _, _ := strings.Cut(line, ". IN "); line[0] != ';' && !strings.HasSuffix("."+name, ".b.test") {
+			t.Errorf("in the zone of b.test: %s", line)
+		}
+	}
+}
+
+// Without an argument, the domains of main.cf are checked, and not the name of the machine.
+func TestDomains(t *testing.T) {
+	t.Parallel()
+	for main, want := range map[string]string{
+		"$myhostname, localhost.$mydomain, localhost, localhost.localdomain, a.test, $mydomain": "a.test", "$myhostname, a.test, B.test, texthash:DIR/dkim": "a.test b.test", "$myhostname": "mail.a.test"} {
+		s := newStage(t)
+		s.main = replaced(t, s.main, "mydestination = a.test", "mydestination = "+main)
+		if got := strings.Join(s.site(t).Domains(), " "); got != want {
+			t.Errorf("mydestination = %s: %s, expected %s", main, got, want)
+		}
+	}
+}
+
 // A command line that cannot be meant is refused, with the usage and its status.
 func TestUsage(t *testing.T) {
 	t.Parallel()

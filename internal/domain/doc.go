@@ -49,7 +49,8 @@
 // # Check
 //
 // Without a domain, those are checked that mydestination, virtual_alias_domains,
-// virtual_mailbox_domains and relay_domains name themselves. Each finding has a level, an area
+// virtual_mailbox_domains and relay_domains name themselves, but for myhostname, unless it is the
+// only one. Each finding has a level, an area
 // and a sentence; what is not good also says what follows, and the record to publish.
 //
 //	address     myhostname, its addresses, and their names in the DNS
@@ -81,7 +82,8 @@
 //
 // # Records
 //
-// They are printed as a fragment of a zone file, with -t as web forms ask for them, or with -j as JSON (name, type, data, why), and
+// They are printed as a fragment of a zone file, in which those of the host are comments if it is not in
+// the domain, with -t as web forms ask for them, or with -j as JSON (name, type, data, why), and
 // are made of main.cf, master.cf and the key files: the DNS is not asked. -p is the DMARC policy
 // (none), -r the address to which DMARC and TLS reports go (postmaster at the domain), -i the
 // host at which users read their mail by IMAPS, -a the authority that issues certificates

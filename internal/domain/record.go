@@ -34,15 +34,20 @@ func quoted(text string) string {
 	return "( " + strings.Join(parts, "\n\t") + " )"
 }
 
-// writeZone writes records as a fragment of a master file, those of one purpose together.
-func writeZone(w io.Writer, records []Record) error {
+// writeZone writes records as a fragment of the domain's master file, those of one purpose together. What
+// is not in the domain is a comment: a name server does not load a file that has records of another zone.
+func writeZone(w io.Writer, records []Record, domain string) error {
 	for i, r := range records {
 		if i == 0 || records[i-1].Why != r.Why {
 			if _, err := fmt.Fprintf(w, "; %s\n", r.Why); err != nil {
 				return err
 			}
 		}
-		if _, err := fmt.Fprintln(w, r); err != nil {
+		line := r.String()
+		if !within(r.Name, domain) {
+			line = "; " + strings.ReplaceAll(line, "\n", "\n; ")
+		}
+		if _, err := fmt.Fprintln(w, line); err != nil {
 			return err
 		}
 	}

@@ -97,9 +97,10 @@ func OpenSite(ctx context.Context, cfg *config.Config, services []config.Service
 	return s, errors.Join(errs...)
 }
 
-// local says whether a name is one that only this machine uses.
+// local says whether a name is one that only this machine uses. mydestination has localhost.$mydomain by
+// default.
 func local(domain string) bool {
-	return domain == "localhost" || strings.HasSuffix(domain, ".localhost") || domain == "localhost.localdomain"
+	return domain == "localhost" || strings.HasSuffix(domain, ".localhost") || strings.HasPrefix(domain, "localhost.")
 }
 
 // submission finds the services at which users submit mail.
@@ -132,8 +133,16 @@ func submission(services []config.Service) (ports []Port) {
 // Close closes the tables.
 func (s *Site) Close() error { return s.keys.Close() }
 
-// Domains are the domains that main.cf names itself, as opposed to those in tables.
-func (s *Site) Domains() []string { return s.named }
+// Domains are the domains that main.cf names itself, as opposed to those in tables. The host's own name
+// is one of them only if there is no other: mydestination has it for mail of the machine to itself, and
+// nobody publishes an MX record, a key or a policy for it.
+func (s *Site) Domains() []string {
+	others := slices.DeleteFunc(slices.Clone(s.named), func(d string) bool { return d == s.Host })
+	if len(others) == 0 {
+		return s.named
+	}
+	return others
+}
 
 // Class says what becomes of a domain's mail. The error says that a table could not be asked.
 func (s *Site) Class(ctx context.Context, domain string) (Class, error) {

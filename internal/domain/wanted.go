@@ -61,7 +61,27 @@ func wantedOf(ctx context.Context, s *Site, domain string, class Class, ch Choic
 	if ch.CA != "" {
 		list = append(list, Record{s.Host, "CAA", issue(ch.CA), "who may issue certificates for the mail host (RFC 8659)"})
 	}
-	return list, nil
+	return apart(list, domain), nil
+}
+
+// apart puts the records that are not in the domain behind those that are, and says so: a host with another
+// name is in another zone, which has them already unless the domain is the first of the site.
+func apart(list []Record, domain string) []Record {
+	var in, out []Record
+	for _, r := range list {
+		if within(r.Name, domain) {
+			in = append(in, r)
+			continue
+		}
+		r.Why += "; in the zone of the host, unless it is there"
+		out = append(out, r)
+	}
+	return append(in, out...)
+}
+
+// within says whether a name is a domain's, or below it.
+func within(name, domain string) bool {
+	return name == domain || strings.HasSuffix(name, "."+domain)
 }
 
 // keyRecords publish the keys that mail is signed with, those that it is going to be signed with,

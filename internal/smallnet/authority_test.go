@@ -11,8 +11,9 @@ import (
 	"posthaste/internal/testwait"
 )
 
-// refused is a name that the authority does not certify.
-const refused = "refused.example.org"
+// refused is a name that the authority does not certify. It has two labels: pebble's list panics over names
+// that have fewer labels than those in it.
+const refused = "refused.net"
 
 // An authority issues certificates by ACME, over HTTPS.
 type authority struct {

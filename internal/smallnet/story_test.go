@@ -14,7 +14,7 @@ import (
 func TestSmallInternet(t *testing.T) {
 	t.Parallel()
 	n := newInternet(t)
-	d := newTree(n, "example.org", "pfix.net", "exim.net", "rspam.net", "ca.net")
+	d := newTree(n, "example.org", "_acme-challenge.example.org", "example.com", "pfix.net", "exim.net", "rspam.net", "ca.net")
 	a := newAuthority(n, d)
 	s := &story{t: t, d: d, a: a, ours: newOurs(n, d, a), began: time.Now()}
 	s.postfix = newPostfix(n, d, "pfix.net")
@@ -25,7 +25,8 @@ func TestSmallInternet(t *testing.T) {
 		what string
 		do   func()
 	}{{"ready", s.ready}, {"exchange", s.exchange}, {"report", s.report}, {"forward", s.forward}, {"renewal", s.renewal}, {"rotation", s.rotation},
-		{"broken", s.broken}, {"clients", s.clients}, {"stolen", s.stolen}, {"refusal", s.refusal}, {"unreadable", s.unreadable}, {"clock", s.clock}, {"policy", s.policy}} {
+		{"second", s.second}, {"list", s.list},
+		{"broken", s.broken}, {"clients", s.clients}, {"stolen", s.stolen}, {"refusal", s.refusal}, {"unreadable", s.unreadable}, {"clock", s.clock}, {"policy", s.policy}, {"provider", s.provider}} {
 		step.do()
 		s.step(step.what)
 	}
@@ -96,17 +97,23 @@ func found(t *testing.T, message string, results ...string) {
 	}
 }
 
+// signed waits until mail of somebody is signed. The table of keys is looked at again within a second of
+// its change; until then mail is not signed.
+func (s *story) signed(from string) {
+	s.t.Helper()
+	testwait.Until(s.t, "mail of "+from+" is signed", func() bool {
+		s.probes++
+		subject := fmt.Sprintf("probe %d", s.probes)
+		send(s.ours, from, "ann@pfix.net", subject)
+		return strings.Contains(s.postfix.mail("ann", "Subject: "+subject+"\n"), "\nDKIM-Signature: ")
+	})
+}
+
 // exchange sends mail both ways. What each side finds of the other's is at its best: SPF, DKIM and
 // DMARC pass, and TLS is verified by DANE.
 func (s *story) exchange() {
 	t := s.t
-	// The table of keys is looked at again within a second of its change; until then mail is not signed.
-	testwait.Until(t, "mail is signed", func() bool {
-		s.probes++
-		subject := fmt.Sprintf("probe %d", s.probes)
-		send(s.ours, "ann@example.org", "joe@pfix.net", subject)
-		return strings.Contains(s.postfix.mail("joe", "Subject: "+subject+"\n"), "\nDKIM-Signature: ")
-	})
+	s.signed("ann@example.org")
 	for _, peer := range []struct {
 		host   *host
 		domain string
