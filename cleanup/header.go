@@ -136,6 +136,12 @@ type headerState struct {
 	// What fields say of whose mail it is, and whether the client may say so: asked for once.
 	tenant, campaign string
 	trusted, asked   bool
+	chosen           bool // chooseTenant has decided
+
+	// unsubscribe_header: the list that is to have a link, or unsubscribeAll; "": none was asked for. unsubscribes
+	// says that the message has a link already.
+	unsubscribe  string
+	unsubscribes bool
 
 	// Set of fieldIDs, a bit for each.
 	seen uint32
@@ -199,7 +205,7 @@ func (m *Message) field(ctx context.Context, f rfc5322.Field) {
 	}
 	// Most fields, and so decided first.
 	if info.id == fieldOther {
-		if !m.tenantField(ctx, f) && !m.dropped(f.Name()) {
+		if !m.tenantField(ctx, f) && !m.unsubscribeField(ctx, f) && !m.dropped(f.Name()) {
 			m.emitField(f)
 		}
 		return

@@ -1,10 +1,11 @@
 // Fields that are added when a message has none: Message-ID, Date, From and To, and what
-// REQUIRETLS and MIME call for. As in Postfix, mail from others gets them only with
+// REQUIRETLS, unsubscribing and MIME call for. As in Postfix, mail from others gets them only with
 // always_add_missing_headers; adding to it would break the signatures of its senders.
 
 package cleanup
 
 import (
+	"context"
 	"mime"
 	"strings"
 
@@ -16,7 +17,7 @@ import (
 // endHeader adds what is missing from the primary header, below what is there. garbage is
 // the line that ended the header, if that was not an empty one. In a message that was
 // resent, the Resent- fields are the ones that must be there (RFC 5322 section 3.6.6).
-func (m *Message) endHeader(garbage []byte) {
+func (m *Message) endHeader(ctx context.Context, garbage []byte) {
 	if !m.ok() {
 		return
 	}
@@ -64,6 +65,9 @@ func (m *Message) endHeader(garbage []byte) {
 	if m.env.RequireTLS && m.c.requireTLSField && !h.requireTLS {
 		// A content filter that does not know REQUIRETLS brings it back in this.
 		b = append(b, mail.RequireTLSField+": yes\r\n"...)
+	}
+	if h.unsubscribe != "" {
+		b = m.appendUnsubscribe(ctx, b)
 	}
 	if garbage != nil && m.flags&proto.SubmitFilter != 0 {
 		switch m.c.endOfHeader {

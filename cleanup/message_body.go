@@ -122,7 +122,7 @@ func (m *Message) processHeader(ctx context.Context, buf []byte, last bool) []by
 	for len(buf) > 0 && m.ok() {
 		// Missing fields are added before the empty line is stored.
 		if b.cut == nil && bytes.HasPrefix(buf, crlf) {
-			m.endHeader(nil)
+			m.endHeader(ctx, nil)
 			b.started = true
 			m.mimeHeaderEnd()
 			m.emit(buf[:2])
@@ -132,7 +132,7 @@ func (m *Message) processHeader(ctx context.Context, buf []byte, last bool) []by
 		if !whole && b.cut == nil && len(buf) > m.c.headerLimit+2 {
 			// Enough is there to tell, and to decide what is kept of it.
 			if _, ok := rfc5322.ParseField(m.tidy(buf, true)); !ok {
-				m.garbage(buf)
+				m.garbage(ctx, buf)
 				return buf
 			}
 		}
@@ -150,7 +150,7 @@ func (m *Message) processHeader(ctx context.Context, buf []byte, last bool) []by
 		}
 		f, ok := rfc5322.ParseField(m.tidy(raw, stray))
 		if !ok {
-			m.garbage(buf)
+			m.garbage(ctx, buf)
 			return buf
 		}
 		buf = buf[n:]
@@ -173,10 +173,10 @@ func (m *Message) prependFields(ctx context.Context) {
 
 // garbage ends a header with a line that is not a field. An empty line is put before it,
 // so that everybody after us sees the header end in the same place.
-func (m *Message) garbage(buf []byte) {
+func (m *Message) garbage(ctx context.Context, buf []byte) {
 	// Only for the log; all of buf is body from here on.
 	line, _, _ := bytes.Cut(buf, crlf)
-	m.endHeader(line)
+	m.endHeader(ctx, line)
 	m.emit(crlf)
 	m.body.started, m.body.searched = true, 0
 	m.mimeGarbage()
@@ -413,7 +413,7 @@ func (m *Message) finishContent(ctx context.Context) {
 	m.process(ctx, rest, true) // takes everything
 	if !b.started {
 		m.prependFields(ctx)
-		m.endHeader(nil)
+		m.endHeader(ctx, nil)
 		b.started = true
 	}
 	m.mimeEnd(ctx)

@@ -113,6 +113,7 @@ type Core struct {
 	// tls_required_enable: the TLS-Required field (RFC 8689) is heeded.
 	tlsRequired     bool
 	tenancy         tenants
+	unsub           unsubscriber
 	requireTLSField bool // Require-TLS-ESMTP: is read and written
 }
 
@@ -184,7 +185,7 @@ func NewCore(cfg *config.Config, rw Rewriter, o table.Options) (*Core, error) {
 	propagate := cfg.List("propagate_unmatched_extensions")
 	c.propagateCanonical = slices.Contains(propagate, "canonical")
 	c.propagateVirtual = slices.Contains(propagate, "virtual")
-	return c, errors.Join(err, c.initClasses(cfg), c.initMasquerade(cfg, o), c.initTenancy(cfg, o), c.initSearch(cfg, o))
+	return c, errors.Join(err, c.initClasses(cfg), c.initMasquerade(cfg, o), c.initTenancy(cfg, o), c.initUnsubscribe(cfg), c.initSearch(cfg, o))
 }
 
 // initClasses reads the parameters that name classes. An unknown word is an error: it may

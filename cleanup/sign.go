@@ -78,6 +78,14 @@ func newSigner(cfg *config.Config, o table.Options) (*signer, error) {
 	if !from {
 		return nil, errors.New("dkim_sign_headers: the list must have from (RFC 6376 section 5.4)")
 	}
+	// RFC 8058 section 4: who offers one click looks whether a signature covers both.
+	if cfg.String("unsubscribe_url") != "" {
+		for _, n := range []string{"list-unsubscribe", "list-unsubscribe-post"} {
+			if !slices.Contains(s.names, n) {
+				s.names = append(s.names, n)
+			}
+		}
+	}
 	for _, n := range cfg.List("dkim_oversign_headers") {
 		s.over[strings.ToLower(n)] = true
 	}

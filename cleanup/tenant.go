@@ -97,7 +97,12 @@ func (m *Message) trusted(ctx context.Context) bool {
 }
 
 // chooseTenant decides whose mail the message is, when its header has been read.
+// It is called once for a message, or twice where a link to unsubscribe was to be made before its end.
 func (m *Message) chooseTenant(ctx context.Context) {
+	if m.header.chosen {
+		return
+	}
+	m.header.chosen = true
 	env := &m.env
 	// What the token of the HTTP service says, or the message had before, is not overruled by its
 	// content: nobody gets another's tenant by a field.
@@ -119,7 +124,7 @@ func (m *Message) chooseTenant(ctx context.Context) {
 	if err != nil {
 		m.tableFailed("suppress_list_maps", err)
 	}
-	env.List = list
+	env.List = m.listOf(list)
 	if env.Tenant != "" {
 		m.log = append(m.log, logLine{Event: &maillog.Tenant{ID: m.id, Tenant: env.Tenant, Campaign: env.Campaign}})
 	}

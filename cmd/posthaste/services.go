@@ -13,6 +13,7 @@ import (
 	"posthaste/internal/showq"
 	"posthaste/internal/suppress"
 	"posthaste/internal/table/proxymap"
+	"posthaste/internal/unsubscribe"
 	"posthaste/internal/verify"
 	"posthaste/local"
 	"posthaste/local/discard"
@@ -46,6 +47,7 @@ func services() map[string]service.Spec {
 		comeback.Spec(),
 		acme.Spec(),
 		policyhost.Spec(),
+		unsubscribe.Spec(),
 		proxymap.Spec(nil),
 		service.MetricsSpec(nil),
 		service.ConsoleSpec(nil),

@@ -120,6 +120,7 @@ func Mistakes(cfg *config.Config, services []config.Service, system System) []Mi
 	c.routes()
 	c.accounts()
 	c.suppression()
+	c.unsubscribing()
 	c.classes()
 	c.actions()
 	c.certificates()

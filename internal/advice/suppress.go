@@ -39,3 +39,24 @@ func (c *checker) suppression() {
 		c.warn(paths[0], "master.cf has no line of comeback, which takes what comes back; \"posthaste upgrade-configuration\" adds it")
 	}
 }
+
+// unsubscribing looks at links to unsubscribe.
+func (c *checker) unsubscribing() {
+	set := func(name string) bool {
+		return slices.ContainsFunc(c.of(name), func(v value) bool { return v.text != "" })
+	}
+	for _, v := range c.of("unsubscribe_url") {
+		if v.text == "" {
+			continue
+		}
+		if !slices.ContainsFunc(c.services, func(s config.Service) bool { return s.Command == "unsubscribe" }) {
+			c.warn(v, "master.cf has no line of unsubscribe: links lead nowhere, unless another host serves them with the same secret and suppression list")
+		}
+		if !set("suppress_list_maps") && !set("suppress_tenants") {
+			c.warn(v, "suppress_list_maps and suppress_tenants are empty: no message gets a link")
+		}
+		if !set("dkim_sign_maps") {
+			c.warn(v, "dkim_sign_maps is empty: providers offer one click only where a DKIM signature covers the link (RFC 8058)")
+		}
+	}
+}

@@ -44,7 +44,7 @@
 //
 // # Parameters
 //
-// bounce_class_files, comeback_forward, comeback_unknown_recipient, event_sinks, myhostname, suppress_list_maps.
+// bounce_class_files, comeback_forward, comeback_unknown_recipient, event_sinks, myhostname, suppress_list_maps, suppress_tenants.
 //
 // # Diagnostics
 //
@@ -208,8 +208,9 @@ func (a *Agent) find(ctx context.Context, rep *report, to string) (path string, 
 
 // about begins the event of a report.
 func (a *Agent) about(k event.Kind, rep *report, path string, of *proto.ReturnPathReply) *event.Event {
+	tenant, list := suppressclient.Parts(of.List)
 	e := &event.Event{Kind: k, Time: a.now(), QueueID: of.QueueID, MessageID: of.MessageID, EnvID: of.EnvID, Sender: of.Sender, FromMessage: of.Recorded,
-		Recipient: of.Recipient, List: of.List}
+		Recipient: of.Recipient, Tenant: tenant, List: list}
 	if path == "" {
 		e.MessageID, e.EnvID, e.Unverified = rep.messageID, rep.envID, true
 	}

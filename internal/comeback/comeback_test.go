@@ -13,6 +13,7 @@ import (
 	"posthaste/internal/bounceclass"
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
+	"posthaste/internal/event"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/resolver"
@@ -269,5 +270,16 @@ func TestChooseInternational(t *testing.T) {
 	// Unicode's rules make a k of the Kelvin sign, and that is somebody else.
 	if b, behind := choose(resolver.Names{}, []block{{action: "failed", final: "jac\u212a@example.net"}}, "jack@example.net"); b == nil || !behind {
 		t.Errorf("%+v, %v", b, behind)
+	}
+}
+
+// An event of a tenant's mail names the tenant, and the list if it is one of the tenant's.
+func TestTenantOfEvent(t *testing.T) {
+	t.Parallel()
+	for scope, want := range map[string]string{"news": "/news", "shop/": "shop/", "shop/letter": "shop/letter", "": "/"} {
+		e := new(Agent{now: time.Now}).about(event.Complaint, new(report), "path", &proto.ReturnPathReply{List: scope})
+		if got := e.Tenant + "/" + e.List; got != want {
+			t.Errorf("%q: %s", scope, got)
+		}
 	}
 }

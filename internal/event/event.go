@@ -58,12 +58,13 @@ const (
 
 	BouncedLater Kind = "bounced-later" // a report has come back: a recipient did not get it after all
 	Complaint    Kind = "complaint"     // the recipient's provider reports that it is unwanted
+	Unsubscribed Kind = "unsubscribed"  // the recipient wants no more mail of the list, or of the tenant
 )
 
 // Kinds are all of them, in the order of a message's life.
 func Kinds() []Kind {
 	return []Kind{Received, Rejected, Discarded, Delivered, Deferred, Bounced, Expired, Returned, Held, Released, Requeued, Deleted,
-		Suspended, Resumed, BouncedLater, Complaint}
+		Suspended, Resumed, BouncedLater, Complaint, Unsubscribed}
 }
 
 // Schema is the version of the form that JSON gives. It changes when a receiver that knows the present one
@@ -183,7 +184,7 @@ func (k Kind) once() bool { return k == Received || k == Expired || k == Deleted
 
 // reported says that an event is told again when the process that has told it is killed: of a message and a recipient,
 // it has one identifier, whenever it is told.
-func (k Kind) reported() bool { return k == BouncedLater || k == Complaint }
+func (k Kind) reported() bool { return k == BouncedLater || k == Complaint || k == Unsubscribed }
 
 // JSON gives the event as one line without its end: an object with the schema's version and the event's
 // identifier first. The identifier is a hash of all the rest, so that an event which is told again, as it was,

@@ -69,6 +69,7 @@ func samples() []Event {
 		{Kind: BouncedLater, Time: noon, QueueID: "4jWn4F1YhnzSshsm4", MessageID: "<1@example.org>", Sender: "news@example.org", FromMessage: true, Recipient: "joe@example.net",
 			DSN: "5.1.1", Reply: "550 5.1.1 unknown user", BounceClass: "InvalidRecipient", List: "news"},
 		{Kind: Complaint, Time: noon, MessageID: "<1@example.org>", Feedback: "abuse", Unverified: true},
+		{Kind: Unsubscribed, Time: noon, QueueID: "4jWn4F1YhnzSshsm4", Recipient: "joe@example.net", Tenant: "shop", Campaign: "spring", List: "letter"},
 	}
 }
 

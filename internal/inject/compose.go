@@ -2,6 +2,7 @@ package inject
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"io"
 	"mime"
@@ -129,6 +130,9 @@ func valid(list []recipient) (all []Address) {
 
 // append appends the fields of RFC 2369 and RFC 8058.
 func (u *unsubscribe) append(b []byte, values scope) ([]byte, error) {
+	if u.ours {
+		return append(append(append(append(b, u.field...), ": "...), cmp.Or(u.list, "all")...), "\r\n"...), nil
+	}
 	var items []string
 	if u.url != nil {
 		if err := u.url.check(values, inURL); err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/suppress/suppressclient"
 )
 
 // The requests as they are described (OpenAPI). They are read by the functions below, since texts are
@@ -54,7 +55,8 @@ type (
 	}
 	// UnsubscribeRequest is where a reader unsubscribes.
 	UnsubscribeRequest struct {
-		URL      string `json:"url" doc:"https; it may have variables"`
+		URL      string `json:"url" doc:"https; it may have variables. Without url and mailto, and with one_click or list, the message gets a link of this system (unsubscribe_url)"`
+		List     string `json:"list" doc:"The list of the token's tenant that the link of this system is for; without it all mail of the tenant"`
 		Mailto   string `json:"mailto" doc:"An address"`
 		OneClick bool   `json:"one_click" doc:"Without it true where there is a url of https"`
 	}
@@ -359,6 +361,10 @@ func (d *decoder) unsubscribe() error {
 		switch name {
 		case "url":
 			d.unsub = b
+		case "list":
+			if u.list = string(b); !suppressclient.ValidList(u.list) {
+				return refuse("it is no name of a list: up to 64 letters, digits and . _ -")
+			}
 		case "mailto":
 			var a string
 			a, _, err = mailbox(string(b))
@@ -430,7 +436,8 @@ func (d *decoder) finish() (err error) {
 			return in("list_unsubscribe", in("url", err))
 		}
 	}
-	m.unsub.oneClick = bytes.HasPrefix(d.unsub, []byte("https:"))
+	m.unsub.ours = d.unsub == nil && m.unsub.mailto == "" && (m.unsub.list != "" || d.oneClick != nil && *d.oneClick)
+	m.unsub.oneClick = m.unsub.ours || bytes.HasPrefix(d.unsub, []byte("https:"))
 	if d.oneClick != nil {
 		m.unsub.oneClick = *d.oneClick
 	}

@@ -236,7 +236,7 @@ func (d *door) one(who *caller, o *order, x *draft, e *entry) {
 	}
 	d.slots <- struct{}{}
 	defer func() { <-d.slots }()
-	if d.lists != nil && !d.sift(who, o, x) {
+	if (d.lists != nil || o.m.unsub != nil && o.m.unsub.ours) && !d.sift(who, o, x) {
 		return
 	}
 	msg, err := d.open(who, o, x, e)

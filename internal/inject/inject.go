@@ -41,7 +41,7 @@
 // slows clients down as it does others.
 //
 // If the sender's mail is under the suppression list (suppress_list_maps, suppress_tenants), a recipient who is on it is refused (422), and
-// the others get their mail. While the suppress service cannot be asked, such mail is refused with 503.
+// the others get their mail. With a list in list_unsubscribe, that list of the tenant is asked. While the suppress service cannot be asked, such mail is refused with 503.
 //
 // # Security
 //
@@ -68,7 +68,7 @@
 // inject_batch_limit, inject_clients, inject_directory, inject_idempotency_limit,
 // inject_idempotency_time, inject_memory_limit, inject_recipient_limit, inject_schedule_limit,
 // inject_tls, maximal_backoff_time, message_size_limit, receive_override_options, smtpd_hide_client_session,
-// smtputf8_autodetect_classes, smtputf8_enable, suppress_list_maps, suppress_tenants.
+// smtputf8_autodetect_classes, smtputf8_enable, suppress_list_maps, suppress_tenants, unsubscribe_header, unsubscribe_url.
 //
 // # Diagnostics
 //
@@ -227,6 +227,9 @@ func (d *door) read(cfg *config.Config) {
 func readLimits(cfg *config.Config) limits {
 	l := limits{recipients: cfg.Int("inject_recipient_limit"), attachments: cfg.Int("inject_attachment_limit"), batch: cfg.Int("inject_batch_limit"),
 		message: cfg.Bytes("message_size_limit"), schedule: cfg.Duration("inject_schedule_limit")}
+	if cfg.String("unsubscribe_url") != "" {
+		l.unsubscribe = cfg.String("unsubscribe_header")
+	}
 	item := cfg.Bytes("inject_memory_limit") / 2
 	if l.message > 0 {
 		item = min(item, 2*l.message+slack)

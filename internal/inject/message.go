@@ -76,6 +76,10 @@ type unsubscribe struct {
 	url      *template // nil: none
 	mailto   string
 	oneClick bool
+	// ours says that cleanup makes the link, of the list, or empty of all mail of the tenant.
+	ours  bool
+	list  string
+	field string // that asks cleanup for it
 }
 
 // all are the recipients, in the order of the request.
@@ -186,6 +190,15 @@ func (m *message) check(now time.Time, set *limits) error {
 	case m.raw == nil && m.text == nil && m.html == nil && len(m.files) == 0:
 		return refuse("there is no content: text, html, an attachment, or raw")
 	}
+	if u := m.unsub; u != nil && u.ours {
+		if set.unsubscribe == "" {
+			return in("list_unsubscribe", refuse("there are no links of this system (unsubscribe_url)"))
+		}
+		if all > 1 && !m.individual {
+			return in("list_unsubscribe", refuse("a link is for one recipient: with individual each gets a message and a link"))
+		}
+		u.field = set.unsubscribe
+	}
 	if !m.hasSender {
 		m.sender, m.senderUTF8 = m.from.Email, m.from.UTF8
 	}
@@ -210,6 +223,15 @@ func checkKey(key string) error {
 
 // check verifies where the unsubscribe goes.
 func (u *unsubscribe) check() error {
+	if u.ours {
+		if !u.oneClick {
+			return in("one_click", refuse("a link of this system is for one click"))
+		}
+		return nil
+	}
+	if u.list != "" {
+		return in("list", refuse("it is for a link of this system, without url and mailto"))
+	}
 	if u.url == nil && u.mailto == "" {
 		return refuse("it has neither url nor mailto")
 	}

@@ -29,6 +29,7 @@ type limits struct {
 	message     int64         // message_size_limit; 0: none
 	item        int           // octets of a message in JSON
 	schedule    time.Duration // how far ahead send_at may be
+	unsubscribe string        // the field that asks cleanup for a link to unsubscribe; empty: there are none
 }
 
 // A server answers requests. Its methods may be called concurrently.

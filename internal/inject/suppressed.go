@@ -6,11 +6,27 @@ import (
 	"time"
 
 	"posthaste/internal/proto"
+	"posthaste/internal/suppress/suppressclient"
 )
 
 // A suppressor knows who must not get mail of lists: the suppress service. It may be called concurrently.
 type suppressor interface {
 	Ask(ctx context.Context, q *proto.SuppressAsk) (proto.SuppressAnswer, error)
+}
+
+// scope is what mail is under that asks for a link of this system, and is under list otherwise. cleanup decides the
+// same, and would let the mail go without a link.
+func (u *unsubscribe) scope(list string) (string, *fault) {
+	tenant, name := suppressclient.Parts(list)
+	switch {
+	case list == "":
+		return "", asFault(in("list_unsubscribe", refuse("mail of the token's tenant and this sender is under no suppression list (suppress_tenants)")))
+	case u.list == "" || u.list == name || u.list == "all":
+		return list, nil
+	case tenant == "":
+		return "", asFault(in("list_unsubscribe", in("list", refuse("this sender's mail is of another list (suppress_list_maps)"))))
+	}
+	return suppressclient.Scope(tenant, u.list), nil
 }
 
 // sift takes the recipients off a draft who are on the suppression list that the sender's mail is under; that is said of
@@ -21,6 +37,11 @@ func (d *door) sift(who *caller, o *order, x *draft) bool {
 		d.log.Warning("%v", err)
 		x.fault = later(retryTime, "4.3.0 Error: the sender cannot be looked up")
 		return false
+	}
+	if u := o.m.unsub; u != nil && u.ours {
+		if list, x.fault = u.scope(list); x.fault != nil {
+			return false
+		}
 	}
 	if list == "" {
 		return true

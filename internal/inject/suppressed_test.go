@@ -81,3 +81,70 @@ func TestSuppressed(t *testing.T) {
 		}
 	}
 }
+
+// Who asks for a link of this system gets the field by which cleanup makes one, and is told when there can be none. What is
+// asked of the suppression list is the list that is named.
+func TestOurLinks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	cfg, err := config.LoadString("compatibility_level = 3.6\nsuppress_tenants = shop\nsuppress_list_maps = inline:{ {news@from.test = news} }\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lists, err := suppressclient.OpenLists(cfg, table.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lists.Close()
+	w.server.door.lists = lists
+	w.server.limits.unsubscribe = "X-Unsubscribe"
+	shop := w.newToken(apitoken.Token{Name: "shop", Tenant: "shop", Roles: []string{apitoken.Inject}, Senders: []string{"from.test"}})
+	bank := w.newToken(apitoken.Token{Name: "bank", Tenant: "bank", Roles: []string{apitoken.Inject}, Senders: []string{"from.test"}})
+	for i, tt := range []struct {
+		token, sender, to, unsub string
+		field, asked             string // of the message; of the suppress service
+		refused                  string
+	}{
+		{shop, "ann", `"joe@to.test"`, `{"one_click": true}`, "all", "shop/ joe@to.test", ""},
+		{shop, "ann", `"joe@to.test"`, `{"list": "offers"}`, "offers", "shop/offers joe@to.test", ""},
+		{shop, "news", `"joe@to.test"`, `{"one_click": true}`, "all", "shop/news joe@to.test", ""},
+		{shop, "news", `"joe@to.test"`, `{"list": "offers", "one_click": true}`, "offers", "shop/offers joe@to.test", ""},
+		{bank, "news", `"joe@to.test"`, `{"list": "news"}`, "news", "news joe@to.test", ""},
+		{bank, "news", `"joe@to.test"`, `{"list": "offers"}`, "", "", "this sender's mail is of another list"},
+		{bank, "ann", `"joe@to.test"`, `{"list": "offers"}`, "", "", "is under no suppression list"},
+		{shop, "ann", `"joe@to.test", "jane@to.test"`, `{"one_click": true}`, "", "", "a link is for one recipient"},
+		{shop, "ann", `"joe@to.test"`, `{"list": "of/fers"}`, "", "", "it is no name of a list"},
+		{shop, "ann", `"joe@to.test"`, `{"list": "offers", "one_click": false}`, "", "", "is for one click"},
+		{shop, "ann", `"joe@to.test"`, `{"list": "offers", "url": "https://x.test/"}`, "", "", "it is for a link of this system"},
+		{shop, "ann", `"joe@to.test"`, `{"list": "offers", "mailto": "a@x.test"}`, "", "", "it is for a link of this system"},
+	} {
+		s := &asked{}
+		w.server.door.suppress = s
+		w.token = tt.token
+		status, r, text := w.send(fmt.Sprintf(`{"from": "%s@from.test", "to": [%s], "text": "x", "list_unsubscribe": %s}`, tt.sender, tt.to, tt.unsub))
+		if tt.refused != "" {
+			if status != 422 || !strings.Contains(text, tt.refused) || len(s.list) > 0 {
+				t.Errorf("%d: %d, %s, %q", i, status, text, s.list)
+			}
+			continue
+		}
+		if status != 200 || len(r.Messages) != 1 || strings.Join(s.list, " ") != tt.asked {
+			t.Fatalf("%d: %d, %s, %q", i, status, text, s.list)
+		}
+		if got := w.mails()[len(w.mails())-1].text; !strings.Contains(got, "\r\nX-Unsubscribe: "+tt.field+"\r\n") || strings.Contains(got, "List-Unsubscribe") {
+			t.Errorf("%d: %s", i, got)
+		}
+	}
+	w.server.limits.unsubscribe = ""
+	if status, _, text := w.send(`{"from": "ann@from.test", "to": ["joe@to.test"], "text": "x", "list_unsubscribe": {"one_click": true}}`); status != 422 || !strings.Contains(text, "unsubscribe_url") {
+		t.Errorf("without links: %d, %s", status, text)
+	}
+}
+
+// asked notes what the suppress service is asked.
+type asked struct{ list []string }
+
+func (a *asked) Ask(_ context.Context, q *proto.SuppressAsk) (proto.SuppressAnswer, error) {
+	a.list = append(a.list, q.List, q.Address)
+	return proto.SuppressAnswer{}, nil
+}

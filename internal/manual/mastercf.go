@@ -29,7 +29,7 @@ func masterPage() []byte {
 		{"attributes", "What pipe(8) takes, such as user=, flags= and argv=. Braces keep a text with white space together."},
 	})
 	p.section("Programs")
-	p.prose("These have processes: acme(8), anvil(8), bounce(8), cleanup(8), console(8), discard(8), error(8), events(8), inject(8), lmtp(8), local(8), pickup(8), pipe(8), policyhost(8), postlogd(8), postscreen(8), proxymap(8), qmgr(8), showq(8), smtp(8), smtpd(8), trivial-rewrite(8), verify(8) and virtual(8).")
+	p.prose("These have processes: acme(8), anvil(8), bounce(8), cleanup(8), console(8), discard(8), error(8), events(8), inject(8), lmtp(8), local(8), pickup(8), pipe(8), policyhost(8), postlogd(8), postscreen(8), proxymap(8), qmgr(8), showq(8), smtp(8), smtpd(8), trivial-rewrite(8), unsubscribe(8), verify(8) and virtual(8).")
 	p.line(".Pp")
 	p.prose("Lines for these are accepted, and others do their work:")
 	p.items("Ds", []item{

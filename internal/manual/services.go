@@ -54,6 +54,7 @@ func servicePages() []servicePage {
 		{name: "pickup", dir: "pickup", what: "collect locally submitted mail", see: []string{"postdrop.1", "sendmail.1", "cleanup.8"}},
 		{name: "pipe", dir: "local/pipe", what: "deliver to a command", see: []string{"master.cf.5", "local.8"}},
 		{name: "policyhost", dir: "internal/policyhost", what: "serve MTA-STS policies, and the settings of mail programs", see: []string{"posthaste.1", "master.cf.5", "acme.8"}},
+		{name: "unsubscribe", dir: "internal/unsubscribe", what: "take recipients off lists, by a link", see: []string{"suppressd.8", "cleanup.8", "inject.8", "master.cf.5"}},
 		{name: "spawn", dir: "local/spawn", what: "run a command for each client connection", see: []string{"master.cf.5", "smtpd.8"}},
 		{name: "postlogd", dir: "internal/postlog", what: "write the log file",
 			about: []string{

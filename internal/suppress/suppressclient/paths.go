@@ -28,22 +28,32 @@ func ReadPaths(cfg *config.Config) (*returnpath.Coder, error) {
 		return nil, fmt.Errorf("return_path_domain: %q is not a domain", domain)
 	}
 	c := &returnpath.Coder{Domain: domain, MaxDays: int(cfg.Duration("return_path_max_age") / (24 * time.Hour))}
-	path := cfg.String("return_path_secret_file")
+	var err error
+	c.Secrets, err = secrets(cfg, "return_path_secret_file")
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// secrets reads the file that a parameter names: each line that is not empty is a secret.
+func secrets(cfg *config.Config, parameter string) (list []string, err error) {
+	path := cfg.String(parameter)
 	text, err := smallfile.Read(path, maxSecrets)
 	if err != nil {
-		return nil, fmt.Errorf("return_path_secret_file: %w", err)
+		return nil, fmt.Errorf("%s: %w", parameter, err)
 	}
 	for n, line := range strings.Split(string(text), "\n") {
 		line = strings.TrimRight(line, "\r")
 		if line != "" && len(line) < minSecret {
-			return nil, fmt.Errorf("return_path_secret_file: %s:%d: a secret must have at least %d characters", path, n+1, minSecret)
+			return nil, fmt.Errorf("%s: %s:%d: a secret must have at least %d characters", parameter, path, n+1, minSecret)
 		}
 		if line != "" {
-			c.Secrets = append(c.Secrets, line)
+			list = append(list, line)
 		}
 	}
-	if len(c.Secrets) == 0 {
-		return nil, fmt.Errorf("return_path_secret_file: %s: there is no secret in it", path)
+	if len(list) == 0 {
+		return nil, fmt.Errorf("%s: %s: there is no secret in it", parameter, path)
 	}
-	return c, nil
+	return list, nil
 }
