@@ -23,8 +23,10 @@ import (
 //	main.cf     the whole file; a second one in a section takes its place
 //	master.cf   lines at the end of the file
 //	NAME        a file, in /etc/posthaste unless NAME begins with a slash
-//	sh          commands, which must succeed
-//	console     commands after "# " (root) or "$ " (the user ann), and what they print
+//	sh          commands of root's, which must succeed
+//	shell       the same, of ann's
+//	console     commands after "# " (root) or "$ " (the user ann), and what they print;
+//	            a lone cd or export holds for the commands of that user that follow
 //	log         lines that come to be in the log
 //	zone        what is in the DNS besides the manual's own zone
 //
@@ -45,7 +47,7 @@ type manual struct {
 	// the same machine: this page goes on where they end. Empty where a page
 	// begins anew.
 	after []docPart
-	// aside is a program that runs only when it is needed; empty: none is.
+	// aside are programs that run only when they are needed, between blanks.
 	aside string
 	// sections that need something in the world before they begin.
 	before map[string]func(*testing.T, *network, *machine)
@@ -110,8 +112,8 @@ func (d manual) test(t *testing.T) {
 	for _, p := range d.programs {
 		need(t, p)
 	}
-	if d.aside != "" {
-		if err := buildAside(d.aside); err != nil {
+	for _, program := range strings.Fields(d.aside) {
+		if err := buildAside(program); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -182,6 +184,24 @@ type example struct {
 	page    string
 	machine *machine
 	ids     map[string]string // the page's queue IDs, and the real ones
+	shell   map[string]string // what the shell of each user has been told by cd and export
+}
+
+// keeps matches commands that change nothing but the shell that has read them.
+var keeps = regexp.MustCompile(`^(cd|export) [^;&|]+\n$`)
+
+// typed has the shell of a user read a command. Each is a shell of its own in fact, which is told anew what the
+// user's has been told.
+func (x *example) typed(user, command string) (out string, status int) {
+	command = x.real(command)
+	if keeps.MatchString(command) {
+		if x.shell == nil {
+			x.shell = map[string]string{}
+		}
+		x.shell[user] += command
+		command = ""
+	}
+	return x.machine.run(user, x.shell[user]+command)
 }
 
 func (x *example) do(b docBlock) {
@@ -190,6 +210,10 @@ func (x *example) do(b docBlock) {
 	case "zone": // has been there from the start: see zoneOf
 	case "sh":
 		if out, status := x.machine.run("root", "set -eu\n"+x.real(b.text)); status != 0 {
+			x.t.Fatalf("%s:%d: exit status %d\n%s", x.page, b.line, status, out)
+		}
+	case "shell":
+		if out, status := x.typed("ann", "set -eu\n"+b.text); status != 0 {
 			x.t.Fatalf("%s:%d: exit status %d\n%s", x.page, b.line, status, out)
 		}
 	case "console":
@@ -251,7 +275,7 @@ func (x *example) console(b docBlock) {
 			user = "ann"
 		}
 		do := func() string {
-			out, _ := x.machine.run(user, x.real(c[0][2:]))
+			out, _ := x.typed(user, c[0][2:])
 			return out
 		}
 		if !asks.MatchString(c[0][2:]) {
@@ -264,7 +288,7 @@ func (x *example) console(b docBlock) {
 
 // asks matches commands that only show how things are, and may be repeated
 // until they are so.
-var asks = regexp.MustCompile(`^(mailq|postqueue -[pj]|qshape|posthaste (explain|sources|trace|status|limited|diverted|queue (list|suspended)|spool (stats|check))|postcat|grep|cat|ls|head|sed -n)\b`)
+var asks = regexp.MustCompile(`^(mailq|postqueue -[pj]|qshape|posthaste (explain|sources|trace|status|limited|diverted|events status|shaping acts|top -1|mailq|qshape|queue (list|suspended)|spool (stats|check))|postcat|grep|cat|ls|head|sed -n|curl -s [^ ]*/(metrics|api/v1/(now|destinations)))\b`)
 
 // await waits until there is the text that the page has.
 func (x *example) await(b docBlock, what, text string, is func() string) {
@@ -460,6 +484,7 @@ mx.busy.example. A 198.51.100.40
 		strictSink(t, "198.51.100.30:25", "192.0.2.12")
 		busySink(t, "198.51.100.40:25")
 	}}},
+	{page: "sender.md", programs: []string{"curl", "make", "python3"}, whole: true, aside: "posthaste-console posthaste-events posthaste-inject posthaste-metrics", zone: senderZone(), before: map[string]func(*testing.T, *network, *machine){"": senderWorld}},
 	{page: "trace.md", programs: []string{"smtp-sink"}, whole: true, zone: relayZone},
 	{page: "queue.md", programs: []string{"swaks", "smtp-sink"}, whole: true, zone: relayZone},
 	{page: "filters.md", programs: []string{"swaks"}, before: map[string]func(*testing.T, *network, *machine){
