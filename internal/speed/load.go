@@ -77,7 +77,7 @@ type client struct {
 // message gives an envelope, as one write, and a text.
 func (k *client) message(w *workload, n int, text []byte) {
 	var b strings.Builder
-	b.WriteString("MAIL FROM:<a@from.test>\r\n")
+	fmt.Fprintf(&b, "MAIL FROM:<%s>\r\n", w.sender(n))
 	want := []string{"250"}
 	for i := range w.recipients {
 		fmt.Fprintf(&b, "RCPT TO:<%s>\r\n", w.recipient(n, i))

@@ -17,6 +17,9 @@ func run(ctx context.Context, o *options, w io.Writer) (lost bool, err error) {
 	if o.wait {
 		return false, waits(ctx, o, w)
 	}
+	if o.sending {
+		return false, sending(ctx, o, w)
+	}
 	list, err := chosen(o.workloads)
 	if err != nil {
 		return false, err

@@ -6,12 +6,14 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // A sink is the next hop: it takes everything, and counts it.
 type sink struct {
 	l          net.Listener
 	deliveries atomic.Int64 // recipients of messages that have come whole
+	last, gap  atomic.Int64 // when the last one came, and the longest time between two, in nanoseconds
 	conns      sync.WaitGroup
 	mu         sync.Mutex
 	open       map[net.Conn]struct{}
@@ -83,6 +85,10 @@ func (s *sink) session(c net.Conn) {
 			}
 			w.WriteString("250 2.0.0 Ok\r\n")
 			s.deliveries.Add(rcpts)
+			now := time.Now().UnixNano()
+			if gap := now - s.last.Swap(now); gap > s.gap.Load() {
+				s.gap.Store(gap) // of two at the same moment either may count
+			}
 			rcpts = 0
 		case "QUIT":
 			w.WriteString("221 2.0.0 Bye\r\n")

@@ -63,6 +63,19 @@ type system struct {
 
 // startSystem configures and starts a mail system below dir, which has the program. more are lines for its main.cf.
 func startSystem(dir, more string) (*system, error) {
+	s, err := prepareSystem(dir, more, "")
+	if err != nil {
+		return nil, err
+	}
+	if err := s.start(); err != nil {
+		s.sink.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// prepareSystem configures one, with these lines at the end of its main.cf and of its master.cf.
+func prepareSystem(dir, more, services string) (*system, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
@@ -78,10 +91,7 @@ func startSystem(dir, more string) (*system, error) {
 	}
 	r := strings.NewReplacer("{dir}", dir, "{port}", strconv.Itoa(port), "{sink}", strconv.Itoa(s.sink.port()), "{owner}", owner)
 	err = errors.Join(os.WriteFile(filepath.Join(dir, "etc", "main.cf"), []byte(r.Replace(mainCf)+more), 0o644),
-		os.WriteFile(filepath.Join(dir, "etc", "master.cf"), []byte(r.Replace(masterCf)), 0o644))
-	if err == nil {
-		err = s.start()
-	}
+		os.WriteFile(filepath.Join(dir, "etc", "master.cf"), []byte(r.Replace(masterCf)+services), 0o644))
 	if err != nil {
 		s.sink.close()
 		return nil, err
@@ -168,16 +178,23 @@ func (s *system) round(ctx context.Context, w *workload) (wall, cpu time.Duratio
 	return wall, s.processorTime() - before, nil
 }
 
-// processorTime is what the processes of the mail system have used, in user and system mode. They are known by their
-// working directory, the queue's.
-func (s *system) processorTime() time.Duration {
-	ticks := 0
+// processes are the directories in /proc of the processes of the mail system. They are known by their working
+// directory, the queue's.
+func (s *system) processes() (list []string) {
 	queue := filepath.Join(s.dir, "spool")
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	for _, d := range dirs {
-		if cwd, err := os.Readlink(d + "/cwd"); err != nil || cwd != queue {
-			continue
+		if cwd, err := os.Readlink(d + "/cwd"); err == nil && cwd == queue {
+			list = append(list, d)
 		}
+	}
+	return list
+}
+
+// processorTime is what the processes of the mail system have used, in user and system mode.
+func (s *system) processorTime() time.Duration {
+	ticks := 0
+	for _, d := range s.processes() {
 		b, err := os.ReadFile(d + "/stat")
 		if err != nil {
 			continue

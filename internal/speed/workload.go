@@ -14,6 +14,7 @@ type workload struct {
 	perConn    int // messages over one connection; 0: no limit
 	recipients int // of each message
 	domains    int // whose recipients they are, in turn
+	senders    int // domains that they come from, in turn; 0: always the same one
 }
 
 // workloads are all of them. The numbers of messages make a round of about a second on two cores.
@@ -51,6 +52,14 @@ next:
 		return nil, fmt.Errorf("there is no workload %q: there are %s", name, strings.Join(names(), ", "))
 	}
 	return list, nil
+}
+
+// sender is the address that message n comes from.
+func (w *workload) sender(n int) string {
+	if w.senders == 0 {
+		return "a@from.test"
+	}
+	return fmt.Sprintf("a@from%d.test", n%w.senders)
 }
 
 // recipient is the address of recipient i of message n.
