@@ -26,6 +26,24 @@ type poolKey struct {
 type knownPool struct {
 	pool  *sched.Pool
 	specs []sourceSpec // of its members, in their order
+	// What was noted when its members were gone through last: see noted.
+	version uint64
+	hop     string
+	times   int // since then
+}
+
+// notedFor is for how many recipients a pool's members are not gone through again: there may be many of them. An address by
+// which they are asked about again should be one of late mail, but need not be that of the latest.
+const notedFor = 64
+
+// noted says that all there is to note of the pool's members, for mail to a next hop, has been noted, and that nobody has
+// noted anything else since.
+func (p *knownPool) noted(version uint64, hop string) bool {
+	if p.version != version || p.hop != hop || p.times >= notedFor {
+		return false
+	}
+	p.times++
+	return true
 }
 
 // pool is what mail goes from by the resolver's answer; nil: it has no pool. base are the
@@ -44,8 +62,9 @@ func (t *terms) pool(ans *proto.ResolveReply, base *sched.Terms, whole, limited 
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.pools == nil || len(t.pools) >= maxTerms || t.pooled >= maxPooled || len(t.same) >= maxTerms || len(t.latest) >= maxTerms {
-		t.pools, t.same = make(map[poolKey]knownPool), make(map[sched.Terms]*sched.Terms)
+		t.pools, t.same = make(map[poolKey]*knownPool), make(map[sched.Terms]*sched.Terms)
 		t.from, t.latest, t.pooled = make(map[*sched.Terms]asked), make(map[string]string), 0
+		t.version++
 	}
 	known, ok := t.pools[k]
 	// Mail that has been told of pools and terms keeps them when they are forgotten here.
@@ -53,6 +72,8 @@ func (t *terms) pool(ans *proto.ResolveReply, base *sched.Terms, whole, limited 
 		known = t.newPool(&k, base)
 		t.pools[k] = known
 		t.pooled += len(known.specs)
+	} else if known.noted(t.version, ans.Nexthop) {
+		return known.pool
 	}
 	if t.specs == nil {
 		t.specs = make(map[string]sourceSpec)
@@ -65,6 +86,7 @@ func (t *terms) pool(ans *proto.ResolveReply, base *sched.Terms, whole, limited 
 		// The latest answer is right about a source, whichever pool it was in.
 		if t.specs[mb.Source] != known.specs[i] {
 			t.specs[mb.Source] = known.specs[i]
+			t.version++
 		}
 		// Mail that waits for a limit of this source is asked about by this answer.
 		if limited {
@@ -74,15 +96,17 @@ func (t *terms) pool(ans *proto.ResolveReply, base *sched.Terms, whole, limited 
 			}
 		}
 	}
+	// What this has changed itself is noted by now.
+	known.version, known.hop, known.times = t.version, ans.Nexthop, 0
 	return known.pool
 }
 
 // newPool makes a pool. trivial-rewrite has written the members, so that they have no errors.
 // It is called with mu held.
-func (t *terms) newPool(k *poolKey, base *sched.Terms) knownPool {
+func (t *terms) newPool(k *poolKey, base *sched.Terms) *knownPool {
 	// The order is that of the table, so that a seed draws the same sources each time.
 	list, _ := proto.DecodeMembers(k.members)
-	known := knownPool{pool: &sched.Pool{Name: k.pool}}
+	known := &knownPool{pool: &sched.Pool{Name: k.pool}}
 	for i := range list {
 		m := &list[i]
 		known.specs = append(known.specs, sourceSpec{m.Spec, m.Day, m.Warmup, m.Wait})

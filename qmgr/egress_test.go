@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/rate"
+	"posthaste/internal/shaping"
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/qmgr/sched"
 )
@@ -196,6 +197,50 @@ func TestMemberTerms(t *testing.T) {
 	}
 	if none := ask(proto.ResolveReply{Transport: "smtp", Nexthop: "a.test"}, true); none != nil {
 		t.Errorf("%+v", none)
+	}
+}
+
+// The members of a pool are not gone through for each recipient, but what is to be noted of them is noted: another next hop
+// at once, another place of a next hop at once, and a later address before long.
+func TestPoolNoted(t *testing.T) {
+	t.Parallel()
+	var all terms
+	advice := func(unit string) string { return (&shaping.Settings{}).Advice(unit, "", "") }
+	ask := func(addr, hop, unit string) *sched.Terms {
+		m := proto.PoolMember{Source: "m1", Weight: 1, Spec: "address=192.0.2.1", Advice: advice(unit)}
+		ans := proto.ResolveReply{Transport: "smtp", Nexthop: hop, Hop: "a.test", Recipient: addr, Pool: "p", Members: members(m)}
+		return all.pool(&ans, nil, true, true).Members[0].Terms
+	}
+	x := ask("first@a.test", "a.test", "one.test")
+	if all.unitOf("a.test") != "one.test" || all.from[x].addr != "first@a.test" {
+		t.Fatalf("%q, %+v", all.unitOf("a.test"), all.from[x])
+	}
+	ask("second@a.test", "[a.test]:26", "one.test")
+	if all.unitOf("[a.test]:26") != "one.test" {
+		t.Error("nothing is noted of another next hop")
+	}
+	ask("x@a.test", "a.test", "two.test")
+	if ask("x@a.test", "a.test", "one.test"); all.unitOf("a.test") != "one.test" {
+		t.Errorf("its place is %q", all.unitOf("a.test"))
+	}
+	for i := range notedFor + 1 {
+		ask(fmt.Sprintf("r%d@a.test", i), "a.test", "one.test")
+	}
+	if addr := all.from[x].addr; addr != fmt.Sprintf("r%d@a.test", notedFor) {
+		t.Errorf("it is asked about by the address %s", addr)
+	}
+}
+
+// BenchmarkPool is what a recipient of a known pool of fifty sources costs.
+func BenchmarkPool(b *testing.B) {
+	var all terms
+	var list []proto.PoolMember
+	for i := range 50 {
+		list = append(list, proto.PoolMember{Source: fmt.Sprint("m", i), Weight: 1, Spec: "address=192.0.2.1, helo=mta.test", OwnLimits: "concurrency=10, messages=100/s"})
+	}
+	ans := proto.ResolveReply{Transport: "smtp", Nexthop: "a.test", Hop: "a.test", Pool: "p", Members: members(list...)}
+	for b.Loop() {
+		all.pool(&ans, nil, true, true)
 	}
 }
 

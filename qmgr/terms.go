@@ -45,10 +45,12 @@ type terms struct {
 	from map[*sched.Terms]asked
 	// Pools of sources, their members' terms by what they are, and what agents are to be told
 	// of each source, which is as many as the tables have (egress.go).
-	pools  map[poolKey]knownPool
+	pools  map[poolKey]*knownPool
 	pooled int // members of all of pools
 	same   map[sched.Terms]*sched.Terms
 	specs  map[string]sourceSpec
+	// It is another number once what the maps here have of pools' sources or of next hops' places has changed.
+	version uint64
 	// The members of each pool, as they were in the latest answer.
 	latest map[string]string
 	// The site of each next hop that has one, for "posthaste explain".
@@ -111,6 +113,7 @@ func (t *terms) of(ans *proto.ResolveReply, whole bool) *sched.Terms {
 	// Terms that are in use go on to hold when they are forgotten here.
 	if t.known == nil || len(t.known) >= maxTerms || len(t.sites) >= maxTerms || len(t.from) >= 2*maxTerms {
 		t.known, t.from, t.sites = make(map[termsKey]*sched.Terms), make(map[*sched.Terms]asked), make(map[string]string)
+		t.version++
 	}
 	terms, ok := t.known[k]
 	if !ok {
@@ -193,6 +196,7 @@ func (t *terms) place(r *sched.Rcpt) {
 func (t *terms) at(hop string, p place) {
 	if t.units == nil || len(t.units) >= maxTerms {
 		t.units = make(map[string]place)
+		t.version++
 	}
 	hop = strings.ToLower(hop)
 	old := t.units[hop].unit
@@ -200,6 +204,7 @@ func (t *terms) at(hop string, p place) {
 		return
 	}
 	t.units[hop] = p
+	t.version++
 	// What waits for the site of before has nobody else who asks where it belongs.
 	if old != "" && len(t.left) < maxTerms {
 		if t.left == nil {
@@ -249,7 +254,7 @@ func (t *terms) setSettings(set *settingSet) {
 	defer t.mu.Unlock()
 	// Terms that are in use go on to hold until they are renewed; where they came from is kept for that.
 	t.settings = set
-	t.known, t.pools, t.same, t.pooled = make(map[termsKey]*sched.Terms), make(map[poolKey]knownPool), make(map[sched.Terms]*sched.Terms), 0
+	t.known, t.pools, t.same, t.pooled = make(map[termsKey]*sched.Terms), make(map[poolKey]*knownPool), make(map[sched.Terms]*sched.Terms), 0
 	if t.from == nil {
 		t.from, t.sites = make(map[*sched.Terms]asked), make(map[string]string)
 	}
