@@ -63,6 +63,8 @@ func (s *Server) logNote(m *message, n *sched.Note) {
 		if m != nil {
 			log.Warning("%s: rcpt count mismatch (%d)", m.id, n.Count)
 		}
+	case sched.NoteHint:
+		log.Info("%s is not tried by %s until %s: %s", n.Queue, n.Transport, n.Until.Format(time.TimeOnly), n.Reason)
 	case sched.NoteDead, sched.NoteAlive:
 		// Told by the deliveries themselves, and by posthaste explain.
 	}

@@ -362,6 +362,7 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	attaching.Go(func() { s.attach(work) })
 	if s.nodes != nil {
 		attaching.Go(func() { s.shareLimits(work) })
+		attaching.Go(func() { s.tellHints(work) })
 	}
 	if s.courier != nil {
 		attaching.Go(func() { s.attend(ctx) }) // what comes later is the successor's

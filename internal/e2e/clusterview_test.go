@@ -7,6 +7,7 @@ import (
 	"net"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -272,4 +273,52 @@ func TestClusterNumbers(t *testing.T) {
 	if got := showq(); !strings.Contains(got, onA) || !strings.Contains(got, onB) {
 		t.Errorf("showq: %q", got)
 	}
+}
+
+// A host that does not answer costs the second node no connection: it hears from the first one that the host is dead.
+func TestClusterDeadHost(t *testing.T) {
+	t.Parallel()
+	var fromA, fromB atomic.Int64
+	next := newSink(t, func(line string) string {
+		switch {
+		case strings.HasPrefix(line, "EHLO a."):
+			fromA.Add(1)
+		case strings.HasPrefix(line, "EHLO b."):
+			fromB.Add(1)
+		default:
+			return ""
+		}
+		<-t.Context().Done()
+		return ""
+	})
+	c := newCluster(t, next, 2)
+	// Once heard of, it is not tried for an hour.
+	main := strings.Replace(c.main, quick, "queue_run_delay = 1s\ntransport_retry_time = 1s\nservice_throttle_time = 1s\n", 1) +
+		"minimal_backoff_time = 1h\nmaximal_backoff_time = 1h\nsmtp_helo_timeout = 2s\ninitial_destination_concurrency = 1\n"
+	c.main = main + "smtp_helo_name = a.example\n"
+	a := c.node("a")
+	c.main = main + "smtp_helo_name = b.example\n"
+	b := c.node("b")
+	a.start()
+	b.start()
+	c.shared(a, "a", "b")
+	a.eventually("it takes mail", func() bool { return a.send("a@from.test", []string{"b@to.test"}, "Subject: x\n\nx\n") == nil })
+	a.waitLog(`to=<b@to\.test>.*status=deferred`)
+	b.waitLog(`is not tried by smtp until`)
+	const n = 5
+	for range n {
+		b.mustSend("b@from.test", []string{"b@to.test"}, "Subject: y\n\ny\n")
+	}
+	b.waitLogN(`to=<b@to\.test>.*status=deferred \(delivery temporarily suspended: .* \(as node a has found\)\)`, n)
+	if fromA.Load() == 0 || fromB.Load() != 0 {
+		t.Errorf("%d connections of the first node, %d of the second", fromA.Load(), fromB.Load())
+	}
+	if out, status := b.tool(nil, "explain", "to.test"); status != 0 || !strings.Contains(out, "as node a has found") {
+		t.Errorf("explain: status %d\n%s", status, out)
+	}
+	// Who wants to know tries it all the same.
+	if out, status := b.tool(nil, "postqueue", "-f"); status != 0 {
+		t.Errorf("postqueue -f: status %d\n%s", status, out)
+	}
+	b.eventually("it is tried", func() bool { return fromB.Load() > 0 })
 }

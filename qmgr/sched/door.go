@@ -149,6 +149,9 @@ const (
 	// EventTenant: from now on TenantTerms hold for the mail of Tenant that is in memory. A caller that has
 	// terms for a tenant gives this event before the recipients of each of its messages (EventLoaded).
 	EventTenant
+
+	// EventHints: others, who deliver mail of the same queue, have found destinations dead. Hints.
+	EventHints
 )
 
 // Scope is what a command applies to.
@@ -204,6 +207,8 @@ type Event struct {
 	Limits SetLimits // EventLimits; nil: nothing is set
 
 	Terms *Terms // EventTerms
+
+	Hints []Hint // EventHints
 
 	Tenant      string      // EventTenant
 	TenantTerms TenantTerms // EventTenant
@@ -432,6 +437,7 @@ const (
 	NoteClog                              // a destination fills the active queue: Transport, Queue, Count of Total
 	NoteFeedback                          // destination_concurrency_feedback_debug: Queue, Limit ... FailCohorts, Feedback, Positive
 	NoteDead                              // a destination was declared dead: Transport, Queue, Until
+	NoteHint                              // a destination is taken for dead, since somebody else has found that: Transport, Queue, Until, Status, Reason
 	NoteAlive                             // a dead destination answered: Transport, Queue, Count messages wait for it
 	NoteTransportDown                     // Transport cannot be used, Until
 	NoteBadCount                          // rcpt count mismatch: ID, Count

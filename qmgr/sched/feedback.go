@@ -18,6 +18,7 @@ const suspended = "delivery temporarily suspended: "
 // positive: a delivery to q ended and the destination took part in it.
 // q.busy still counts that delivery.
 func (s *Scheduler) positive(q *queue) {
+	s.tried(q)
 	q.failCohorts = 0
 	first := !q.answered
 	q.answered = true
@@ -57,6 +58,7 @@ func (s *Scheduler) negative(q *queue, e *entry, r *Result) {
 	if q.state != DestReady {
 		return
 	}
+	s.tried(q)
 	c := &q.tport.cfg
 	if s.asks(q, e, r) {
 		return
@@ -108,7 +110,7 @@ func (s *Scheduler) kill(q *queue, status dsn.Status, reason string) {
 // dead makes q a dead destination, for the reason that is said to whoever waits
 // for it.
 func (s *Scheduler) dead(q *queue, status dsn.Status, reason string, until int64) {
-	q.state, q.window, q.answered = DestDead, 0, false
+	q.state, q.window, q.answered, q.hearsay = DestDead, 0, false, false
 	q.status, q.reason = status, reason
 	q.excuse = mail.Nexthop(status.String() + " " + reason)
 	q.until, q.cache = until, 0

@@ -41,6 +41,9 @@ type queue struct {
 	// delivery at a time when slow deliveries give up their places.
 	answered bool
 
+	// It is dead by a hint of somebody else (hint.go). Of one that is not dead it says nothing.
+	hearsay bool
+
 	// Feedback that has not made up a whole step yet: towards a larger and a smaller
 	// window, and the part of FailedCohortLimit used up by failures since the last
 	// success.

@@ -73,9 +73,12 @@ type Scheduler struct {
 	siteIndex map[siteKey]int32
 	// Decisions of operators. Their counts are kept as mail comes and goes, since a
 	// listing of a million parked messages must not walk them.
-	pauses      map[PauseID]*pause
-	parkedAt    map[siteKey]int  // deferred messages that wait for pauses, by destination
-	parkedFor   map[PauseID]int  // the same, by pause
+	pauses    map[PauseID]*pause
+	parkedAt  map[siteKey]int // deferred messages that wait for pauses, by destination
+	parkedFor map[PauseID]int // the same, by pause
+	// Destinations for which a hint was taken, and that have not been tried since; until when that matters (hint.go). It is
+	// empty unless others deliver mail of the same queue.
+	hinted      map[siteKey]int64
 	stopped     map[stop]PauseID // of sources that are suspended; nil: none is
 	pausedAfter uint64           // the last delivery that had begun when they were given
 	pauseEnd    int64            // when the first of the pauses ends by itself, by the wall clock
@@ -255,6 +258,8 @@ func (s *Scheduler) happened(ev *Event) {
 				s.stopSources() // it may be at another place now
 			}
 		}
+	case EventHints:
+		s.takeHints(ev.Hints)
 	case EventTenant:
 		s.setTenant(ev.Tenant, &ev.TenantTerms)
 	}

@@ -71,6 +71,9 @@ func (s *Scheduler) Snapshot() Snapshot {
 			continue // their destinations are reasons
 		}
 		for q := t.firstQueue; q != nil; q = q.nxt {
+			if q.state == DestDead && q.hearsay {
+				continue // the successor hears it, too
+			}
 			d := DestSnapshot{Transport: t.name, Queue: q.name, Nexthop: q.nexthop, Source: q.source, State: q.state, Status: q.status, Text: q.reason,
 				LastDone: s.realTime(q.lastDone), Cache: q.cache, Success: q.success, Failure: q.failure, FailCohorts: q.failCohorts, Course: s.courseMemory(q.course)}
 			if q.state == DestReady {

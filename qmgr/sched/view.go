@@ -88,6 +88,7 @@ type Dest struct {
 	Until     time.Time
 	Status    dsn.Status // DestDead
 	Text      string     // DestDead
+	Hearsay   bool       // DestDead: somebody else has found that (EventHints)
 	Window    int
 	Success   float64 // positive feedback so far: at 1 the window grows
 	Failure   float64 // negative feedback so far: at 1 the window shrinks
@@ -462,7 +463,7 @@ func (s *Scheduler) Dest(transport mail.Transport, queue string) (Dest, bool) {
 func (s *Scheduler) dest(q *queue) Dest {
 	t := q.tport
 	d := Dest{Transport: t.name, Queue: q.name, Nexthop: q.nexthop, Source: q.source, State: q.state, Until: toTime(q.until),
-		Status: q.status, Text: q.reason, Window: q.window, Limit: q.limit, Success: q.success, Failure: q.failure, Cohorts: q.failCohorts, Busy: q.busy, Todo: q.todo, Terms: q.terms}
+		Status: q.status, Text: q.reason, Hearsay: q.hearsay && q.state == DestDead, Window: q.window, Limit: q.limit, Success: q.success, Failure: q.failure, Cohorts: q.failCohorts, Busy: q.busy, Todo: q.todo, Terms: q.terms}
 	d.Learnt = s.learntOf(q)
 	d.Deferred, d.Thread = s.deferredFor(t, q.name), t.thread(q)
 	if q.site != 0 {
