@@ -1,5 +1,5 @@
 // DKIM signatures: whose mail is signed, with which keys, and over which fields. The
-// algorithm is go-msgauth's; keys and the table that names them are package dkimkey's.
+// algorithm is package mailauth's; keys and the table that names them are package dkimkey's.
 
 package cleanup
 
@@ -14,8 +14,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/emersion/go-msgauth/dkim"
 
 	"posthaste/internal/config"
 	"posthaste/internal/mailauth"
@@ -154,9 +152,14 @@ func (in *incoming) addSignatures(s *signer) error {
 		return err
 	}
 	c.Fields = withoutOurs(c.Fields, keys)
+	// The body is read once, however many keys sign.
+	body, err := mailauth.BodyHash(io.NewSectionReader(c.Body, 0, c.BodySize))
+	if err != nil {
+		return err
+	}
 	var made []milter.Field
 	for _, k := range keys {
-		raw, err := s.signature(c, &k)
+		raw, err := s.signature(c, &k, body)
 		if err != nil {
 			return fmt.Errorf("domain %s, selector %s: %w", k.domain, k.selector, err)
 		}
@@ -250,47 +253,48 @@ func (s *signer) key(path string) (crypto.Signer, error) {
 	return key, nil
 }
 
-// signature makes one DKIM-Signature field, with relaxed canonicalization of header and
-// body: relays on the way may refold and trim.
-func (s *signer) signature(c *milter.Content, u *use) ([]byte, error) {
-	fields := s.covered(c.Fields)
-	names := s.headerKeys(fields)
-	if len(names)*len(fields) > maxPairs {
+// signature makes one DKIM-Signature field of a message whose body has that hash.
+func (s *signer) signature(c *milter.Content, u *use, body []byte) ([]byte, error) {
+	names := s.headerKeys(c.Fields)
+	if len(names) > maxKeys {
 		return nil, errHead
 	}
-	o := &dkim.SignOptions{Domain: u.domain, Selector: u.selector, Signer: u.key, HeaderKeys: names,
-		HeaderCanonicalization: dkim.CanonicalizationRelaxed, BodyCanonicalization: dkim.CanonicalizationRelaxed}
+	o := &mailauth.Signing{Domain: u.domain, Selector: u.selector, Key: u.key, Names: names, Fields: s.covered(c.Fields, names)}
+	// A signature that is to expire says when it was made, too: receivers judge by both. One that
+	// is not says neither: see mailauth.Signing.
 	if s.lifetime > 0 {
-		o.Expiration = s.now().Add(s.lifetime)
+		o.Made = s.now()
+		o.Expires = o.Made.Add(s.lifetime)
 	}
-	signer, err := dkim.NewSigner(o)
+	raw, err := mailauth.Sign(o, body)
 	if err != nil {
 		return nil, err
 	}
-	// Close must be called in any case: it ends the library's goroutine.
-	werr := writeContent(signer, fields, c)
-	if err := errors.Join(werr, signer.Close()); err != nil {
-		return nil, err
-	}
-	raw := []byte(signer.Signature())
-	// The library's output becomes part of the header, and is checked like anybody's.
+	// What is made becomes part of the header, and is checked like anybody's.
 	if _, ok := rfc5322.ParseField(raw); !ok {
 		return nil, fmt.Errorf("the signature is no header field: %.80q", raw)
 	}
 	return raw, nil
 }
 
-// maxPairs bounds the work of the library, which compares each name with each field: a
-// hostile header must not take seconds.
-const maxPairs = 1 << 20
+// maxKeys bounds how many fields a signature covers. Receivers look for each name in all fields: a
+// hostile header must not take them seconds.
+const maxKeys = 1 << 10
 
-// covered are the fields that are signed, unfolded. Relaxed signatures do not see the
-// difference, and the library spends the square of a folded field's length on it.
-func (s *signer) covered(fields []milter.Field) []milter.Field {
-	list := make([]milter.Field, 0, len(s.names))
-	for _, f := range fields {
-		if slices.ContainsFunc(s.names, func(n string) bool { return strings.EqualFold(n, f.Name) }) {
-			list = append(list, milter.Field{Name: f.Name, Raw: mailauth.Unfolded(f.Raw)})
+// covered are the fields for the names of h=, of each name from the bottom upwards (RFC 6376
+// section 5.4.2); nil where there is no further one.
+func (s *signer) covered(fields []milter.Field, names []string) [][]byte {
+	byName := make(map[string][][]byte, len(s.names))
+	for i := range fields {
+		n := strings.ToLower(fields[i].Name)
+		if slices.Contains(s.names, n) {
+			byName[n] = append(byName[n], fields[i].Raw)
+		}
+	}
+	list := make([][]byte, len(names))
+	for i, n := range names {
+		if left := byName[n]; len(left) > 0 {
+			list[i], byName[n] = left[len(left)-1], left[:len(left)-1]
 		}
 	}
 	return list
@@ -316,30 +320,4 @@ func (s *signer) headerKeys(fields []milter.Field) []string {
 		}
 	}
 	return keys
-}
-
-// writeContent writes the message in large pieces, because the library hands each write
-// from one goroutine to another.
-func writeContent(w io.Writer, fields []milter.Field, c *milter.Content) error {
-	head := make([]byte, 0, 4<<10)
-	for i := range fields {
-		head = append(head, fields[i].Raw...)
-	}
-	head = append(head, crlf...)
-	if _, err := w.Write(head); err != nil {
-		return err
-	}
-	chunk := make([]byte, min(256<<10, c.BodySize))
-	for off := int64(0); off < c.BodySize; {
-		n, err := c.Body.ReadAt(chunk[:min(int64(len(chunk)), c.BodySize-off)], off)
-		// At the end of the content, ReadAt may return octets together with io.EOF.
-		if n == 0 && err != nil {
-			return err
-		}
-		if _, err := w.Write(chunk[:n]); err != nil {
-			return err
-		}
-		off += int64(n)
-	}
-	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -21,6 +22,7 @@ import (
 	"github.com/emersion/go-msgauth/dkim"
 
 	"posthaste/internal/config"
+	"posthaste/internal/mailauth"
 	"posthaste/internal/milter"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/table"
@@ -69,6 +71,15 @@ func testContent(t *testing.T, text string) *milter.Content {
 	return c
 }
 
+// makeSignature makes the signature of a message.
+func makeSignature(s *signer, c *milter.Content, u *use) ([]byte, error) {
+	body, err := mailauth.BodyHash(io.NewSectionReader(c.Body, 0, c.BodySize))
+	if err != nil {
+		return nil, err
+	}
+	return s.signature(c, u, body)
+}
+
 const signText = "Received: x\r\nFrom: Joe <joe@Mail.Example.com>\r\nTo: a@b.test\r\nSubject: folded\r\n\tsubject\r\n\r\nbody  \r\n.dot\r\n\r\n\r\n"
 
 // What is signed is verified by whoever asks DNS, and cannot be added to.
@@ -88,7 +99,7 @@ func TestSignature(t *testing.T) {
 	}
 	var signed []byte
 	for _, k := range keys {
-		raw, err := s.signature(c, &k)
+		raw, err := makeSignature(s, c, &k)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,6 +137,27 @@ func TestSignature(t *testing.T) {
 	}
 	if n := verify(string(signed) + signText + "more\r\n"); n != 0 {
 		t.Errorf("with a longer body: %d good signatures", n)
+	}
+}
+
+// A signature that does not expire has no time in it, by which a receiver with another clock could judge; and
+// fields of one name are signed from the bottom upwards, as receivers take them.
+func TestSignatureTimeless(t *testing.T) {
+	t.Parallel()
+	path, record := testKey(t, 1)
+	s := testSigner(t, "dkim_sign_maps = inline:{ {mail.example.com = s1:"+path+"} }\n")
+	keys, err := s.keysFor(t.Context(), "mail.example.com")
+	if err != nil || len(keys) != 1 {
+		t.Fatal(keys, err)
+	}
+	const text = "Subject: first\r\nSubject: second\r\n" + signText
+	raw, err := makeSignature(s, testContent(t, text), &keys[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	vs, err := dkim.VerifyWithOptions(strings.NewReader(string(raw)+text), &dkim.VerifyOptions{LookupTXT: func(string) ([]string, error) { return []string{record}, nil }})
+	if err != nil || len(vs) != 1 || vs[0].Err != nil || !vs[0].Time.IsZero() || !vs[0].Expiration.IsZero() {
+		t.Errorf("%v, %+v of\n%s", err, vs, raw)
 	}
 }
 
@@ -190,7 +222,7 @@ func BenchmarkSign(b *testing.B) {
 	body := strings.Repeat("0123456789012345678901234567890123456789\r\n", 250)
 	c := &milter.Content{Fields: []milter.Field{{Name: "From", Raw: []byte("From: a@b.test\r\n")}}, Body: strings.NewReader(body), BodySize: int64(len(body))}
 	for b.Loop() {
-		if _, err := s.signature(c, &use{"b.test", "s", key}); err != nil {
+		if _, err := makeSignature(s, c, &use{"b.test", "s", key}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -245,7 +277,7 @@ func BenchmarkSignKeys(b *testing.B) {
 			i := 0
 			for b.Loop() {
 				u := use(i * 7919 % n)
-				if _, err := s.signature(c, &u); err != nil {
+				if _, err := makeSignature(s, c, &u); err != nil {
 					b.Fatal(err)
 				}
 				i++
@@ -283,7 +315,7 @@ func TestSignatureOfUglyHeader(t *testing.T) {
 		c := testContent(t, tt.header+signText)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		raw, err := s.signature(c, &keys[0])
+		raw, err := makeSignature(s, c, &keys[0])
 		runtime.ReadMemStats(&after)
 		if tt.refused != errors.Is(err, errHead) || !tt.refused && (err != nil || len(raw) == 0) {
 			t.Errorf("%s: %v", tt.name, err)

@@ -1,7 +1,6 @@
 package mailauth
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -13,7 +12,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -424,11 +422,11 @@ func canonical(raw []byte, relaxed bool) []byte {
 	out := append(bytes.ToLower(bytes.TrimSpace(name)), ':')
 	space := false
 	start := len(out)
-	for _, c := range value {
-		switch c {
-		case ' ', '\t':
+	for i, c := range value {
+		switch {
+		case c == ' ' || c == '\t':
 			space = true
-		case '\r', '\n':
+		case c == '\r' && i+1 < len(value) && value[i+1] == '\n', c == '\n': // but not a CR alone
 		default:
 			if space && len(out) > start {
 				out = append(out, ' ')
@@ -437,47 +435,4 @@ func canonical(raw []byte, relaxed bool) []byte {
 		}
 	}
 	return append(out, crlf...)
-}
-
-// bodyHash is the SHA-256 of a body by RFC 6376 section 3.4.3 or 3.4.4.
-func bodyHash(body io.Reader, relaxed bool) ([]byte, error) {
-	in := bufio.NewReaderSize(body, 32<<10)
-	h := sha256.New()
-	out := bufio.NewWriterSize(h, 32<<10)
-	lines, some, space := 0, false, false // line ends not written yet; whether anything was; white space not written yet
-	for {
-		c, err := in.ReadByte()
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		if c == '\r' {
-			if next, err := in.Peek(1); err == nil && next[0] == '\n' {
-				continue
-			}
-		}
-		switch {
-		case c == '\n':
-			lines, space = lines+1, false
-			continue
-		case relaxed && (c == ' ' || c == '\t'):
-			space = true
-			continue
-		}
-		for ; lines > 0; lines-- {
-			out.WriteString("\r\n")
-		}
-		if space {
-			out.WriteByte(' ')
-		}
-		out.WriteByte(c)
-		some, space = true, false
-	}
-	if some || !relaxed {
-		out.WriteString("\r\n")
-	}
-	err := out.Flush()
-	return h.Sum(nil), err
 }

@@ -1,7 +1,7 @@
 // Package mailauth finds out whether mail comes from the domain that it claims to come from:
 // SPF checks the client, DKIM the content, and DMARC whether these agree with the From:
 // address. Where DMARC fails, the ARC chain of a forwarder who is trusted can vouch for the
-// message. The results go into an Authentication-Results: field. cleanup uses it, since
+// message. It also makes the DKIM signatures of our own mail. The results go into an Authentication-Results: field. cleanup uses it, since
 // everything that it needs is there; smtpd uses it for SPF.
 //
 // # Security
@@ -17,7 +17,8 @@
 // # Standards
 //
 //	RFC 7208 (SPF), by blitiri.com.ar/go/spf
-//	RFC 6376, RFC 8301, RFC 8463 (DKIM), by github.com/emersion/go-msgauth; keys with t=s are heeded here
+//	RFC 6376, RFC 8301, RFC 8463 (DKIM): signatures are made by this package, and verified by
+//	github.com/emersion/go-msgauth; keys with t=s are heeded here
 //	RFC 9989 (DMARC, with its tree walk), by this package
 //	RFC 8617 (ARC), reading only: the newest signature and all seals of a chain of up to ten sets
 //	RFC 8601 (Authentication-Results)
