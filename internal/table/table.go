@@ -19,6 +19,7 @@
 //	environ unix          environment variables, the system's users and groups
 //	socketmap tcp         servers
 //	fail                  always an error
+//	suppress              who is on the suppression list: the suppress service is asked
 //	ldap mysql pgsql sqlite memcache mongodb
 //	                      databases: the proxymap service asks them
 //	proxy                 proxy:type:name is the same as type:name
@@ -265,6 +266,8 @@ func builtin(kind string) Opener {
 		return openTCP
 	case "fail":
 		return openFail
+	case "suppress":
+		return openSuppressed
 	case "ldap", "memcache", "mongodb", "mysql", "pgsql", "sqlite":
 		return func(name string, o Options) (Table, error) { return openProxied(kind, name, o) }
 	case "proxy":
@@ -276,7 +279,7 @@ func builtin(kind string) Opener {
 // Types is the names of all built-in types, sorted, as "postconf -m" lists them.
 func Types() []string {
 	return []string{"btree", "cdb", "cidr", "environ", "fail", "hash", "inline", "ldap", "lmdb", "memcache", "mongodb", "mysql",
-		"pcre", "pgsql", "pipemap", "proxy", "randmap", "regexp", "socketmap", "sqlite", "static", "tcp", "texthash", "unionmap", "unix"}
+		"pcre", "pgsql", "pipemap", "proxy", "randmap", "regexp", "socketmap", "sqlite", "static", "suppress", "tcp", "texthash", "unionmap", "unix"}
 }
 
 // Open opens the table that spec names, "type:name". A missing or unreadable
