@@ -73,6 +73,24 @@ func (s *Set) addTenant(tenant, status string) {
 	s.add(makeKey(TenantDeliveries, []string{s.tenants.name(tenant), status}), 1)
 }
 
+// noTenant is the label of mail without one.
+const noTenant = "(none)"
+
+// AddFeedback counts what has come back of a tenant's mail to an address. kind is one of few words.
+func (s *Set) AddFeedback(tenant, address, kind string) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name := noTenant
+	if tenant != "" {
+		name = s.tenants.name(tenant)
+	}
+	s.add(makeKey(Feedback, []string{name, kind}), 1)
+	s.add(makeKey(DomainFeedback, []string{s.names.name(domainOf(address)), kind}), 1)
+}
+
 // domainOf is what is behind an address's last @, or "local" for an address without one.
 func domainOf(addr string) string {
 	if i := strings.LastIndexByte(addr, '@'); i >= 0 {

@@ -36,6 +36,8 @@ const (
 	DeliveryFailures
 	DomainDeliveries
 	TenantDeliveries
+	Feedback
+	DomainFeedback
 	DeliveryDelay
 	DeliveryStage
 	ConnectFailures
@@ -127,6 +129,8 @@ var families = [numFamilies]Family{
 	DeliveryFailures: {"posthaste_delivery_failures", Counter, true, []string{"status", "class"}, "Those that failed, by the class that bounce_class_files gives them; none without that parameter."},
 	DomainDeliveries: {"posthaste_domain_deliveries", Counter, false, []string{"domain", "status"}, "The same by the recipient's domain: those with the most deliveries have a name, all others are other."},
 	TenantDeliveries: {"posthaste_tenant_deliveries", Counter, false, []string{"tenant", "status"}, "The same by the tenant, of mail that has one; names as for domains."},
+	Feedback:         {"posthaste_feedback", Counter, false, []string{"tenant", "kind"}, "What came back of mail under the suppression list, by the tenant: bounce, expired, forwarded (an address behind the recipient has failed), complaint, unsubscribed; and suppressed, the recipients who are on the list for it. Mail without a tenant is (none); names as for domains."},
+	DomainFeedback:   {"posthaste_domain_feedback", Counter, false, []string{"domain", "kind"}, "The same by the recipient's domain; over posthaste_domain_deliveries with status sent it is the rate of complaints at a provider."},
 	DeliveryDelay:    {"posthaste_delivery_delay_seconds", Histogram, true, []string{"status"}, "Age of the message when a recipient's attempt ended (delay= of the log)."},
 	DeliveryStage:    {"posthaste_delivery_stage_seconds", Histogram, true, []string{"stage"}, "Where the time went (delays= of the log): before_queue, queue, connect, transmit."},
 	ConnectFailures:  {"posthaste_connect_failures", Counter, true, nil, "Servers that could not be reached."},

@@ -2,6 +2,8 @@ package metrics
 
 import (
 	"fmt"
+	"maps"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -214,5 +216,22 @@ func TestDomains(t *testing.T) {
 	}
 	if len(s.names.waiting) > stretch || len(s.names.known) > maxNames {
 		t.Errorf("%d domains wait, %d are known", len(s.names.waiting), len(s.names.known))
+	}
+}
+
+// Feedback is counted by tenant and by domain, and what has no tenant has a label of its own.
+func TestFeedback(t *testing.T) {
+	t.Parallel()
+	s := New()
+	s.AddFeedback("shop", "joe@Example.net", "complaint")
+	s.AddFeedback("", "joe@example.net", "bounce")
+	(*Set)(nil).AddFeedback("shop", "joe@example.net", "complaint")
+	got := map[string]float64{}
+	for _, m := range s.Take().Samples {
+		got[m.Name+" "+strings.Join(m.Labels, " ")] = m.Value
+	}
+	want := map[string]float64{"posthaste_feedback shop complaint": 1, "posthaste_feedback (none) bounce": 1, "posthaste_domain_feedback example.net complaint": 1, "posthaste_domain_feedback example.net bounce": 1}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, expected %v", got, want)
 	}
 }

@@ -86,6 +86,7 @@ func (s *server) tell(q *proto.SuppressTell) (*proto.SuppressTold, error) {
 	}
 	w := s.rules.weigh(q.What, q.Class)
 	if w == nothing && q.Token == "" {
+		s.count(q, address, &proto.SuppressTold{})
 		return &proto.SuppressTold{}, nil
 	}
 	e := proto.Suppression{List: suppressclient.Home(q.List), Address: address, Origin: clean(q.Origin), Detail: clean(q.Detail), Time: now.Unix()}
@@ -110,7 +111,25 @@ func (s *server) tell(q *proto.SuppressTell) (*proto.SuppressTold, error) {
 	if err == nil && reply.Added != "" {
 		s.log.Log(maillog.Suppressed{ID: e.Origin, To: s.log.Address(e.Address), List: e.List, Reason: e.Reason, Detail: e.Detail})
 	}
+	if err == nil {
+		s.count(q, address, &reply)
+	}
 	return &reply, err
+}
+
+// count counts a piece of news, unless it is no news, and what came of it.
+func (s *server) count(q *proto.SuppressTell, address string, told *proto.SuppressTold) {
+	if told.Again {
+		return
+	}
+	tenant, _ := suppressclient.Parts(q.List)
+	switch q.What {
+	case proto.ToldBounce, proto.ToldExpired, proto.ToldForwarded, proto.ToldComplaint, proto.ToldUnsubscribed:
+		s.metrics.AddFeedback(tenant, address, q.What)
+	}
+	if told.Added != "" {
+		s.metrics.AddFeedback(tenant, address, "suppressed")
+	}
 }
 
 // seenKind is what one token may bring once: a bounce, of whatever weight, and a complaint.

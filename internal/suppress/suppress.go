@@ -68,6 +68,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/metrics"
 	"posthaste/internal/proto"
 	"posthaste/internal/resolver"
 	"posthaste/internal/returnpath"
@@ -107,6 +108,7 @@ func run(ctx context.Context, env *service.Env) error {
 	if err != nil {
 		return err
 	}
+	s.metrics = env.Metrics
 	stop := s.tidyRegularly()
 	err = env.ServeIPC(ctx, &ipc.Server{Handler: s.handle}, drainTime)
 	stop()
@@ -122,6 +124,7 @@ type server struct {
 	store   *store
 	records records
 	log     *maillog.Logger
+	metrics *metrics.Set // nil: nothing is counted
 	now     func() time.Time
 	wg      sync.WaitGroup
 }

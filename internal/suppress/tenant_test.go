@@ -1,11 +1,13 @@
 package suppress
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"posthaste/internal/metrics"
 	"posthaste/internal/proto"
 )
 
@@ -113,5 +115,39 @@ func TestReasons(t *testing.T) {
 			t.Errorf("%+v: it ends: %v", tt, ends)
 		}
 		w.stop()
+	}
+}
+
+// What comes back is counted once, by tenant and by the recipient's domain, and so is who is on the list for it.
+func TestFeedbackCounted(t *testing.T) {
+	t.Parallel()
+	w := start(t, t.TempDir(), "")
+	w.s.metrics = metrics.New()
+	for _, n := range []struct{ what, list, address, class string }{
+		{proto.ToldBounce, "shop/letter", "joe@example.net", "InvalidRecipient"},
+		{proto.ToldBounce, "shop/", "joe@example.net", "SpamBlock"},
+		{proto.ToldUnsubscribed, "shop/", "jane@example.net", ""},
+		{proto.ToldComplaint, "news", "jim@example.com", ""},
+		{"anything", "news", "jim@example.com", ""},
+	} {
+		w.tell(n.what, n.list, n.address, n.class, "")
+	}
+	a, err := w.Ask(t.Context(), &proto.SuppressAsk{List: "shop/", Address: "ann@example.org", QueueID: "4jWn4F1YhnzSshsm4", Sender: "list@example.org"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second one is no news
+		w.tell(proto.ToldComplaint, "shop/", "ann@example.org", "", a.Path)
+	}
+	got := map[string]float64{}
+	for _, s := range w.s.metrics.Take().Samples {
+		got[strings.TrimPrefix(s.Name, "posthaste_")+" "+strings.Join(s.Labels, " ")] = s.Value
+	}
+	want := map[string]float64{"feedback shop bounce": 2, "feedback shop unsubscribed": 1, "feedback shop complaint": 1, "feedback shop suppressed": 3,
+		"feedback (none) complaint": 1, "feedback (none) suppressed": 1,
+		"domain_feedback example.net bounce": 2, "domain_feedback example.net unsubscribed": 1, "domain_feedback example.net suppressed": 2,
+		"domain_feedback example.com complaint": 1, "domain_feedback example.com suppressed": 1, "domain_feedback example.org complaint": 1, "domain_feedback example.org suppressed": 1}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v\nexpected %v", got, want)
 	}
 }
