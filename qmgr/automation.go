@@ -72,6 +72,7 @@ type automation struct {
 	known   map[string]bool      // the IDs of rules in force
 	reports chan *shaping.Report // to the one who looks; nil: nobody does
 	lost    bool                 // replies were not seen, and the log has it
+	read    map[string]*shaping.Advice
 	// Acts on their way to the disk, by kind, target and name, with their ends.
 	under map[string]time.Time
 	full  bool // that there are maxActs is in the log
@@ -136,8 +137,7 @@ func (s *Server) watchReplies(d *delivery, reply *proto.DeliverReply) {
 	if s.auto.reports == nil || d.advice == "" {
 		return
 	}
-	// The same text comes with all deliveries to the destination. What it costs to read is little beside a delivery.
-	advice := shaping.ParseAdvice(d.advice)
+	advice := s.auto.advised(d.advice)
 	if len(advice.Sections) == 0 {
 		return
 	}
@@ -162,6 +162,24 @@ func (s *Server) watchReplies(d *delivery, reply *proto.DeliverReply) {
 			return
 		}
 	}
+}
+
+// maxAdvised bounds the advices that are remembered: there is one for each destination from each source.
+const maxAdvised = 2000
+
+// advised reads an advice. The same text comes with all deliveries to a destination, and takes longer to read than the
+// rest of what is done for a delivery here: it is read once.
+func (a *automation) advised(text string) *shaping.Advice {
+	x := a.read[text]
+	if x == nil {
+		if a.read == nil || len(a.read) >= maxAdvised {
+			a.read = make(map[string]*shaping.Advice)
+		}
+		advice := shaping.ParseAdvice(text)
+		x = &advice
+		a.read[text] = x
+	}
+	return x
 }
 
 // replyText is what rules see of an outcome: the form that KumoMTA gives replies, for which the rules of the

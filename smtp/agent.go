@@ -19,7 +19,6 @@ import (
 	"posthaste/internal/agent"
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
-	"posthaste/internal/egress"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/notice"
@@ -86,6 +85,7 @@ type Agent struct {
 	// The only state that one delivery leaves to the next, but for certificates of sources.
 	cache       *cache
 	sourceCerts sourceCerts
+	sources     usedSources
 	advised     advised
 	trace       tracer
 	options
@@ -301,7 +301,7 @@ type order struct {
 	// most bounds the messages over one connection, besides the settings; 0: it does not.
 	most int
 	// source is what connections come from; nil: what the settings say.
-	source *egress.Source
+	source *usedSource
 	// advice is what is to be done otherwise than the settings say, as shaping.ParseAdvice reads it.
 	advice string
 }
@@ -314,7 +314,7 @@ func (a *Agent) Hands() {}
 // outcome. When ctx ends, what is under way is cut off, and the recipients are
 // deferred.
 func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
-	source, err := sourceOf(r)
+	source, err := a.sources.of(r)
 	if err != nil {
 		// Of another version's making: a queue manager sends no such thing.
 		for i := range r.Envelope.Recipients {

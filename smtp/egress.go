@@ -26,25 +26,52 @@ import (
 	"posthaste/internal/tlspolicy"
 )
 
-// sourceOf reads what a request is to be sent from; nil: what the settings say.
-func sourceOf(r *agent.Request) (*egress.Source, error) {
+// maxSources bounds the sources that are remembered: there are as many as the tables have, and few tables have more.
+const maxSources = 1000
+
+// A source with what tells its sessions apart from those of others. It is not changed: deliveries share it.
+type usedSource struct {
+	egress.Source
+	key string
+}
+
+// usedSources are sources by their names and what was said of them. A source of the same name may have another address
+// by now, and is another one then.
+type usedSources struct {
+	mu    sync.Mutex
+	known map[[2]string]*usedSource
+}
+
+// of reads what a request is to be sent from; nil: what the settings say.
+func (c *usedSources) of(r *agent.Request) (*usedSource, error) {
 	if r.Source == "" {
 		return nil, nil
+	}
+	// It is read once, and not for each message.
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := [2]string{r.Source, r.SourceSpec}
+	if s := c.known[k]; s != nil {
+		return s, nil
 	}
 	s, err := egress.Parse(r.Source, r.SourceSpec)
 	if err != nil {
 		return nil, fmt.Errorf("egress source %s: %w", r.Source, err)
 	}
-	return &s, nil
+	if c.known == nil || len(c.known) >= maxSources {
+		c.known = make(map[[2]string]*usedSource) // deliveries under way keep what they have
+	}
+	x := &usedSource{s, s.Name + " " + s.String()}
+	c.known[k] = x
+	return x, nil
 }
 
-// sourceKey tells sessions of different sources apart. A source of the same name may have
-// another address by now.
+// sourceKey tells sessions of different sources apart.
 func (d *delivery) sourceKey() string {
 	if d.source == nil {
 		return ""
 	}
-	return d.source.Name + " " + d.source.String()
+	return d.source.key
 }
 
 // tlsSourceKey does the same for TLS sessions, which show the certificate with which they began:
@@ -228,7 +255,7 @@ type fileState struct {
 }
 
 // of reads the certificate of a source; nil: it has none of its own.
-func (c *sourceCerts) of(s *egress.Source) (*tls.Certificate, error) {
+func (c *sourceCerts) of(s *usedSource) (*tls.Certificate, error) {
 	if s == nil || s.CertFile == "" {
 		return nil, nil
 	}
