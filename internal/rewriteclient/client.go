@@ -4,7 +4,8 @@
 //
 // An answer is kept when the service says that it is Fixed, and forgotten
 // when the service says that a table has changed (proto.Stale), or when the
-// connection over which it would say so is gone. Questions that are under way
+// connection over which it would say so is gone. The standard form of an address
+// depends on no table, and is forgotten with the connection alone. Questions that are under way
 // are not asked twice: who comes second waits for the first one's answer.
 //
 // Those who go through many addresses, a client's recipients or the members of
@@ -51,7 +52,8 @@ type Client struct {
 
 	mu       sync.Mutex
 	conn     *ipc.Conn // where Stale would come from
-	epoch    uint64    // raised by what makes answers void
+	epoch    uint64    // raised by what makes answers of Resolve void
+	dials    uint64    // raised by what makes all answers void
 	rewrites cache[question, string]
 	resolves cache[string, proto.ResolveReply]
 	flights  map[question]*flight
@@ -87,7 +89,9 @@ func New(at ipc.Address) *Client {
 	c.ipc.OnDial(func(conn *ipc.Conn) {
 		c.mu.Lock()
 		c.conn = conn
-		c.void()
+		c.dials++
+		c.rewrites.clear()
+		c.stale()
 		c.mu.Unlock()
 	})
 	return c
@@ -105,15 +109,16 @@ func (c *Client) Close() { c.ipc.Close() }
 func (c *Client) pushed(_ *ipc.Conn, r *ipc.Request) {
 	if r.Kind == proto.KindStale {
 		c.mu.Lock()
-		c.void()
+		c.stale()
 		c.mu.Unlock()
 	}
 }
 
-// void forgets all answers, also those on their way. Called with mu held.
-func (c *Client) void() {
+// stale forgets all answers that tables have a part in, also those on their way. Where there are such tables it
+// is called each second: who asks for a thousand senders must not ask for all of their standard forms
+// each second, too. Called with mu held.
+func (c *Client) stale() {
 	c.epoch++
-	c.rewrites.clear()
 	c.resolves.clear()
 	c.ahead.clear()
 }
@@ -274,18 +279,21 @@ func (c *Client) begin(ctx context.Context, q question, f *flight) {
 		return
 	}
 	c.mu.Lock()
-	epoch := c.epoch
+	since := c.epoch
+	if q.kind == proto.KindRewrite {
+		since = c.dials
+	}
 	c.mu.Unlock()
 	var req ipc.Message = &proto.Rewrite{Context: q.a, Address: q.addr}
 	if q.kind == proto.KindResolve {
 		req = &proto.Resolve{Sender: q.a, Address: q.addr, Limits: c.limits || q.pool != "", Pool: q.pool}
 	}
-	conn.Go(req, func(payload []byte, err error) { c.land(q, f, epoch, payload, err) })
+	conn.Go(req, func(payload []byte, err error) { c.land(q, f, since, payload, err) })
 }
 
 // land gives the answer to all who wait for it, and keeps it when nothing
-// has made it void since it was asked for.
-func (c *Client) land(q question, f *flight, epoch uint64, payload []byte, err error) {
+// has made it void since it was asked for: since is the epoch of that time, or the dials.
+func (c *Client) land(q question, f *flight, since uint64, payload []byte, err error) {
 	if err == nil {
 		if q.kind == proto.KindResolve {
 			err = f.resolve.Decode(payload)
@@ -296,7 +304,11 @@ func (c *Client) land(q question, f *flight, epoch uint64, payload []byte, err e
 	f.err = err
 	c.mu.Lock()
 	delete(c.flights, q)
-	if err == nil && epoch == c.epoch && q.length() <= maxKept {
+	now := c.epoch
+	if q.kind == proto.KindRewrite {
+		now = c.dials
+	}
+	if err == nil && since == now && q.length() <= maxKept {
 		switch {
 		case q.kind == proto.KindRewrite: // depends on main.cf alone
 			c.rewrites.put(q, f.rewrite.Address)

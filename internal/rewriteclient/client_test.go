@@ -148,11 +148,14 @@ func TestKeepsAnswers(t *testing.T) {
 func TestStaleMakesVoid(t *testing.T) {
 	t.Parallel()
 	f, c := start(t)
-	first := resolve(t, c, "s", "a@b")
+	first, form := resolve(t, c, "s", "a@b"), rewrite(t, c, "y")
 	f.mu.Lock()
 	f.conns[0].Send(&proto.Stale{})
 	f.mu.Unlock()
 	rewrite(t, c, "x") // comes after the Stale on the same connection
+	if again := rewrite(t, c, "y"); again != form {
+		t.Errorf("the form %q was asked for again: %q", form, again)
+	}
 	if a, ok := c.Known("a@b"); ok {
 		t.Errorf("%+v is still known", a)
 	}
@@ -188,7 +191,7 @@ func TestStaleOvertakesAnswer(t *testing.T) {
 func TestLossMakesVoid(t *testing.T) {
 	t.Parallel()
 	f, c := start(t)
-	first := resolve(t, c, "s", "a@b")
+	first, form := resolve(t, c, "s", "a@b"), rewrite(t, c, "y")
 	f.mu.Lock()
 	conn := f.conns[0]
 	f.mu.Unlock()
@@ -203,6 +206,9 @@ func TestLossMakesVoid(t *testing.T) {
 	}
 	if again := resolve(t, c, "s", "a@b"); again == first {
 		t.Errorf("%q was kept over a lost connection", first)
+	}
+	if again := rewrite(t, c, "y"); again == form {
+		t.Errorf("the form %q was kept over a lost connection", form)
 	}
 }
 

@@ -13,9 +13,8 @@ import (
 
 // A sender is a mail system with some of what docs/sending.md has, and the mail that is sent to it.
 type sender struct {
-	name    string
-	senders int    // domains of senders, a tenant each if the tables say so; 0: one that is nobody's
-	more    string // lines of main.cf; {dir} is the system's directory
+	name string
+	more string // lines of main.cf; {dir} is the system's directory
 	*system
 	rates, times []pair // of each round, beside the first of the senders in the same round
 }
@@ -24,10 +23,10 @@ type sender struct {
 func senders() []*sender {
 	return []*sender{
 		{name: "nothing"},
-		{name: "one tenant, mail of others", more: oneTenant},
-		{name: "one tenant, its mail", senders: 1, more: oneTenant},
-		{name: "many tenants", senders: manyTenants, more: forMany},
-		{name: "many tenants, each event", senders: manyTenants, more: forMany + "event_sinks = file:{dir}/data/events/all\n"},
+		{name: "one tenant, mail of others", more: oneTenant + "tenant_maps = inline:{ {own.test = t0} }\nsender_dependent_egress_pool_maps = inline:{ {@own.test = two} }\n"},
+		{name: "one tenant, its mail", more: oneTenant + "tenant_maps = inline:{ {127.0.0.1 = t0} }\ndefault_egress_pool = two\n"},
+		{name: "many tenants", more: forMany},
+		{name: "many tenants, each event", more: forMany + "event_sinks = file:{dir}/data/events/all\n"},
 	}
 }
 
@@ -38,11 +37,9 @@ const (
 
 // oneTenant is all that can be said of the mail of one tenant: limits, a weight, a life, a pool of two sources of which
 // one warms up, shaping files, and who is told of what fails. No number holds anything up.
-const oneTenant = shaped + `tenant_maps = inline:{ {from0.test = t0} }
-tenant_weights = t0=3
+const oneTenant = shaped + `tenant_weights = t0=3
 tenant_limit_maps = inline:{ {t0 = concurrency=1000, messages=100000000/h, recipients=1000000000/d} }
 tenant_queue_lifetime_maps = inline:{ {t0 = 2d} }
-sender_dependent_egress_pool_maps = inline:{ {@from0.test = two} }
 egress_source_maps = inline:{ {mta1 = address=127.0.1.1, helo=mta1.test} {mta2 = address=127.0.1.2, helo=mta2.test, warmup=2026-01-01:=1000000000} }
 egress_pool_maps = inline:{ {two = mta1=1, mta2=1} }
 event_sinks = { file:{dir}/data/events/bad, events=bounced+expired+complaint }
@@ -94,6 +91,7 @@ func sending(ctx context.Context, o *options, w io.Writer) error {
 		defer s.stop()
 	}
 	load := workloads[0]
+	load.senders = manyTenants // each has a tenant, where there are many
 	fmt.Fprintf(w, "%s, %d rounds, queues in %s\n", load.name, o.rounds, dir)
 	for n := -1; n < o.rounds; n++ { // the first one warms up
 		if err := sendRound(ctx, list, load, n); err != nil {
@@ -110,7 +108,6 @@ func sendRound(ctx context.Context, list []*sender, load workload, n int) error 
 	for i := range list {
 		at := (i + n + 1) % len(list)
 		s := list[at]
-		load.senders = s.senders
 		wall, cpu, err := s.round(ctx, &load)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
