@@ -20,6 +20,7 @@ const (
 	probeMost  = 15 * minute
 	restFirst  = 30 * second // the first rest after a refusal for the rate
 	pacedFirst = 2 * minute  // how long a rate is kept before a faster one is tried
+	pacedRests = 6           // the same, in rests
 	pacedMost  = 30 * minute
 	roundTime  = 30 * second // the shortest time between two steps of the rate
 	roundMin   = 10          // deliveries in it
@@ -283,12 +284,16 @@ func (c *Course) repace(now int64, r *Report) {
 	default:
 		c.m.Interval = max(1.1*was, min(1.05*long, 1.2*math.Sqrt(was*long)))
 	}
-	if c.m.PaceWait = max(c.m.PaceWait, pacedFirst); c.step > 0 { // it was a try
+	if c.m.PaceWait = max(c.m.PaceWait, c.pacedLeast()); c.step > 0 { // it was a try
 		c.m.PaceWait = min(2*c.m.PaceWait, pacedMost)
 	}
-	c.m.PaceAt = now + c.m.Rest + c.m.PaceWait
+	c.m.PaceAt = now + min(c.m.Rest+c.m.PaceWait, pacedMost)
 	c.through, c.since, c.step = 0, now, 0
 }
+
+// pacedLeast is how long a rate is kept at least. A try that fails costs a rest: it is made so seldom that
+// this is little of the time.
+func (c *Course) pacedLeast() int64 { return min(max(pacedFirst, pacedRests*c.m.Rest), pacedMost) }
 
 // went counts a delivery that was refused for nothing that concerns the sender.
 func (c *Course) went(now int64, b *Bounds, r *Report) {
@@ -331,7 +336,8 @@ func (c *Course) more(now int64, b *Bounds) {
 
 // faster makes the interval shorter.
 func (c *Course) faster(now int64, r *Report) {
-	if now-c.from < roundTime || c.passed < roundMin && float64(now-c.from) < float64(roundMin)*c.m.Interval {
+	// Whether a try is one too many shows late where the host counts over a long time, and those rest long that do.
+	if now-c.from < roundTime || c.step > 0 && now-c.from < c.m.Rest || c.passed < roundMin && float64(now-c.from) < float64(roundMin)*c.m.Interval {
 		return
 	}
 	c.passed, c.from = 0, now
@@ -344,7 +350,7 @@ func (c *Course) faster(now int64, r *Report) {
 	case now >= c.m.PaceAt:
 		// The first step is the try itself; when it has passed, the next is larger.
 		if c.step > 0 {
-			c.m.PaceWait = pacedFirst
+			c.m.PaceWait = c.pacedLeast()
 		}
 		c.step = min(max(2*c.step, .1), stepMost)
 		c.m.Interval /= 1 + c.step

@@ -158,3 +158,34 @@ func TestSettles(t *testing.T) {
 		t.Errorf("without a limit, windows are %v; %+v", window, c.m)
 	}
 }
+
+// A rate that was refused is tried again when as much as six rests have passed, and each step of such a try is kept for a
+// rest, before the next is made: a try that fails costs one.
+func TestTriesAreDear(t *testing.T) {
+	t.Parallel()
+	b := Bounds{Start: 5, Floor: 1, Ceiling: 20, Slowest: minute, Longest: 4000 * second}
+	var c Course
+	const rest = 120 * second
+	now := second
+	deliver := func(ask Ask) {
+		c.Ended(now, &b, &Report{Ask: ask, After: time.Duration(rest) * time.Microsecond, Began: now - 20, Busy: 1})
+		now = max(now+int64(c.m.Interval), c.Until())
+	}
+	for range 100 { // a delivery each second
+		c.Ended(now, &b, &Report{Began: now - 20, Busy: 1})
+		now += second
+	}
+	refused := now
+	deliver(Slower)
+	bad := c.m.Refused
+	var steps []int64 // when the interval has become shorter than what was refused, and shorter again
+	for last := bad; len(steps) < 3 && now < refused+2*60*minute; {
+		at := now
+		if deliver(Nothing); c.m.Interval > 0 && c.m.Interval < last {
+			steps, last = append(steps, at), c.m.Interval
+		}
+	}
+	if len(steps) < 3 || steps[0]-refused < 6*rest || steps[1]-steps[0] < rest || steps[2]-steps[1] < rest {
+		t.Errorf("refused at %d, faster than that at %d", refused/second, steps)
+	}
+}

@@ -49,7 +49,9 @@
 //     half of what was sent;
 //   - after each half minute without a refusal, and ten deliveries at least, the rate grows by a tenth, to
 //     just below the bad rate. From there it is as with the window: a try after a time that doubles with each
-//     refusal, from two minutes to half an hour, and growing steps when tries succeed;
+//     refusal, from two minutes to half an hour, and growing steps when tries succeed. That time is six rests at
+//     least, and each step of a try goes on for a rest at least: a try that fails costs a rest, and a host that counts
+//     over a longer time than half a minute says so late;
 //   - an interval that is less than half of what the window allows by itself is given up.
 //
 // # How long it takes

@@ -1,6 +1,7 @@
 package simulate
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"strings"
@@ -31,14 +32,20 @@ type measured struct {
 	most     float64 // deferrals in the worst of the seeds
 }
 
-func measureAdaptive(t *testing.T, provider string, adaptive bool) (m measured) {
+func measureAdaptive(t *testing.T, provider string, adaptive bool) measured {
+	t.Helper()
+	word := "no"
+	if adaptive {
+		word = "yes"
+	}
+	return measureLoad(t, adaptiveLoad, provider, word)
+}
+
+// measureLoad runs a load for a provider, with a word that it has a place for, with each seed.
+func measureLoad(t *testing.T, load, provider, word string) (m measured) {
 	t.Helper()
 	for _, seed := range adaptiveSeeds {
-		word := "no"
-		if adaptive {
-			word = "yes"
-		}
-		r, err := Run(strings.NewReader(fmt.Sprintf(adaptiveLoad, provider, word, seed)))
+		r, err := Run(strings.NewReader(fmt.Sprintf(load, provider, word, seed)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,5 +78,67 @@ func TestAdaptive(t *testing.T) {
 	}
 	if !strings.Contains(string(page), table.String()) {
 		t.Errorf("docs/scheduler.md has not this table:\n%s", table.String())
+	}
+}
+
+// tunedLoad is adaptiveLoad with limits that fit the provider, such as somebody sets who knows it.
+const tunedLoad = `title %[1]s, limits %[2]s
+seed %[3]d
+qmgr qmgr_message_active_limit=20000
+transport smtp process_limit=100 destination_concurrency_limit=20 cache=yes
+server p provider=%[1]s limits=%[2]s
+send class=bulk count=3000 every=50ms to=smtp:p
+end at=12h
+`
+
+// tuned are the limits with which a provider delivers soonest, as -adaptive.tune found them. Those that refuse nothing for how
+// much comes are not here: nothing is to be tuned.
+var tuned = []struct{ provider, limits string }{
+	{"microsoft", "concurrency=8"},
+	{"orange", "concurrency=2"},
+	{"gmail", "messages=115/min"},
+	{"comcast", "messages=55/min"},
+	{"yahoo", "messages=20/min"},
+}
+
+var tune = flag.Bool("adaptive.tune", false, "try many limits for each provider of TestAdaptiveTuned, and print what each comes to")
+
+// TestAdaptiveTuned sets following beside what it cannot know: limits that were chosen for each provider by trying.
+func TestAdaptiveTuned(t *testing.T) {
+	t.Parallel()
+	var table strings.Builder
+	table.WriteString("| provider | limits | deferrals: tuned | adaptive | 95 % wait at most: tuned | adaptive |\n|---|---|---|---|---|---|\n")
+	for _, c := range tuned {
+		if *tune {
+			tryLimits(t, c.provider)
+		}
+		fixed, follows := measureLoad(t, tunedLoad, c.provider, c.limits), measureAdaptive(t, c.provider, true)
+		fmt.Fprintf(&table, "| %s | `%s` | %.0f | %.0f | %.0f s | %.0f s |\n", c.provider, c.limits, fixed.deferred, follows.deferred, fixed.done, follows.done)
+		if fixed.all < 3000 || follows.all < 3000 {
+			t.Errorf("%s: not all is delivered: tuned %+v, adaptive %+v", c.provider, fixed, follows)
+		}
+	}
+	page, err := os.ReadFile("../../../docs/scheduler.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(page), table.String()) {
+		t.Errorf("docs/scheduler.md has not this table:\n%s", table.String())
+	}
+}
+
+// tryLimits prints what many limits come to.
+func tryLimits(t *testing.T, provider string) {
+	t.Helper()
+	var list []string
+	for n := 1; n <= 20; n++ {
+		list = append(list, fmt.Sprintf("concurrency=%d", n))
+	}
+	for n := 5; n <= 200; n += 5 {
+		list = append(list, fmt.Sprintf("messages=%d/min", n))
+	}
+	for _, limits := range list {
+		m := measureLoad(t, tunedLoad, provider, limits)
+		t.Logf("%s %s: %.0f deferrals, 95 %% wait %.0f s, %.0f delivered", provider, limits, m.deferred, m.done, m.all)
 	}
 }

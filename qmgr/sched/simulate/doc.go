@@ -35,7 +35,8 @@
 // balancer with so many servers behind it, of which so many refuse; it chooses
 // at random, or with balance=turns one after the other. defer=5%
 // and bounce=1% of the recipients get such a reply. With provider=gmail a server answers as that provider of package
-// simnet does, and other settings do not count, but for timeout.
+// simnet does, and other settings do not count, but for timeout. limits=concurrency=8,messages=100/min are what
+// destination_limit_maps would say of each destination at the server.
 //
 // send gives each message rcpts recipients at the destinations listed in to=,
 // in turn; with spread=n each server stands for n destinations, NAME.0 to

@@ -154,9 +154,9 @@ func (r *run) send(s *send, n int) {
 			dest = fmt.Sprintf("%s.%d", t.server, (n*s.rcpts+i)/len(s.to)%s.spread)
 		}
 		if r.servers[dest] == nil {
-			r.servers[dest] = r.newServer(t.server)
+			r.servers[dest] = r.newServer(t.server, dest)
 		}
-		m.rcpts = append(m.rcpts, sched.Rcpt{Index: i, Transport: t.transport, Nexthop: mail.Nexthop(dest), Queue: dest})
+		m.rcpts = append(m.rcpts, sched.Rcpt{Index: i, Transport: t.transport, Nexthop: mail.Nexthop(dest), Queue: dest, Terms: r.servers[dest].terms})
 	}
 	r.mail[r.nextID] = m
 	m.class.Messages++
@@ -165,9 +165,13 @@ func (r *run) send(s *send, n int) {
 		Arrival: sched.Arrival{Queue: sched.QueueIncoming, Created: r.now(), Rcpts: s.rcpts}})
 }
 
-// newServer makes a server of a kind.
-func (r *run) newServer(kind string) *server {
+// newServer makes a server of a kind, for a destination.
+func (r *run) newServer(kind, dest string) *server {
 	s := &server{serverKind: r.workload.servers[kind]}
+	if s.limits != (sched.Limits{}) {
+		s.terms = &sched.Terms{}
+		s.terms.Shares[sched.OwnLimit] = sched.Share{Name: dest, Limits: s.limits}
+	}
 	if s.provider != nil {
 		s.host = simnet.New(*s.provider, r.workload.cfg.Seed^uint64(len(r.servers)))
 	}

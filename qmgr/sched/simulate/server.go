@@ -19,6 +19,7 @@ type server struct {
 	backlog  []*conn      // complete, waiting to be accepted
 	turn     int          // of the load balancer
 	host     *simnet.Host // of provider=; nil: there is none
+	terms    *sched.Terms // of limits=; nil: there are none
 }
 
 // conn is one agent's connection.

@@ -12,6 +12,7 @@ import (
 
 	"posthaste/internal/feedback"
 	"posthaste/internal/mail"
+	"posthaste/internal/rate"
 	"posthaste/internal/simnet"
 	"posthaste/qmgr/sched"
 )
@@ -65,6 +66,7 @@ type serverKind struct {
 	inTurn       bool
 	silent       bool            // it answers nothing
 	provider     *simnet.Profile // it answers as this one does; nil: as the rest says
+	limits       sched.Limits    // of destinations at it
 	deferShare   float64
 	bounceShare  float64
 }
@@ -347,6 +349,8 @@ func (k *serverKind) setting(name, v string) error {
 		return nil
 	case "provider":
 		return k.setProvider(v)
+	case "limits":
+		return k.setLimits(v)
 	case "balance":
 		if v != "random" && v != "turns" {
 			return fmt.Errorf("random or turns")
@@ -361,6 +365,16 @@ func (k *serverKind) setting(name, v string) error {
 		return nil
 	}
 	return errUnknown
+}
+
+// setLimits limits what goes to a destination.
+func (k *serverKind) setLimits(text string) error {
+	l, err := rate.ParseLimits(text)
+	if err != nil {
+		return err
+	}
+	k.limits = sched.Limits{Concurrency: l.Concurrency, Connections: l.Connections, Messages: l.Messages, Recipients: l.Recipients}
+	return nil
 }
 
 // setProvider has a server answer as a provider does.
