@@ -19,6 +19,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/rate"
 	"posthaste/qmgr/sched"
 )
 
@@ -37,6 +38,15 @@ type backlog struct {
 	reply  proto.BacklogReply
 	rows   map[backlogKey]int
 	dests  map[hop]bool
+	// Tenants that have been told; and what has been counted for limits, once that is asked for.
+	tenants map[string]bool
+	spent   map[spentKey]sched.Spent
+}
+
+// A spentKey names a shared limit as sched.Spent does.
+type spentKey struct {
+	level        sched.Level
+	name, source string
 }
 
 // backlogKey is what messages of a row have in common. Without this a million messages would be as
@@ -103,7 +113,7 @@ func (b *backlog) part(s *Server, p *sched.Part, info *sched.Info, tenant string
 	b.count(s, backlogKey{to: to, tenant: tenant, rcpts: p.Rcpts, waits: p.Waits}, info)
 	if !b.dests[to] {
 		b.dests[to] = true
-		b.reply.Dests = append(b.reply.Dests, s.backlogDest(p))
+		b.reply.Dests = append(b.reply.Dests, s.backlogDest(b, p))
 	}
 }
 
@@ -132,6 +142,7 @@ func (b *backlog) count(s *Server, k backlogKey, info *sched.Info) {
 		low := bits.Len(uint(k.rcpts)) - 4
 		k.rcpts = k.rcpts >> low << low
 	}
+	b.tenant(s, k.tenant)
 	k.age = bits.Len64(uint64(max(s.now.Sub(info.Created)/time.Second, 0)))
 	if k.deferred = info.Queue == sched.QueueDeferred; k.deferred {
 		k.due = info.Next.Unix() / 30
@@ -150,26 +161,89 @@ func (b *backlog) count(s *Server, k backlogKey, info *sched.Info) {
 }
 
 // backlogDest is what is known of the destination of a part.
-func (s *Server) backlogDest(p *sched.Part) proto.BacklogDest {
-	d := proto.BacklogDest{Transport: string(p.Transport), Queue: p.Queue, Nexthop: string(p.Nexthop), Shared: s.opt.Settings.tenants != nil}
+func (s *Server) backlogDest(b *backlog, p *sched.Part) proto.BacklogDest {
+	d := proto.BacklogDest{Transport: string(p.Transport), Queue: p.Queue, Nexthop: string(p.Nexthop)}
 	// Of a destination that is not in memory the name says where it is.
 	if d.Nexthop == "" {
 		d.Nexthop = nexthopOf(p.Queue)
 	}
-	if x, ok := s.sched.Dest(p.Transport, p.Queue); ok {
+	x, ok := s.sched.Dest(p.Transport, p.Queue)
+	if ok {
 		d.State, d.Until, d.Window = int(x.State), x.Until, x.Window
-		d.Shared = d.Shared || x.Terms != nil || x.Source != ""
+		d.Source, d.Limits, d.Learnt = x.Source, b.limits(s, x.Terms), x.Learnt != nil
 		// Sums of feedback are small numbers, and may be negative.
 		for i, f := range [...]float64{x.Success, x.Failure, x.Cohorts} {
 			d.Feedback[i] = int64(f * 1e6)
 		}
 	}
+	// Limits come with the answers of trivial-rewrite, and those with mail that is tried.
+	d.Untold = !ok && s.opt.Settings.limits
+	d.Shared = len(d.Limits) > 0 || d.Source != ""
 	// What an operator has set holds in the forecast as it does here, with any settings.
 	if r := limitOf(s.rules.limits, p.Transport, mail.Nexthop(d.Nexthop)); r != nil {
 		d.Most, d.Raises = r.order.Most, r.order.Raises
 	}
-	if b := s.seen.pace.Of(hopName(p.Transport, mail.Nexthop(d.Nexthop))); b != nil {
-		d.Behaviour = b.Append(nil)
+	if x := s.seen.pace.Of(hopName(p.Transport, mail.Nexthop(d.Nexthop))); x != nil {
+		d.Behaviour = x.Append(nil)
 	}
 	return d
+}
+
+// limits are those of a destination's terms; nil: it has none.
+func (b *backlog) limits(s *Server, t *sched.Terms) (list []proto.BacklogLimit) {
+	if t == nil {
+		return nil
+	}
+	for level := range t.Shares {
+		list = b.limit(s, list, sched.Level(level), &t.Shares[level], "")
+		list = b.limit(s, list, sched.Level(level), &t.From[level], t.Source)
+	}
+	return list
+}
+
+// limit adds a limit, if it limits anything.
+func (b *backlog) limit(s *Server, list []proto.BacklogLimit, level sched.Level, sh *sched.Share, source string) []proto.BacklogLimit {
+	l := &sh.Limits
+	if sh.Name == "" || *l == (sched.Limits{}) {
+		return list
+	}
+	x := proto.BacklogLimit{Level: int(level), Source: source != "", Name: sh.Name, Concurrency: l.Concurrency}
+	sp := b.counted(s, spentKey{level, sh.Name, source})
+	// What was spent of a rate by the second or the hour is paid within it, and does not matter hours ahead.
+	now := s.now.UnixMicro()
+	for i, r := range [...]struct {
+		rate  rate.Rate
+		meter *rate.Meter
+	}{{l.Connections, &sp.Connections}, {l.Messages, &sp.Messages}, {l.Recipients, &sp.Recipients}, {l.Warmup, &sp.Warmup}} {
+		if x.N[i], x.Per[i] = r.rate.N, r.rate.Per; r.rate.Per == rate.Day {
+			x.Today[i] = r.meter.Today(now)
+		}
+	}
+	return append(list, x)
+}
+
+// counted is what has been counted for a limit.
+func (b *backlog) counted(s *Server, k spentKey) sched.Spent {
+	if b.spent == nil {
+		b.spent = make(map[spentKey]sched.Spent)
+		for _, sp := range s.sched.Spent() {
+			b.spent[spentKey{sp.Level, sp.Name, sp.Source}] = sp
+		}
+	}
+	return b.spent[k]
+}
+
+// tenant tells what holds for a tenant, as it was looked up last. The tables are not asked for it: a forecast is no
+// reason to wait for them.
+func (b *backlog) tenant(s *Server, name string) {
+	if s.opt.Settings.tenants == nil || name == "" || b.tenants[name] {
+		return
+	}
+	b.tenants[name] = true
+	terms, ok := s.opt.Settings.tenants.latest(name)
+	x := proto.BacklogTenant{Name: name, Untold: !ok, Weight: terms.Weight, Lifetime: terms.Lifetime, BounceLifetime: terms.BounceLifetime}
+	if l := b.limit(s, nil, sched.TenantLimit, &sched.Share{Name: name, Limits: terms.Limits}, ""); l != nil {
+		x.Limit = l[0]
+	}
+	b.reply.Tenants = append(b.reply.Tenants, x)
 }

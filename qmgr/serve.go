@@ -114,7 +114,7 @@ func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
 			r.Fail("%v", err)
 			return
 		}
-		b := &backlog{cursor: uint64(max(q.Cursor, 0)), rows: make(map[backlogKey]int), dests: make(map[hop]bool)}
+		b := &backlog{cursor: uint64(max(q.Cursor, 0)), rows: make(map[backlogKey]int), dests: make(map[hop]bool), tenants: make(map[string]bool)}
 		s.ask(r, func() { s.backlog(r, b) })
 	case proto.KindSources:
 		s.ask(r, func() { s.describeSources(r) })

@@ -116,6 +116,14 @@ func (t *tenancies) recall(name string, now time.Time) (sched.TenantTerms, bool)
 	return k.terms, ok && now.Sub(k.at) < tenantTime && !now.Before(k.at)
 }
 
+// latest is what was said of a tenant last, however long ago.
+func (t *tenancies) latest(name string) (sched.TenantTerms, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k, ok := t.known[name]
+	return k.terms, ok
+}
+
 // ask is what holds for a tenant, from the tables if it is not known as of now. It may wait for them.
 func (t *tenancies) ask(ctx context.Context, name string) (sched.TenantTerms, error) {
 	// The age of an answer counts from before the question: the table may change meanwhile.

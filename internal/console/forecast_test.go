@@ -55,7 +55,6 @@ func TestForecastRefused(t *testing.T) {
 	reply := func(r proto.BacklogReply) func(*ipc.Request) {
 		return func(q *ipc.Request) { q.Reply(&r) }
 	}
-	dest := proto.BacklogDest{Transport: "smtp", Queue: "a.test", Nexthop: "a.test", Shared: true}
 	for _, c := range []struct {
 		change  string
 		backlog func(*ipc.Request)
@@ -72,7 +71,6 @@ func TestForecastRefused(t *testing.T) {
 		{change: "minimal_backoff_time=" + strings.Repeat("1", 300), status: 400, want: "octets"},
 		{change: strings.Repeat("minimal_backoff_time=7s\n", 21), status: 400, want: "at most 20 parameters"},
 		{backlog: reply(proto.BacklogReply{Hold: 5}), status: 422, want: whatif.ErrEmpty.Error()},
-		{backlog: reply(proto.BacklogReply{Dests: []proto.BacklogDest{dest}}), status: 422, want: whatif.ErrShared.Error()},
 		{backlog: reply(proto.BacklogReply{Rows: []proto.BacklogRow{{Count: 1}}}), status: 422, want: whatif.ErrUnknown.Error()},
 		{backlog: func(r *ipc.Request) { r.Fail("not now") }, status: 503, want: "not now"},
 	} {

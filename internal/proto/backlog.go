@@ -38,6 +38,29 @@ type BacklogReply struct {
 	Hold  int // messages on hold, which are in no row
 	// Suspended are messages that wait for a suspension, which are in no row either.
 	Suspended int
+	// Tenants are those of Rows for which something is said besides their weight in main.cf, or of which that is not known.
+	Tenants []BacklogTenant
+}
+
+// A BacklogLimit is a limit that a destination or a tenant has, mostly in common with others. Zero is no limit.
+type BacklogLimit struct {
+	Level       int    // as sched.Level
+	Source      bool   // it holds for the destination's mail from its source alone
+	Name        string // what has the same level, name and source is one limit
+	Concurrency int
+	// Of connections, messages, recipients, and recipients while the source warms up: how many in how long, and how
+	// many were counted today of those that are by the day.
+	N, Today [4]int64
+	Per      [4]time.Duration
+}
+
+// A BacklogTenant is what the tables say of a tenant.
+type BacklogTenant struct {
+	Name                     string
+	Untold                   bool // the tables have not been asked yet
+	Weight                   int  // 0: as in main.cf
+	Limit                    BacklogLimit
+	Lifetime, BounceLifetime time.Duration // 0: as in main.cf
 }
 
 // A BacklogDest is a destination of Rows.
@@ -49,8 +72,12 @@ type BacklogDest struct {
 	Feedback                  [3]int64 // success, failure, failed cohorts, in millionths
 	Most                      int      // set by an operator; 0: nothing is
 	Raises                    bool
-	Shared                    bool   // it has limits in common with others, or sources
-	Behaviour                 []byte // as pace.Behaviour has it; empty: nothing is known
+	Source                    string         // that its mail goes from, which is the end of Queue; empty: it has none
+	Limits                    []BacklogLimit // besides its window
+	Untold                    bool           // there may be such limits, and the queue manager learns of them when it tries the mail
+	Learnt                    bool           // its answers are followed (smtp_destination_adaptive)
+	Shared                    bool           // there are Limits or a Source: who does not know of these makes no forecast
+	Behaviour                 []byte         // as pace.Behaviour has it; empty: nothing is known
 }
 
 // A BacklogRow is messages that are alike: for one destination, of nearly the same age, and due at
@@ -74,6 +101,9 @@ func (m *BacklogReply) Append(b []byte) []byte {
 	}
 	for i := range m.Rows {
 		b = pack.Nested(b, 'r', m.Rows[i].append)
+	}
+	for i := range m.Tenants {
+		b = pack.Nested(b, 't', m.Tenants[i].append)
 	}
 	return b
 }
@@ -100,6 +130,72 @@ func (m *BacklogReply) Decode(payload []byte) error {
 				return err
 			}
 			m.Rows = append(m.Rows, row)
+		case 't':
+			var t BacklogTenant
+			if err := t.decode(r.Nested()); err != nil {
+				return err
+			}
+			m.Tenants = append(m.Tenants, t)
+		}
+	}
+	return r.Err()
+}
+
+func (l *BacklogLimit) append(b []byte) []byte {
+	b = pack.String(pack.Bool(pack.Int(b, 'l', l.Level), 's', l.Source), 'n', l.Name)
+	b = pack.Int(b, 'c', l.Concurrency)
+	for i := range l.N {
+		b = pack.Int(pack.Int(b, 'A'+byte(i), l.N[i]), 'E'+byte(i), l.Per[i])
+		b = pack.Int(b, 'I'+byte(i), l.Today[i])
+	}
+	return b
+}
+
+func (l *BacklogLimit) decode(r pack.Reader) error {
+	for r.Next() {
+		switch tag := r.Tag(); tag {
+		case 'l':
+			l.Level = int(r.Int())
+		case 's':
+			l.Source = r.Bool()
+		case 'n':
+			l.Name = r.String()
+		case 'c':
+			l.Concurrency = int(r.Int())
+		case 'A', 'B', 'C', 'D':
+			l.N[tag-'A'] = r.Int()
+		case 'E', 'F', 'G', 'H':
+			l.Per[tag-'E'] = time.Duration(r.Int())
+		case 'I', 'J', 'K', 'L':
+			l.Today[tag-'I'] = r.Int()
+		}
+	}
+	return r.Err()
+}
+
+func (t *BacklogTenant) append(b []byte) []byte {
+	b = pack.Int(pack.Bool(pack.String(b, 'n', t.Name), 'u', t.Untold), 'w', t.Weight)
+	b = pack.Int(pack.Int(b, 'a', t.Lifetime), 'b', t.BounceLifetime)
+	return pack.Nested(b, 'l', t.Limit.append)
+}
+
+func (t *BacklogTenant) decode(r pack.Reader) error {
+	for r.Next() {
+		switch r.Tag() {
+		case 'n':
+			t.Name = r.String()
+		case 'u':
+			t.Untold = r.Bool()
+		case 'w':
+			t.Weight = int(r.Int())
+		case 'a':
+			t.Lifetime = time.Duration(r.Int())
+		case 'b':
+			t.BounceLifetime = time.Duration(r.Int())
+		case 'l':
+			if err := t.Limit.decode(r.Nested()); err != nil {
+				return err
+			}
 		}
 	}
 	return r.Err()
@@ -113,6 +209,10 @@ func (d *BacklogDest) append(b []byte) []byte {
 		b = pack.Int(b, '0'+byte(i), f)
 	}
 	b = pack.Bool(pack.Int(b, 'm', d.Most), 'r', d.Raises)
+	b = pack.Bool(pack.Bool(pack.String(b, 'S', d.Source), 'U', d.Untold), 'L', d.Learnt)
+	for i := range d.Limits {
+		b = pack.Nested(b, 'x', d.Limits[i].append)
+	}
 	return pack.Bytes(pack.Bool(b, 'l', d.Shared), 'b', d.Behaviour)
 }
 
@@ -137,8 +237,20 @@ func (d *BacklogDest) decode(r pack.Reader) error {
 			d.Most = int(r.Int())
 		case 'r':
 			d.Raises = r.Bool()
+		case 'S':
+			d.Source = r.String()
+		case 'U':
+			d.Untold = r.Bool()
+		case 'L':
+			d.Learnt = r.Bool()
 		case 'l':
 			d.Shared = r.Bool()
+		case 'x':
+			var l BacklogLimit
+			if err := l.decode(r.Nested()); err != nil {
+				return err
+			}
+			d.Limits = append(d.Limits, l)
 		case 'b':
 			d.Behaviour = append([]byte(nil), r.Bytes()...)
 		}

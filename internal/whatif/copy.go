@@ -21,9 +21,6 @@ import (
 // maxRows bounds the rows of a copy, and so its memory.
 const maxRows = 500_000
 
-// ErrShared is why there is no forecast for destinations that have limits in common.
-var ErrShared = errors.New("there are no forecasts where destinations have limits in common mail goes from pools of sources, or tables say what tenants may send (destination_limit_maps, destination_rollup, shaping_files, egress_source_maps, tenant_limit_maps)")
-
 // ErrUnknown is why there is no forecast for mail of which nothing is known: there is no destination
 // to share it out among.
 var ErrUnknown = errors.New("it is not known yet where any of the mail in the queue goes: the queue manager learns that when it tries the messages, so ask again then")
@@ -35,6 +32,8 @@ type Copy struct {
 	// Unknown are messages of which it is not known where they go. They are shared out among the
 	// destinations that are known.
 	Unknown int
+	// LeftOut says in sentences what holds for the mail and is not in forecasts of it.
+	LeftOut []string
 }
 
 // Messages is how many there are in c.Rows.
@@ -45,12 +44,12 @@ func (c *Copy) Messages() (n int) {
 	return n
 }
 
-// Take asks the queue manager for a copy of the queue. [ErrShared], [ErrLarge] and [ErrUnknown] say that
+// Take asks the queue manager for a copy of the queue. [ErrLarge] and [ErrUnknown] say that
 // there is no forecast of this queue, and have the exit status 65; errors of the connection have 69.
 func Take(ctx context.Context, conn *ipc.Conn, now time.Time) (*Copy, error) {
 	c, err := take(ctx, conn, now)
 	switch {
-	case errors.Is(err, ErrShared), errors.Is(err, ErrLarge), errors.Is(err, ErrUnknown):
+	case errors.Is(err, ErrLarge), errors.Is(err, ErrUnknown):
 		return nil, cli.Errorf(cli.ExitData, "%w", err)
 	case err != nil:
 		return nil, cli.Errorf(cli.ExitUnavailable, "%w", err)
@@ -75,6 +74,7 @@ func take(ctx context.Context, conn *ipc.Conn, now time.Time) (*Copy, error) {
 	if err := t.share(); err != nil {
 		return nil, err
 	}
+	t.leaveOut()
 	return &t.Copy, nil
 }
 
@@ -83,6 +83,9 @@ type taking struct {
 	Copy
 	index   map[destKey]int
 	unknown []proto.BacklogRow
+	untold  []string // tenants
+	emptied []bool   // destinations whose mail was shared out among others
+	moves   []move
 }
 
 // part takes in a part of the queue.
@@ -94,12 +97,10 @@ func (t *taking) part(reply *proto.BacklogReply) error {
 		if _, ok := t.index[k]; ok {
 			continue
 		}
-		if d.Shared {
-			return ErrShared
-		}
-		x := Dest{Most: d.Most, Raises: d.Raises}
+		x := Dest{Most: d.Most, Raises: d.Raises, untold: d.Untold, learnt: d.Learnt}
 		x.DestSnapshot = sched.DestSnapshot{Transport: k.transport, Queue: d.Queue, Nexthop: mail.Nexthop(d.Nexthop), State: sched.DestState(d.State), Until: d.Until, Window: d.Window,
 			Success: float64(d.Feedback[0]) / 1e6, Failure: float64(d.Feedback[1]) / 1e6, FailCohorts: float64(d.Feedback[2]) / 1e6}
+		t.setTerms(&x, d)
 		if len(d.Behaviour) > 0 {
 			x.Behaviour = new(pace.Behaviour)
 			if err := x.Behaviour.Decode(d.Behaviour); err != nil {
@@ -108,6 +109,9 @@ func (t *taking) part(reply *proto.BacklogReply) error {
 		}
 		t.index[k] = len(t.Dests)
 		t.Dests = append(t.Dests, x)
+	}
+	for i := range reply.Tenants {
+		t.setTenant(&reply.Tenants[i])
 	}
 	for _, row := range reply.Rows {
 		if row.Count < 1 || len(t.Rows)+len(t.unknown) >= maxRows {
@@ -128,30 +132,111 @@ func rowOf(dest int, row *proto.BacklogRow) Row {
 
 // share gives messages of which it is not known where they go to destinations: to that with their
 // recipients' domain as its next hop, else to all, as many to each as it has its share of the others.
+// What waits for a destination whose mail goes from sources, and has none yet, is shared out among these.
 func (t *taking) share() error {
-	hops := make(map[string]int)
+	if err := t.shareSources(); err != nil {
+		return err
+	}
+	hops := make(map[string][]int)
 	for i := range t.Dests {
-		hops[strings.ToLower(string(t.Dests[i].Nexthop))] = i
+		if d := &t.Dests[i]; !t.emptied[i] {
+			hop := strings.ToLower(string(d.Nexthop))
+			hops[hop] = append(hops[hop], i)
+		}
 	}
 	rest := t.unknown[:0]
 	for i := range t.unknown {
 		row := &t.unknown[i]
-		if at, ok := hops[row.Domain]; ok && row.Domain != "" {
-			t.Rows = append(t.Rows, rowOf(at, row))
+		if at := hops[row.Domain]; len(at) > 0 && row.Domain != "" {
+			if err := t.shareAmong([]proto.BacklogRow{*row}, at); err != nil {
+				return err
+			}
 			continue
 		}
 		t.Unknown += row.Count
 		rest = append(rest, *row)
 	}
-	weights, total := make([]int, len(t.Dests)), 0
-	for i := range t.Rows {
-		weights[t.Rows[i].Dest] += t.Rows[i].Count
-		total += t.Rows[i].Count
-	}
+	weights, total := t.weigh(nil)
 	if total == 0 && len(rest) > 0 {
 		return ErrUnknown
 	}
 	return t.shareOut(rest, weights, total)
+}
+
+// weigh is how many messages each destination has; with a list only those in it, and 1 each if none has any.
+func (t *taking) weigh(only []int) (weights []int, total int) {
+	weights = make([]int, len(t.Dests))
+	for i := range t.Rows {
+		if at := t.Rows[i].Dest; only == nil || slices.Contains(only, at) {
+			weights[at] += t.Rows[i].Count
+			total += t.Rows[i].Count
+		}
+	}
+	if total < len(only) { // so few say nothing
+		for _, at := range only {
+			weights[at] = 1
+		}
+		total = len(only)
+	}
+	return weights, total
+}
+
+// shareAmong shares rows out among some destinations.
+func (t *taking) shareAmong(rows []proto.BacklogRow, at []int) error {
+	if len(at) == 1 {
+		for i := range rows {
+			t.Rows = append(t.Rows, rowOf(at[0], &rows[i]))
+		}
+		return nil
+	}
+	weights, total := t.weigh(at)
+	return t.shareOut(rows, weights, total)
+}
+
+// baseQueue is the name of a destination's queue without that of its source.
+func baseQueue(d *Dest) string {
+	if d.Source == "" {
+		return d.Queue
+	}
+	return strings.TrimSuffix(d.Queue, sched.SourceQueue("", d.Source))
+}
+
+// shareSources shares the rows of destinations out that are known without a source, where others are known with one.
+func (t *taking) shareSources() error {
+	from := make(map[destKey][]int)
+	for i := range t.Dests {
+		if d := &t.Dests[i]; d.Source != "" {
+			k := destKey{d.Transport, baseQueue(d)}
+			from[k] = append(from[k], i)
+		}
+	}
+	t.emptied = make([]bool, len(t.Dests))
+	for k, at := range from {
+		if i, ok := t.index[k]; ok {
+			t.emptied[i], t.Dests[i].untold = true, false
+			t.moves = append(t.moves, move{i, at})
+		}
+	}
+	slices.SortFunc(t.moves, func(a, b move) int { return cmp.Compare(a.from, b.from) })
+	for _, m := range t.moves {
+		var rows []proto.BacklogRow
+		t.Rows = slices.DeleteFunc(t.Rows, func(r Row) bool {
+			if r.Dest == m.from {
+				rows = append(rows, proto.BacklogRow{Tenant: r.Tenant, Count: r.Count, Rcpts: r.Rcpts, Created: r.Created, Deferred: r.Deferred, Due: r.Due, Waits: r.Waits})
+			}
+			return r.Dest == m.from
+		})
+		if err := t.shareAmong(rows, m.to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A move is that the mail of one destination is shared out among others.
+type move struct {
+	from int
+	to   []int
 }
 
 // shareOut gives rows to destinations by weight, all of their messages. total is the sum of the

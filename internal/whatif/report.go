@@ -30,6 +30,7 @@ type Report struct {
 	Unknown   int       `json:"unknown" doc:"Messages of which it is not known where they go: they are shared out among the others' destinations"`
 	Changed   string    `json:"changed,omitempty" doc:"The changes"`
 	Stands    float64   `json:"stands" doc:"For how many messages one of the forecast stands, on average"`
+	LeftOut   []string  `json:"left_out,omitempty" doc:"What holds for the mail and is not in the forecast, in sentences"`
 	Warnings  []string  `json:"warnings,omitempty" doc:"Settings that cannot be read, and what stands in their place"`
 	Lines     []Line    `json:"lines" doc:"The whole, then destinations, those with most messages first, then tenants"`
 }
@@ -48,6 +49,7 @@ type Line struct {
 type Expect struct {
 	Messages int      `json:"messages"`
 	Half     *float64 `json:"half,omitempty" doc:"Seconds until half of it has left the queue; absent: beyond the forecast, as are the other times"`
+	Many     *float64 `json:"p95,omitempty" doc:"Until 95 in 100 messages have: the others wait for longer"`
 	Most     *float64 `json:"most,omitempty" doc:"Until 99 in 100 messages have"`
 	Last     *float64 `json:"last,omitempty" doc:"Until all of it has"`
 	Earliest *float64 `json:"earliest,omitempty" doc:"The last, of the run in which it was first"`
@@ -60,7 +62,7 @@ type Expect struct {
 
 // Compare makes forecasts of c with both settings; then is nil if there is only one.
 func Compare(ctx context.Context, c *Copy, now sched.Config, then *sched.Config, seed uint64) (*Report, error) {
-	r := &Report{At: c.Now, Messages: c.Messages(), Hold: c.Hold, Suspended: c.Suspended, Unknown: c.Unknown}
+	r := &Report{At: c.Now, Messages: c.Messages(), Hold: c.Hold, Suspended: c.Suspended, Unknown: c.Unknown, LeftOut: c.LeftOut}
 	runs := make([][]*Forecast, 1, 2)
 	configs := []sched.Config{now}
 	if then != nil {
@@ -144,6 +146,7 @@ func expect(runs []*Forecast, of func(*Forecast) Outcome) *Expect {
 	o := list[len(list)/2]
 	e := &Expect{Messages: o.Messages, Mean: o.Mean.Round(100 * time.Millisecond).Seconds(), Expired: o.Expired, Left: o.Left, Busy: o.Busy}
 	_, e.Half, _ = times(func(o *Outcome) time.Duration { return o.Half })
+	_, e.Many, _ = times(func(o *Outcome) time.Duration { return o.Many })
 	_, e.Most, _ = times(func(o *Outcome) time.Duration { return o.Most })
 	e.Earliest, e.Last, e.Latest = times(func(o *Outcome) time.Duration { return o.Last })
 	return e
@@ -162,6 +165,7 @@ func (r *Report) Preface() (list []string) {
 	if r.Unknown > 0 {
 		list = append(list, fmt.Sprintf("Of %s it is not known where they go. They are shared out among the others' destinations.", messages(r.Unknown)))
 	}
+	list = append(list, r.LeftOut...)
 	if r.Stands > 1 {
 		list = append(list, fmt.Sprintf("One message of the forecast stands for %.1f of the queue, on average.", r.Stands))
 	}
@@ -208,9 +212,9 @@ func (r *Report) Text() []byte {
 	}
 	b.WriteString("\n")
 	w := tabwriter.NewWriter(&b, 0, 8, 2, ' ', 0)
-	fmt.Fprint(w, "\tmessages\thalf\t99 %\tall\tby chance\tmean wait")
+	fmt.Fprint(w, "\tmessages\thalf\t95 %\t99 %\tall\tby chance\tmean wait")
 	if r.Changed != "" {
-		fmt.Fprint(w, "\t|\thalf\t99 %\tall\tby chance\tmean wait")
+		fmt.Fprint(w, "\t|\thalf\t95 %\t99 %\tall\tby chance\tmean wait")
 	}
 	fmt.Fprint(w, "\tremarks\n")
 	lines, more := r.Top()
@@ -238,7 +242,7 @@ func messages(n int) string {
 
 // columns are the times, each behind a tab.
 func (e *Expect) columns() string {
-	return "\t" + Span(e.Half) + "\t" + Span(e.Most) + "\t" + Span(e.Last) + "\t" + Span(e.Earliest) + " to " + Span(e.Latest) + "\t" + Span(&e.Mean)
+	return "\t" + Span(e.Half) + "\t" + Span(e.Many) + "\t" + Span(e.Most) + "\t" + Span(e.Last) + "\t" + Span(e.Earliest) + " to " + Span(e.Latest) + "\t" + Span(&e.Mean)
 }
 
 // Span is a time in words; nil is beyond the forecast.

@@ -25,7 +25,7 @@ func (t *tally) add(g gone, stands float64) {
 
 // outcome is the tally in numbers.
 func (t *tally) outcome() Outcome {
-	o := Outcome{Messages: t.messages, Half: -1, Most: -1, Last: -1, Expired: int(t.expired + 0.5)}
+	o := Outcome{Messages: t.messages, Half: -1, Many: -1, Most: -1, Last: -1, Expired: int(t.expired + 0.5)}
 	if t.count == 0 {
 		return o
 	}
@@ -34,6 +34,9 @@ func (t *tally) outcome() Outcome {
 		n += t.weight[i]
 		if o.Half < 0 && n >= 0.5*t.made {
 			o.Half = t.gone[i].at
+		}
+		if o.Many < 0 && n >= 0.95*t.made {
+			o.Many = t.gone[i].at
 		}
 		if o.Most < 0 && n >= 0.99*t.made {
 			o.Most = t.gone[i].at

@@ -13,6 +13,10 @@
 // so far, and that no more are turned away. A destination that has turned away all deliveries for
 // some time is down, and stays so.
 //
+// Limits that destinations have in common, those of sources and of tenants hold as the queue manager has them at the
+// moment of the copy, with what was counted today. Mail goes from the source that it waits for, and from no other one of
+// its pool. What is left out of that is said in sentences ([Copy.LeftOut]).
+//
 // # Bounds
 //
 // A run has at most [MaxMessages] messages and maxSteps steps. Where more are queued, one stands
@@ -53,6 +57,10 @@ type Mail struct {
 	Now   time.Time
 	Dests []Dest
 	Rows  []Row
+	// What the tables say of tenants, for those of which they say anything, and what has been counted today for limits of
+	// destinations and of tenants.
+	Tenants map[string]sched.TenantTerms
+	Spent   []sched.Spent
 }
 
 // A Dest is a destination that mail in the queue is for.
@@ -62,6 +70,10 @@ type Dest struct {
 	// Most is what an operator has set as its limit; 0: nothing. Raises is as in sched.SetLimits.
 	Most   int
 	Raises bool
+	// Terms are its limits in common with others, and those of its source; nil: there are none. Untold says that this is not known,
+	// learnt that it is adaptive.
+	Terms          *sched.Terms
+	untold, learnt bool
 }
 
 // A Row is messages that are alike.
@@ -79,11 +91,12 @@ type Row struct {
 // An Outcome is what a forecast says of some mail. Times count from the moment of the copy, and
 // less than 0 is: not within Horizon.
 type Outcome struct {
-	Messages         int
-	Half, Most, Last time.Duration // until half of it, 99 in 100, and all of it has left the queue
-	Mean             time.Duration // how long a message that leaves takes, on average
-	Expired, Left    int           // messages that were returned as too old, that are still there at the end
-	Busy             int           // deliveries at once, at most
+	Messages int
+	// Until half of it, 95 and 99 in 100, and all of it has left the queue: what half of those who wait wait at most, and so on.
+	Half, Many, Most, Last time.Duration
+	Mean                   time.Duration // how long a message that leaves takes, on average
+	Expired, Left          int           // messages that were returned as too old, that are still there at the end
+	Busy                   int           // deliveries at once, at most
 }
 
 // A Forecast is what one run came to.
@@ -140,6 +153,8 @@ type dest struct {
 	busy, peak int
 	messages   int     // of the queue
 	stands     float64 // for how many of these one of the run stands
+	terms      *sched.Terms
+	pool       *sched.Pool // of its source; nil: it has none
 }
 
 // delivery is one under way.
@@ -149,6 +164,7 @@ type delivery struct {
 	rcpts []int
 	away  bool
 	keeps bool // its agent asks for more
+	opens bool // it is the first over its connection
 }
 
 type run struct {
@@ -168,6 +184,7 @@ type run struct {
 	modes   map[mail.Transport]sched.Mode
 	alive   int // messages that are not for a destination that is down
 	left    []gone
+	tenants map[string]sched.TenantTerms
 }
 
 type destKey struct {
@@ -210,12 +227,13 @@ func (r *run) prepare(cfg sched.Config) error {
 	case len(r.mail.Dests) > MaxMessages/2:
 		return fmt.Errorf("%w: its mail is for %d destinations, and %d are allowed", ErrLarge, len(r.mail.Dests), MaxMessages/2)
 	}
-	r.thin(total, r.paced(&cfg))
+	r.thin(total, r.paced(&cfg) || r.mail.limited())
 	sims := 0.0
 	for i := range r.dests {
 		sims += float64(r.dests[i].messages) / r.dests[i].stands
 	}
-	r.scale(&cfg, float64(total)/sims)
+	by := float64(total) / sims
+	r.scale(&cfg, by)
 	limits := make(map[mail.Nexthop]int)
 	for i := range r.mail.Dests {
 		if d := &r.mail.Dests[i]; d.Most > 0 {
@@ -223,6 +241,7 @@ func (r *run) prepare(cfg sched.Config) error {
 		}
 	}
 	r.cfg, r.s = cfg, sched.New(cfg)
+	r.share(by)
 	if err := r.restore(); err != nil {
 		return err
 	}
@@ -471,14 +490,23 @@ func (r *run) carryOut(e *sched.Effect) {
 // load answers EffectLoad.
 func (r *run) load(e *sched.Effect) sched.Event {
 	m := &r.msgs[e.ID-1]
-	d := &r.mail.Dests[r.mail.Rows[m.row].Dest]
+	row := &r.mail.Rows[m.row]
+	d, of := &r.mail.Dests[row.Dest], &r.dests[row.Dest]
+	if t, ok := r.tenants[row.Tenant]; ok {
+		r.step(sched.Event{Kind: sched.EventTenant, Tenant: row.Tenant, TenantTerms: t})
+	}
+	// Of mail that goes from sources the queue is that of the destination; the pool's only source makes it the one that it is.
+	queue := d.Queue
+	if of.pool != nil {
+		queue = baseQueue(d)
+	}
 	ev := sched.Event{Kind: sched.EventLoaded, ID: e.ID}
 	all := max(len(m.done), 1)
 	pending := func(i int) bool { return m.left > 0 && (m.done == nil || !m.done[i]) }
 	i := e.From
 	for ; i < all && len(ev.Rcpts) < e.Max; i++ {
 		if pending(i) {
-			ev.Rcpts = append(ev.Rcpts, sched.Rcpt{Index: i, Transport: d.Transport, Nexthop: d.Nexthop, Queue: d.Queue})
+			ev.Rcpts = append(ev.Rcpts, sched.Rcpt{Index: i, Transport: d.Transport, Nexthop: d.Nexthop, Queue: queue, Terms: of.terms, Pool: of.pool})
 		}
 	}
 	ev.Next = i
@@ -500,6 +528,7 @@ func (r *run) deliver(e *sched.Effect) {
 		d.busy++
 		d.peak = max(d.peak, d.busy)
 		took, x.away = d.deliver(r.rng, d.busy, len(e.Rcpts), d.stands)
+		x.opens = !e.Reuse
 		x.keeps = r.modes[e.Transport] == sched.Thread && e.Cache&sched.CacheStore != 0
 	}
 	r.busy[e.Entry] = x
@@ -516,10 +545,11 @@ func (r *run) end(id sched.EntryID) {
 		r.step(sched.Event{Kind: sched.EventDone, Entry: id, Result: res})
 		return
 	}
+	res.Opened = x.opens
 	d, m := &r.dests[x.dest], &r.msgs[x.id-1]
 	d.busy--
 	if x.away {
-		res = sched.Result{Deferred: x.rcpts, SiteFailed: true, Status: dsn.S(4, 4, 1), Reason: "turned away"}
+		res = sched.Result{Deferred: x.rcpts, SiteFailed: true, Opened: x.opens, Status: dsn.S(4, 4, 1), Reason: "turned away"}
 	} else {
 		res.Hungry = x.keeps
 		for _, i := range x.rcpts {

@@ -1,0 +1,182 @@
+package whatif
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"posthaste/internal/overview"
+	"posthaste/internal/proto"
+	"posthaste/internal/rate"
+	"posthaste/qmgr/sched"
+)
+
+// maxNamed is how many names a sentence about what is left out has.
+const maxNamed = 5
+
+// limitsOf are limits as the queue manager has told them.
+func limitsOf(l *proto.BacklogLimit) sched.Limits {
+	r := func(i int) rate.Rate { return rate.Rate{N: l.N[i], Per: l.Per[i]} }
+	return sched.Limits{Concurrency: l.Concurrency, Connections: r(0), Messages: r(1), Recipients: r(2), Warmup: r(3)}
+}
+
+// setTerms makes a destination's terms of what the queue manager has told. What was counted is spent.
+func (t *taking) setTerms(x *Dest, d *proto.BacklogDest) {
+	if x.Source = d.Source; len(d.Limits) == 0 && d.Source == "" {
+		return
+	}
+	x.Terms = &sched.Terms{Source: d.Source}
+	for i := range d.Limits {
+		l := &d.Limits[i]
+		if l.Level < 0 || l.Level >= len(x.Terms.Shares) {
+			continue
+		}
+		at, source := &x.Terms.Shares[l.Level], ""
+		if l.Source {
+			at, source = &x.Terms.From[l.Level], d.Source
+		}
+		*at = sched.Share{Name: l.Name, Limits: limitsOf(l)}
+		t.spend(sched.Level(l.Level), l.Name, source, &l.Today)
+	}
+}
+
+// spend takes note of what has been counted today for a limit, once.
+func (t *taking) spend(level sched.Level, name, source string, today *[4]int64) {
+	if *today == ([4]int64{}) || slices.ContainsFunc(t.Spent, func(s sched.Spent) bool { return s.Level == level && s.Name == name && s.Source == source }) {
+		return
+	}
+	m := func(i int) rate.Meter {
+		return rate.Meter{Date: t.Now.UnixMicro() / int64(rate.Day/time.Microsecond), Count: today[i]}
+	}
+	t.Spent = append(t.Spent, sched.Spent{Level: level, Name: name, Source: source, Connections: m(0), Messages: m(1), Recipients: m(2), Warmup: m(3)})
+}
+
+// setTenant takes note of what holds for a tenant.
+func (t *taking) setTenant(b *proto.BacklogTenant) {
+	if t.Tenants == nil {
+		t.Tenants = make(map[string]sched.TenantTerms)
+	}
+	if b.Untold {
+		t.untold = append(t.untold, b.Name)
+		return
+	}
+	t.Tenants[b.Name] = sched.TenantTerms{Weight: b.Weight, Limits: limitsOf(&b.Limit), Lifetime: b.Lifetime, BounceLifetime: b.BounceLifetime}
+	t.spend(sched.TenantLimit, b.Name, "", &b.Limit.Today)
+}
+
+// leaveOut says what of the queue's settings is not in forecasts of the copy.
+func (t *taking) leaveOut() {
+	var untold, learnt []string
+	sources := false
+	for i := range t.Dests {
+		d := &t.Dests[i]
+		name := string(d.Transport) + ":" + d.Queue
+		if d.untold {
+			untold = append(untold, name)
+		}
+		if d.learnt {
+			learnt = append(learnt, name)
+		}
+		sources = sources || d.Source != ""
+	}
+	add := func(names []string, text string) {
+		if len(names) > 0 {
+			t.LeftOut = append(t.LeftOut, fmt.Sprintf(text, list(names)))
+		}
+	}
+	add(untold, "Not in the forecast: limits in common of %s, of which the queue manager learns when it tries their mail.")
+	add(t.untold, "Not in the forecast: what the tables say of the tenants %s, which have not been asked since the queue manager was started.")
+	add(learnt, "Not in the forecast: how many at once, and how fast, the answers of %s have taught (smtp_destination_adaptive). That begins anew.")
+	if sources {
+		t.LeftOut = append(t.LeftOut, "Mail goes from the source that it waits for now, and from no other one of its pool, also when that one has sent what it may in a day, or fails.")
+	}
+}
+
+// list is names in a sentence.
+func list(names []string) string {
+	more := len(names) - maxNamed
+	text := strings.Join(names[:min(len(names), maxNamed)], ", ")
+	if more > 0 {
+		text += fmt.Sprintf(" and %s more", overview.Number(int64(more)))
+	}
+	return text
+}
+
+// limited says whether there are limits by rate, which count messages. They hold for several destinations, so that one
+// message must stand for as many everywhere.
+func (m *Mail) limited() bool {
+	rated := func(l *sched.Limits) bool {
+		return l.Connections.N+l.Messages.N+l.Recipients.N+l.Warmup.N > 0
+	}
+	for i := range m.Dests {
+		if t := m.Dests[i].Terms; t != nil {
+			for k := range t.Shares {
+				if rated(&t.Shares[k].Limits) || rated(&t.From[k].Limits) {
+					return true
+				}
+			}
+		}
+	}
+	for _, t := range m.Tenants {
+		if rated(&t.Limits) {
+			return true
+		}
+	}
+	return false
+}
+
+// slower is a rate for a run in which one message stands for so many.
+func slower(r rate.Rate, by float64) rate.Rate {
+	switch {
+	case r.IsZero() || by <= 1:
+	case r.Per == rate.Day:
+		r.N = max(int64(float64(r.N)/by+0.5), 1)
+	default:
+		// Fewer in the same time would be too rough for rates of few.
+		if r.Per = time.Duration(float64(r.Per) * by); r.Per == rate.Day {
+			r.Per += time.Millisecond // that would be by the calendar
+		}
+	}
+	return r
+}
+
+func slowerLimits(l sched.Limits, by float64) sched.Limits {
+	l.Connections, l.Messages = slower(l.Connections, by), slower(l.Messages, by)
+	l.Recipients, l.Warmup = slower(l.Recipients, by), slower(l.Warmup, by)
+	return l
+}
+
+// share prepares limits in common, sources and tenants for a run in which one message stands for so many.
+func (r *run) share(by float64) {
+	for i := range r.mail.Dests {
+		d := &r.mail.Dests[i]
+		if d.Terms == nil {
+			continue
+		}
+		t := *d.Terms
+		for k := range t.Shares {
+			t.Shares[k].Limits = slowerLimits(t.Shares[k].Limits, by)
+			t.From[k].Limits = slowerLimits(t.From[k].Limits, by)
+		}
+		r.dests[i].terms = &t
+		if d.Source != "" {
+			r.dests[i].pool = &sched.Pool{Name: d.Queue, Members: []sched.Member{{Source: d.Source, Weight: 1, Terms: &t, Wait: true}}}
+		}
+	}
+	for name, t := range r.mail.Tenants {
+		if r.tenants == nil {
+			r.tenants = make(map[string]sched.TenantTerms)
+		}
+		t.Limits = slowerLimits(t.Limits, by)
+		r.tenants[name] = t
+	}
+	spent := slices.Clone(r.mail.Spent)
+	for i := range spent {
+		s := &spent[i]
+		for _, m := range []*rate.Meter{&s.Connections, &s.Messages, &s.Recipients, &s.Warmup} {
+			m.Count = int64(float64(m.Count) / max(by, 1))
+		}
+	}
+	r.s.RestoreSpent(r.mail.Now, spent)
+}

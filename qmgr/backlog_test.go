@@ -1,0 +1,66 @@
+package qmgr
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/queue"
+	"posthaste/internal/rate"
+	"posthaste/qmgr/sched"
+)
+
+// A forecast is told of limits in common, of sources, and of what the tables say of tenants, with what was counted today; and of what
+// is not known of them yet.
+func TestBacklogLimits(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, limitsOn+poolsOn+"tenant_limit_maps = inline:{ {acme = concurrency=3, recipients=100/d} }\ntenant_weight_maps = inline:{ {acme = 4} }\n")
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.share(func(r *proto.ResolveReply) {
+		r.Provider, r.ProviderLimits, r.Hop = "big", "concurrency=1, messages=50/d, connections=1000/min", "a.test"
+		r.Pool, r.Members = "news", members(proto.PoolMember{Source: "m1", Weight: 1, Warmup: 7, Spec: "address=192.0.2.1"})
+	}, "a.test")
+	of := func(tenant, to string, held queue.Name) mail.QueueID {
+		m := deferredMail(held, time.Minute, "s@from.test", "", to)
+		m.Envelope.Tenant = tenant
+		return st.fill(m)[0]
+	}
+	first, second := of("acme", "x@a.test", queue.Hold), of("acme", "y@a.test", queue.Hold)
+	of("later", "z@b.test", queue.Deferred)
+	st.run()
+	st.waitAttached(1)
+	for _, id := range []mail.QueueID{first, second} {
+		st.command(proto.Command{Verb: proto.VerbRelease, ID: id})
+	}
+	smtp.next() // the other one waits for its end
+	st.waitExplain(second, "for one of the 1 deliveries under the limit of provider big to end")
+	var reply proto.BacklogReply
+	if err := st.tool.Call(t.Context(), &proto.Backlog{}, &reply); err != nil {
+		t.Fatal(err)
+	}
+	want := []proto.BacklogLimit{
+		{Level: int(sched.ProviderLimit), Name: "big", Concurrency: 1, N: [4]int64{1000, 50}, Per: [4]time.Duration{time.Minute, rate.Day}, Today: [4]int64{0, 1}},
+		{Level: int(sched.ProviderLimit), Source: true, Name: "big", N: [4]int64{3: 7}, Per: [4]time.Duration{3: rate.Day}, Today: [4]int64{3: 1}},
+	}
+	if len(reply.Dests) != 1 {
+		t.Fatalf("%+v", reply)
+	}
+	if d := reply.Dests[0]; d.Source != "m1" || d.Untold || !d.Shared || !reflect.DeepEqual(d.Limits, want) {
+		t.Errorf("%+v", d)
+	}
+	tenants := map[string]proto.BacklogTenant{
+		"acme": {Name: "acme", Weight: 4, Limit: proto.BacklogLimit{Level: int(sched.TenantLimit), Name: "acme", Concurrency: 3,
+			N: [4]int64{2: 100}, Per: [4]time.Duration{2: rate.Day}, Today: [4]int64{2: 1}}},
+		"later": {Name: "later", Untold: true},
+	}
+	if len(reply.Tenants) != len(tenants) {
+		t.Errorf("%+v", reply.Tenants)
+	}
+	for _, x := range reply.Tenants {
+		if x != tenants[x.Name] {
+			t.Errorf("%+v, want %+v", x, tenants[x.Name])
+		}
+	}
+}
