@@ -33,11 +33,15 @@ const (
 // A backlog is an answer that is being made. It belongs to the loop. One that is given up by who
 // asked, whose connection has closed, ends with the page that is being read: nobody asks for another.
 type backlog struct {
+	// Where the next page begins, as cleanup numbers them. 0 at the start, and when there is none.
 	cursor uint64
-	seen   int
-	reply  proto.BacklogReply
-	rows   map[backlogKey]int
-	dests  map[hop]bool
+	// Messages that have been looked at, those that count for no row included: it bounds the work of one answer.
+	seen  int
+	reply proto.BacklogReply
+	// Where in the reply the row of a key is.
+	rows map[backlogKey]int
+	// Destinations that the reply has. A later answer tells them again, and who asked keeps the last.
+	dests map[hop]bool
 	// Tenants that have been told; and what has been counted for limits, once that is asked for.
 	tenants map[string]bool
 	spent   map[spentKey]sched.Spent
@@ -60,7 +64,8 @@ type backlogKey struct {
 	age      int   // the power of two of seconds
 	due      int64 // in halves of minutes; 0: it is not deferred
 	deferred bool
-	waits    bool
+	// Held back by a limit that it shares with others, and not by its own destination.
+	waits bool
 }
 
 // backlog asks for the next page.

@@ -152,6 +152,8 @@ func cleanText(s string) string {
 	}, s)
 }
 
+// readHint is one destination of a note. It is not ok when anything about it is more than another node would have said, so
+// that what is taken in is bounded by what is told.
 func readHint(b []byte, now time.Time) (h sched.Hint, ok bool) {
 	r := pack.NewReader(b)
 	for r.Next() {
