@@ -40,7 +40,7 @@ type backlog struct {
 	reply proto.BacklogReply
 	// Where in the reply the row of a key is.
 	rows map[backlogKey]int
-	// Destinations that the reply has. A later answer tells them again, and who asked keeps the last.
+	// Destinations that the reply has: each is told once in an answer.
 	dests map[hop]bool
 	// Tenants that have been told; and what has been counted for limits, once that is asked for.
 	tenants map[string]bool
