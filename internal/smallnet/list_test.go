@@ -7,7 +7,7 @@ import (
 )
 
 // listPy is a mailing list: it changes the subject and the body of a message, seals what its host had
-// found of it (ARC, by dkimpy), and sends it on. By its argument, something is wrong with the seal.
+// found of it (ARC, by dkimpy), and sends it on, with a sender to whom bounces go, and not the list. By its argument, something is wrong with the seal.
 const listPy = `import dkim, re, subprocess, sys
 kind = sys.argv[1]
 m = sys.stdin.buffer.read().replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
@@ -20,7 +20,7 @@ if kind == "truncated":
 if kind == "broken":
     m += b"An advertisement\r\n"
 m = b"".join(fields) + m
-subprocess.run(["/usr/sbin/sendmail", "-i", "-f", kind + "@rspam.net", "ann@example.org"], input=m.replace(b"\r\n", b"\n"), check=True)
+subprocess.run(["/usr/sbin/sendmail", "-i", "-f", "owner-" + kind + "@rspam.net", "ann@example.org"], input=m.replace(b"\r\n", b"\n"), check=True)
 `
 
 // list: a mailing list changes mail, so that its author's signature is broken, and sends it with a sender of
@@ -40,7 +40,7 @@ broken |"/usr/bin/python3 /srv/list.py broken"
 	lists.must("openssl genrsa -out /etc/other.pem 2048 2>/dev/null; chmod 644 /etc/other.pem; postconf -e 'alias_maps = texthash:/etc/postfix/lists'; postfix reload")
 	refused := func(kind string) {
 		t.Helper()
-		h.logged("5.7.26 Error: pfix.net does not authorize this message: DMARC policy is reject; from=<" + kind + "@rspam.net>")
+		h.logged("5.7.26 Error: pfix.net does not authorize this message: DMARC policy is reject; from=<owner-" + kind + "@rspam.net>")
 	}
 	send(s.postfix, "joe@pfix.net", "good@rspam.net", "to a list that nobody trusts")
 	refused("good")

@@ -25,7 +25,7 @@ func TestSmallInternet(t *testing.T) {
 		what string
 		do   func()
 	}{{"ready", s.ready}, {"exchange", s.exchange}, {"report", s.report}, {"forward", s.forward}, {"renewal", s.renewal}, {"rotation", s.rotation},
-		{"second", s.second}, {"list", s.list},
+		{"receivers", s.receivers}, {"second", s.second}, {"list", s.list},
 		{"broken", s.broken}, {"clients", s.clients}, {"stolen", s.stolen}, {"refusal", s.refusal}, {"unreadable", s.unreadable}, {"clock", s.clock}, {"policy", s.policy}, {"provider", s.provider}} {
 		step.do()
 		s.step(step.what)
