@@ -109,6 +109,7 @@ func appendDest(b []byte, d *sched.DestSnapshot) []byte {
 	b = pack.Uint(b, '+', math.Float64bits(d.Success))
 	b = pack.Uint(b, '-', math.Float64bits(d.Failure))
 	b = pack.Uint(b, 'f', math.Float64bits(d.FailCohorts))
+	b = mail.AppendTime(b, 'e', d.Since)
 	if m := &d.Course; *m != (adaptive.Memory{}) {
 		b = pack.Nested(b, 'A', func(b []byte) []byte { return appendCourse(b, m) })
 	}
@@ -237,6 +238,8 @@ func decodeDest(r pack.Reader) (d sched.DestSnapshot, err error) {
 			d.Failure = math.Float64frombits(r.Uint())
 		case 'f':
 			d.FailCohorts = math.Float64frombits(r.Uint())
+		case 'e':
+			d.Since = mail.ReadTime(&r)
 		case 'A':
 			if d.Course, err = decodeCourse(r.Nested()); err != nil {
 				return d, err

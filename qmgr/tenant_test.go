@@ -1,11 +1,14 @@
 package qmgr
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"posthaste/internal/config"
@@ -247,3 +250,57 @@ func TestTenantTablesHang(t *testing.T) {
 		t.Error("after an error they are not asked by all")
 	}
 }
+
+// TestTenantTablesBegin: when tables begin to hang, a part of the loads waits for them, and the others know within a second
+// that they cannot be asked.
+func TestTenantTablesBegin(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hangs := &hangingTable{begun: make(chan struct{}, 1000)}
+		maps := table.OpenMaps("tenant_limit_maps", []string{"hang:x"}, table.Options{Types: map[string]table.Opener{"hang": func(string, table.Options) (table.Table, error) { return hangs, nil }}})
+		defer maps.Close()
+		tenants := &tenancies{limits: maps, asking: make(chan struct{}, maxAsking), known: map[string]tenancy{}, said: map[string]bool{}}
+		ctx, cancel := context.WithTimeout(t.Context(), tenantPatience)
+		defer cancel()
+		begun := time.Now()
+		var quick, waited int
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for i := range 128 {
+			wg.Go(func() {
+				_, err := tenants.ask(ctx, fmt.Sprint("t", i))
+				mu.Lock()
+				defer mu.Unlock()
+				switch took := time.Since(begun); {
+				case err == nil:
+					t.Error("tables that hang have answered")
+				case took == slowAnswer && errors.Is(err, errMute):
+					quick++
+				case took == tenantPatience:
+					waited++
+				default:
+					t.Errorf("%v, %v", took, err)
+				}
+			})
+		}
+		wg.Wait()
+		if quick != 128-maxAsking || waited != maxAsking || len(hangs.begun) != maxAsking {
+			t.Errorf("%d have waited, %d have not, %d have asked", waited, quick, len(hangs.begun))
+		}
+		// All places are free again, and one at a time tries.
+		if trial, ok := tenants.mayAsk(); !trial || !ok || len(tenants.asking) > 0 {
+			t.Errorf("%v, %v, %d places are taken", trial, ok, len(tenants.asking))
+		}
+	})
+}
+
+// A hangingTable does not answer.
+type hangingTable struct{ begun chan struct{} }
+
+func (h *hangingTable) Lookup(ctx context.Context, _ string) (string, bool, error) {
+	h.begun <- struct{}{}
+	<-ctx.Done()
+	return "", false, ctx.Err()
+}
+func (*hangingTable) Pattern() bool { return false }
+func (*hangingTable) Close() error  { return nil }

@@ -35,6 +35,9 @@ const (
 	tenantTime = time.Minute
 	// tenantPatience is how long the tables may take, in all. Who waits keeps one of the few places of loads.
 	tenantPatience = 10 * time.Second
+	// maxAsking is how many loads wait for the tables at a time: a part of the places that all loads have, so that
+	// tables that begin to hang do not keep all mail from being read until that is known.
+	maxAsking = 32
 	// slowAnswer is from when on an answer that is an error has kept loads waiting.
 	slowAnswer = time.Second
 	// maxTenancies bounds the tenants of which it is remembered; then all are forgotten, and asked for again.
@@ -49,6 +52,8 @@ const (
 type tenancies struct {
 	limits, weights, lifetimes *table.Maps
 	warn                       func(string, ...any)
+
+	asking chan struct{} // has one for each that is being asked; nil: any number may be
 
 	// mu guards what follows, and is held for a moment only.
 	mu    sync.Mutex
@@ -97,7 +102,7 @@ type tenancy struct {
 func openTenancies(cfg *config.Config, o table.Options, warn func(string, ...any)) *tenancies {
 	maps := func(name string) *table.Maps { return table.OpenMaps(name, cfg.List(name), o) }
 	t := &tenancies{limits: maps("tenant_limit_maps"), weights: maps("tenant_weight_maps"), lifetimes: maps("tenant_queue_lifetime_maps"),
-		warn: warn, known: make(map[string]tenancy), said: make(map[string]bool)}
+		warn: warn, asking: make(chan struct{}, maxAsking), known: make(map[string]tenancy), said: make(map[string]bool)}
 	if t.limits.Empty() && t.weights.Empty() && t.lifetimes.Empty() {
 		return nil
 	}
@@ -133,8 +138,15 @@ func (t *tenancies) ask(ctx context.Context, name string) (sched.TenantTerms, er
 	}
 	terms, err := sched.TenantTerms{}, errMute
 	trial, may := t.mayAsk()
+	// Who tries whether the tables answer again must not wait for those who found out that they do not.
+	if may && !trial && !t.place(ctx) {
+		may = false
+	}
 	if may {
 		terms, err = t.look(ctx, name)
+		if !trial && t.asking != nil {
+			<-t.asking
+		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -154,6 +166,33 @@ func (t *tenancies) ask(ctx context.Context, name string) (sched.TenantTerms, er
 	}
 	t.known[name] = tenancy{terms, now}
 	return terms, nil
+}
+
+// place waits until one of the places of those who ask is free, and takes it. It does not wait for longer than an answer
+// should take: all places are taken then, and whoever has them finds out soon whether the tables hang.
+func (t *tenancies) place(ctx context.Context) bool {
+	if t.asking == nil {
+		return true
+	}
+	// Mostly there is one.
+	select {
+	case t.asking <- struct{}{}:
+		return true
+	default:
+	}
+	late := time.NewTimer(slowAnswer)
+	defer late.Stop()
+	select {
+	case t.asking <- struct{}{}:
+		return true
+	case <-late.C:
+		// Those who come now need not find that out once more.
+		t.mu.Lock()
+		t.mute = true
+		t.mu.Unlock()
+	case <-ctx.Done():
+	}
+	return false
 }
 
 // look asks all tables. What they say of "*" holds for tenants that they do not have.

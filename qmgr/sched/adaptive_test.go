@@ -118,6 +118,85 @@ func TestLearntStays(t *testing.T) {
 	}
 }
 
+// What was learnt of a destination is forgotten some time after the last mail for it, however often the process is replaced
+// meanwhile, and whether or not the successor has waited for mail in vain.
+func TestLearntAges(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		step   time.Duration // between two reloads
+		n      int
+		known  bool
+		waited bool // for longer than a successor waits for mail
+	}{
+		{"young", time.Hour, 5, true, true},
+		{"old", time.Hour, 7, false, true},
+		{"quick reloads, young", 30 * time.Second, 600, true, false},
+		{"quick reloads, old", 30 * time.Second, 900, false, false},
+	} {
+		cfg := adaptiveOne(func(*Config, *TransportConfig) {})
+		w := newWorld(t, cfg)
+		for id := MsgID(1); id <= 30; id++ {
+			w.arrive(id, 0, rcpt("smtp", "a"))
+		}
+		w.asked = func(r *Result) { r.Ask, r.Said = adaptive.Slower, "421 4.7.28 too fast" }
+		w.done(w.order[0], deferred, false)
+		w.asked = nil
+		for w.left() > 0 {
+			for len(w.order) > 0 {
+				w.done(w.order[0], sent, false)
+			}
+			w.sleep()
+		}
+		for range c.n {
+			w.succeed(cfg)
+			w.tick(c.step)
+		}
+		w.succeed(cfg)
+		if c.waited {
+			w.tick(2 * time.Minute)
+		}
+		w.arrive(100, 0, rcpt("smtp", "a"))
+		if d, _ := w.s.Dest("smtp", "a"); d.Learnt.Pace.IsZero() == c.known {
+			t.Errorf("%s: %+v", c.name, d.Learnt)
+		}
+	}
+}
+
+// A delivery that was ordered before a rest and never begun gives nothing back that ends the rest early.
+func TestRestUnmade(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, adaptiveOne(func(_ *Config, c *TransportConfig) { c.InitialConcurrency = 5 }))
+	for id := MsgID(1); id <= 30; id++ {
+		w.arrive(id, 0, rcpt("smtp", "a"))
+	}
+	slower := func(r *Result) { r.Ask, r.Said = adaptive.Slower, "421 4.7.28 too fast" }
+	w.asked = slower
+	w.done(w.order[0], deferred, false)
+	w.asked = nil
+	for len(w.order) > 0 {
+		w.done(w.order[0], sent, false)
+	}
+	for len(w.order) < 2 { // at the pace, after the rest
+		w.sleep()
+	}
+	n := w.s.transportIndex["smtp"].queues["a"].paced
+	w.asked = slower
+	w.done(w.order[0], deferred, false)
+	q := w.s.transportIndex["smtp"].queues["a"]
+	if !q.rests(w.s.now) || q.paced != n {
+		t.Fatalf("it does not rest: %+v", q.course)
+	}
+	before := n.msgs.Due
+	for len(w.order) > 0 {
+		w.s.unmade(w.s.busyEntry(w.order[0]))
+		w.take(w.order[0])
+	}
+	if n.msgs.Due < before {
+		t.Errorf("the rest has become shorter by %v", time.Duration(before-n.msgs.Due)*time.Microsecond)
+	}
+}
+
 // A destination that answers and wants less is not dead, and its mail is not deferred. One of a pool is, if its mail
 // can go from another source; while that is dead itself, it is not. One that does not answer is dead as ever.
 func TestAskingIsNotDead(t *testing.T) {

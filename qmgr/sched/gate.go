@@ -343,7 +343,11 @@ func (s *Scheduler) reused(e *entry) {
 // unmade: a delivery has not even been begun, since no agent could be had.
 func (s *Scheduler) unmade(e *entry) {
 	for a := range e.all {
-		a.refund(s.now, e.since, len(e.rcpts))
+		// A pace may have begun to rest meanwhile, and what is taken back would end that early. It is one
+		// delivery's time, at a destination that has asked for less.
+		if a.key.level != PaceLimit {
+			a.refund(s.now, e.since, len(e.rcpts))
+		}
 	}
 	s.settleBoth(e)
 	if e.allowance != nil {

@@ -44,6 +44,9 @@ type DestSnapshot struct {
 	Success, Failure, FailCohorts float64
 	// What has been learnt of its answers, with times in microseconds by the wall clock; zero: nothing.
 	Course adaptive.Memory
+	// Since is when its mail ended; zero: it had some. What was learnt is forgotten some time after that, however
+	// often the process is replaced.
+	Since time.Time
 }
 
 // A SiteSnapshot names deferred messages that a destination's next answer
@@ -87,7 +90,7 @@ func (s *Scheduler) Snapshot() Snapshot {
 		if t.learnt != nil {
 			for x := t.learnt.oldest.Front(); x != nil; x = x.Next() {
 				l := x.Value.(*learnt)
-				snap.Dests = append(snap.Dests, DestSnapshot{Transport: t.name, Queue: l.name, Source: l.source, State: DestReady, Window: t.cfg.InitialConcurrency, Course: s.courseMemory(l.course)})
+				snap.Dests = append(snap.Dests, DestSnapshot{Transport: t.name, Queue: l.name, Source: l.source, State: DestReady, Window: t.cfg.InitialConcurrency, Course: s.courseMemory(l.course), Since: s.realTime(l.since)})
 			}
 		}
 	}
@@ -227,7 +230,10 @@ func (s *Scheduler) inherit(q *queue) {
 	}
 	q.success, q.failure, q.failCohorts, q.cache = d.Success, d.Failure, d.FailCohorts, d.Cache
 	q.setSource(d.Source)
-	s.recallCourse(q, d.Course)
+	// What is older was not looked for, as without a predecessor.
+	if s.now-s.leftAt(&d) <= learntTime {
+		s.recallCourse(q, d.Course)
+	}
 	if done := s.clock.sanely(toMicros(d.LastDone)); !d.LastDone.IsZero() && done <= s.now {
 		q.lastDone = done
 	}
@@ -266,19 +272,32 @@ func (s *Scheduler) inheritedSite(id MsgID, in Queue) int32 {
 	return i
 }
 
+// leftAt is since when a destination that was restored has had no mail, by the clock of s.
+func (s *Scheduler) leftAt(d *DestSnapshot) int64 {
+	if d.Since.IsZero() {
+		return s.now
+	}
+	// A clock that was wrong makes nothing of the future.
+	return min(s.clock.sanely(toMicros(d.Since)), s.now)
+}
+
 // disinherit ends the wait for mail that has not been told of. When not all is in
 // memory, it may be there all the same.
 func (s *Scheduler) disinherit() {
 	h := s.inherited
 	s.inherited = nil
-	// In the order of their names: the oldest are the first to be forgotten.
+	left := make(map[siteKey]int64, len(h.dests))
+	for k, d := range h.dests {
+		left[k] = s.leftAt(&d)
+	}
+	// The oldest first, since they are the first to be forgotten; of one age in the order of their names.
 	for _, k := range slices.SortedFunc(maps.Keys(h.dests), func(a, b siteKey) int {
-		return cmp.Or(cmp.Compare(a.tport.name, b.tport.name), cmp.Compare(a.name, b.name))
+		return cmp.Or(cmp.Compare(left[a], left[b]), cmp.Compare(a.tport.name, b.tport.name), cmp.Compare(a.name, b.name))
 	}) {
 		if d := h.dests[k]; k.tport.cfg.Adaptive && d.Course != (adaptive.Memory{}) {
 			d.Course.EachTime(s.clock.sanely)
 			b := adaptive.Bounds{Slowest: max(micros(k.tport.cfg.AdaptiveDelay), 1), Longest: max(micros(s.cfg.MaximalBackoff), 1)}
-			k.tport.putLearnt(&learnt{d.Queue, d.Source, adaptive.Resume(d.Course, s.now, &b), s.now})
+			k.tport.putLearnt(&learnt{d.Queue, d.Source, adaptive.Resume(d.Course, s.now, &b), left[k]})
 		}
 	}
 	if !s.forgets() {
