@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"posthaste/internal/history"
+	"posthaste/internal/mail"
 	"posthaste/internal/override"
 	"posthaste/internal/proto"
 	"posthaste/internal/selection"
@@ -26,6 +27,8 @@ const (
 	worst = 8
 	// whyLines is how many sentences each of them has.
 	whyLines = 6
+	// mostTenants is how many tenants a glance names.
+	mostTenants = 5
 )
 
 // A Suspension is mail that is not tried for now.
@@ -211,10 +214,20 @@ type Now struct {
 	Queues []QueueState `json:"queues"`
 	Rates  *Rates       `json:"rates,omitempty" doc:"What came in and went out; absent while it is not known"`
 	Hurts  []Hurt       `json:"hurts" doc:"The domains whose mail has waited longest, all together, the worst first"`
+	// Tenants are those with most mail, the one with most first. nil: no mail has one.
+	Tenants []Tenant `json:"tenants,omitempty" doc:"Those with most mail that waits, the one with most first"`
 	// Of a queue that nodes share.
 	Nodes   []string `json:"nodes,omitempty" doc:"The nodes whose mail is counted, where several share the queue; this one first"`
 	Missing []string `json:"missing_nodes,omitempty" doc:"Those that are down or do not answer: their mail is not counted"`
 	Orders
+}
+
+// A Tenant is whose mail waits.
+type Tenant struct {
+	Name    string   `json:"tenant"`
+	Waiting int64    `json:"waiting" doc:"Messages, as far as they were counted"`
+	Oldest  string   `json:"oldest,omitempty" doc:"How old the oldest is"`
+	Why     []string `json:"why,omitempty" doc:"What there is of it, and what holds for it, in sentences"`
 }
 
 // Rates are what came in and went out just now, by the minute.
@@ -305,6 +318,12 @@ func Glance(s *history.Sample) *Now {
 		h := Hurt{Domain: r.Domain, Waiting: r.Total, Oldest: Oldest(&c), Why: []string{}, Destinations: []Destination{}}
 		h.Reason = reason(&h, nil)
 		n.Hurts = append(n.Hurts, h)
+	}
+	for _, r := range Table(s, []string{"incoming", "active", "deferred"}, ByTenant, mostTenants).Rows {
+		if mail.GroupName(r.Domain) { // else it is that of all others, or of none
+			c := history.Counts(r.Counts)
+			n.Tenants = append(n.Tenants, Tenant{Name: r.Domain, Waiting: r.Total, Oldest: Oldest(&c)})
+		}
 	}
 	return n
 }

@@ -32,7 +32,8 @@ type Sampled struct {
 	Sample *history.Sample
 }
 
-// See counts the queue, and asks what keeps the mail of the domains waiting that hurt most.
+// See counts the queue, and asks what keeps the mail of the domains waiting that hurt most, and what holds for the tenants
+// with most mail.
 func See(ctx context.Context, conn history.Manager, now time.Time) (*history.Sample, *Now, error) {
 	seen, err := SeeAll(ctx, []Manager{{"", conn}}, now)
 	if err != nil {
@@ -58,7 +59,7 @@ func SeeAll(ctx context.Context, managers []Manager, now time.Time) (*Seen, erro
 		return list
 	}
 	n := Glance(history.Merge(samples()))
-	eachLook(looks, func(i int, l *lookedAt) { l.ask(ctx, managers[i], n.Hurts) })
+	eachLook(looks, func(i int, l *lookedAt) { l.ask(ctx, managers[i], n) })
 	if looks[0].err != nil {
 		return nil, looks[0].err
 	}
@@ -77,6 +78,9 @@ func SeeAll(ctx context.Context, managers []Manager, now time.Time) (*Seen, erro
 		}
 		for j := range n.Hurts {
 			n.Hurts[j].told(&l.replies[j], name, i == 0)
+		}
+		for j := range n.Tenants {
+			n.Tenants[j].told(&l.tenants[j], name, i == 0)
 		}
 	}
 	left := Glance(seen.Sample)
@@ -103,6 +107,15 @@ func (n *Now) leave(left *Now) {
 			}
 		}
 	}
+	n.Tenants = slices.DeleteFunc(n.Tenants, func(t Tenant) bool {
+		return !slices.ContainsFunc(left.Tenants, func(l Tenant) bool { return l.Name == t.Name })
+	})
+	for i := range n.Tenants {
+		t := &n.Tenants[i]
+		if j := slices.IndexFunc(left.Tenants, func(l Tenant) bool { return l.Name == t.Name }); j >= 0 {
+			t.Waiting, t.Oldest = left.Tenants[j].Waiting, left.Tenants[j].Oldest
+		}
+	}
 }
 
 // A lookedAt is what one node has answered.
@@ -111,6 +124,7 @@ type lookedAt struct {
 	sample  *history.Sample
 	orders  Orders
 	replies []proto.ExplainReply // of each hurt
+	tenants []proto.ExplainReply // of each tenant that is named
 }
 
 // eachLook calls f for each that has not failed, all at the same time.
@@ -124,20 +138,39 @@ func eachLook(looks []lookedAt, f func(i int, l *lookedAt)) {
 	}
 }
 
-// ask asks a node for its orders, and what keeps the mail waiting. A name that is no destination has nothing.
-func (l *lookedAt) ask(ctx context.Context, m Manager, hurts []Hurt) {
+// ask asks a node for its orders, what keeps the mail waiting, and what holds for tenants. A name that is no destination has
+// nothing.
+func (l *lookedAt) ask(ctx context.Context, m Manager, n *Now) {
 	if l.orders, l.err = Overrides(ctx, m); l.err != nil {
 		return
 	}
-	l.replies = make([]proto.ExplainReply, len(hurts))
-	for i := range hurts {
-		if _, err := selection.ParseDestination(hurts[i].Domain); err != nil {
-			continue
-		}
-		if err := m.Call(ctx, &proto.Explain{Destination: hurts[i].Domain}, &l.replies[i]); err != nil {
-			l.err = fmt.Errorf("ask the queue manager: %w", err)
+	l.replies, l.tenants = make([]proto.ExplainReply, len(n.Hurts)), make([]proto.ExplainReply, len(n.Tenants))
+	explain := func(what string, reply *proto.ExplainReply) {
+		if l.err != nil {
 			return
 		}
+		if err := m.Call(ctx, &proto.Explain{Destination: what}, reply); err != nil {
+			l.err = fmt.Errorf("ask the queue manager: %w", err)
+		}
+	}
+	for i := range n.Hurts {
+		if _, err := selection.ParseDestination(n.Hurts[i].Domain); err == nil {
+			explain(n.Hurts[i].Domain, &l.replies[i])
+		}
+	}
+	for i := range n.Tenants {
+		explain("tenant="+n.Tenants[i].Name, &l.tenants[i])
+	}
+}
+
+// told takes in what a node has said of a tenant. What others than the first say has their name.
+func (t *Tenant) told(reply *proto.ExplainReply, node string, first bool) {
+	for _, line := range reply.Lines[:min(len(reply.Lines), 1+whyLines-len(t.Why))] {
+		line = strings.TrimPrefix(strings.TrimSpace(line), "tenant "+t.Name+": ")
+		if !first {
+			line = "node " + node + ": " + line
+		}
+		t.Why = append(t.Why, line)
 	}
 }
 

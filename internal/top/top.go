@@ -3,7 +3,8 @@
 //	posthaste top [-1j] [-c config_dir] [-i seconds]
 //
 // It shows how many messages are in which queue and how old the oldest is, the domains whose mail
-// has waited longest with what is wrong with each, and what is suspended, limited or diverted. From the
+// has waited longest with what is wrong with each (also what its answers have taught, and until when it rests), the tenants
+// with most mail and their limits, and what is suspended, limited or diverted. From the
 // second time on it shows what came in and went out since the time before. On a terminal it does so
 // again every five seconds (-i), or less often, so that counting takes no more than a twentieth
 // of the time, until it is interrupted. With -1, and where the output is no terminal, it does so
@@ -204,8 +205,23 @@ func Text(n *overview.Now) []byte {
 			fmt.Fprintf(&b, "    %s\n", queuelist.Printable(line))
 		}
 	}
+	tenants(&b, n.Tenants)
 	orders(&b, &n.Orders)
 	return b.Bytes()
+}
+
+// tenants are those with most mail.
+func tenants(b *bytes.Buffer, list []overview.Tenant) {
+	if len(list) > 0 {
+		b.WriteString("\nTenants\n")
+	}
+	for i := range list {
+		t := &list[i]
+		fmt.Fprintf(b, "    %s: %s wait, the oldest for %s\n", queuelist.Printable(t.Name), queueclient.Messages(int(t.Waiting)), t.Oldest)
+		for _, line := range t.Why {
+			fmt.Fprintf(b, "        %s\n", queuelist.Printable(line))
+		}
+	}
 }
 
 // orders are what operators have ordered for now.

@@ -28,6 +28,11 @@ a.test: 4,310 recipients wait, the oldest for over 10 min
     last reply: 421 busy
 b.test: 2 recipients wait, the oldest for under 5 min
 
+Tenants
+    shop: 7 messages wait, the oldest for over 5 min
+        7 message(s) in memory, 2 of them in the active queue; 1 deliveries under way; weight 1
+        limit of tenant shop: 1 of 1 deliveries at once ?
+
 Limited
     slow.test to 2 at a time, by ann since 2026-11-24 08:00:00 until 2026-11-24 09:00:00; 2 under way, 4,308 wait: ticket ?
 
@@ -53,12 +58,16 @@ func TestOnce(t *testing.T) {
 		switch r.Kind {
 		case proto.KindShape:
 			r.Reply(&proto.ShapeReply{Rows: []proto.ShapeRow{{Domain: "b.test", Queue: "active", Counts: []int{2}}, {Domain: "a.test", Queue: "deferred", Counts: []int{0, 10, 4300}},
-				{Domain: "x.test", Queue: "incoming", Counts: []int{9}}, {Domain: "s.test", Senders: true, Queue: "deferred", Counts: []int{1, 0, 4310}}}})
+				{Domain: "x.test", Queue: "incoming", Counts: []int{9}}, {Domain: "shop", Tenants: true, Queue: "deferred", Counts: []int{1, 4}}, {Domain: "shop", Tenants: true, Queue: "active", Counts: []int{2}},
+				{Domain: "shop", Tenants: true, Queue: "hold", Counts: []int{9}}, {Domain: "(none)", Tenants: true, Queue: "active", Counts: []int{200}}, {Domain: "s.test", Senders: true, Queue: "deferred", Counts: []int{1, 0, 4310}}}})
 		case proto.KindExplain:
 			q := faketest.Decode[proto.Explain](t, r)
 			lines := []string{q.Destination + ": 3 messages"}
 			if q.Destination == "a.test" {
 				lines = append(lines, "  smtp to a.test: window 2 \x1b[2J", "  last reply: 421 busy")
+			}
+			if q.Destination == "tenant=shop" {
+				lines = []string{"tenant shop: 7 message(s) in memory, 2 of them in the active queue; 1 deliveries under way; weight 1", "  limit of tenant shop: 1 of 1 deliveries at once \x1b"}
 			}
 			r.Reply(&proto.ExplainReply{Lines: lines})
 		case proto.KindOverride:
@@ -76,7 +85,7 @@ func TestOnce(t *testing.T) {
 	}
 	var n overview.Now
 	out, errs, status := run(s, "-j")
-	if err := json.Unmarshal([]byte(out), &n); err != nil || status != 0 || len(n.Hurts) != 2 || n.Hurts[0].Why[1] != "last reply: 421 busy" || len(n.Suspensions) != 2 || len(n.Limits) != 1 || n.Limits[0].Todo != 4308 {
+	if err := json.Unmarshal([]byte(out), &n); err != nil || status != 0 || len(n.Hurts) != 2 || n.Hurts[0].Why[1] != "last reply: 421 busy" || len(n.Suspensions) != 2 || len(n.Tenants) != 1 || n.Tenants[0].Waiting != 7 || len(n.Tenants[0].Why) != 2 || len(n.Limits) != 1 || n.Limits[0].Todo != 4308 {
 		t.Errorf("exit status %d, %q, %v\n%s", status, errs, err, out)
 	}
 	refused = "no room"
