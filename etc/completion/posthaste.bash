@@ -737,7 +737,7 @@ _posthaste() {
         -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
         -e) :; return ;;
         -q) :; return ;;
-        -r) _posthaste_words "inject look operate"; return ;;
+        -r) _posthaste_words "inject look operate read suppress"; return ;;
         -s) :; return ;;
         -t) :; return ;;
         esac

@@ -59,10 +59,12 @@ const (
 	Look    = "look"    // see what the console shows
 	Operate = "operate" // and change what the console can change
 	Read    = "read"    // see what the console shows, and read what messages say
+	// Suppress is to see and change the suppression list of the token's tenant.
+	Suppress = "suppress"
 )
 
 // roles are all of them.
-var roles = []string{Inject, Look, Operate, Read}
+var roles = []string{Inject, Look, Operate, Read, Suppress}
 
 var (
 	// ErrUnknown says that a token is not, or no longer, one of ours.
@@ -141,6 +143,9 @@ func (t *Token) check() error {
 	}
 	if t.May(Inject) && len(t.Senders) == 0 {
 		return errors.New("a token of the role inject needs a sender")
+	}
+	if t.May(Suppress) && t.Tenant == "" {
+		return errors.New("a token of the role suppress needs a tenant, whose list it is")
 	}
 	for _, s := range t.Senders {
 		if s == "" || len(s) > 320 || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f }) ||

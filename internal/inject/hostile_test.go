@@ -466,7 +466,7 @@ func TestOpenAPI(t *testing.T) {
 	if err := json.Unmarshal(openAPI(operations(), "1"), &doc); err != nil {
 		t.Fatal(err)
 	}
-	if len(doc.Paths) != 2 || doc.Components.Schemas["MessageRequest"].Properties["to"] == nil || doc.Components.Schemas["KumoContent"].Properties["html_body"] == nil {
+	if len(doc.Paths) != 3 || doc.Components.Schemas["MessageRequest"].Properties["to"] == nil || doc.Components.Schemas["KumoContent"].Properties["html_body"] == nil {
 		t.Errorf("%v", doc)
 	}
 	set := &limits{recipients: 10, attachments: 10, schedule: time.Hour}

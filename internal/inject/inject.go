@@ -15,7 +15,8 @@
 // POST /v1/messages takes a message as JSON, a batch of them (a list, or NDJSON with a message on each
 // line), or a message as it is to be (message/rfc822) with the envelope in the query. POST
 // /api/inject/v1 takes KumoMTA's request. GET /v1/openapi.json describes all of it (OpenAPI), and is
-// made from the declarations that the service itself uses. Fields that are not described are refused,
+// made from the declarations that the service itself uses. With a token of the role suppress,
+// /v1/suppressions has the suppression list of the token's tenant, and no other's. Fields that are not described are refused,
 // and so are values that would have to be left out.
 //
 // A message in JSON may have variables, also for each recipient, who then gets a message of its own.
@@ -174,7 +175,7 @@ func run(ctx context.Context, env *service.Env) error {
 	d := &door{submit: submitter, cleanup: cleanup, log: env.Log, journal: keys, quota: counts, release: out.add, now: time.Now,
 		slots: make(chan struct{}, submissions), lists: lists, suppress: suppress}
 	d.read(cfg)
-	s := &server{door: d, tokens: tokens, clients: clients, log: env.Log, now: time.Now, limits: readLimits(cfg), memory: newBudget(cfg.Bytes("inject_memory_limit")),
+	s := &server{door: d, keeper: suppress, tokens: tokens, clients: clients, log: env.Log, now: time.Now, limits: readLimits(cfg), memory: newBudget(cfg.Bytes("inject_memory_limit")),
 		utf8: cfg.Bool("smtputf8_enable"), version: cfg.String("mail_version")}
 	out.add(keys.recent(time.Now().Add(-releaseTime)))
 	return s.run(ctx, env, secure, out)

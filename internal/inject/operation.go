@@ -14,8 +14,9 @@ type operation struct {
 	name, method, path, summary string
 	bodies                      []bodyKind
 	params                      []param
-	result                      any // an empty one of its kind
-	also                        any // another form of it; nil: none
+	result                      any    // an empty one of its kind
+	also                        any    // another form of it; nil: none
+	role                        string // that a token needs; empty: inject
 	do                          func(s *server, w http.ResponseWriter, r *http.Request, who *caller) error
 }
 
@@ -35,7 +36,7 @@ type param struct {
 // operations are all of them.
 func operations() []operation {
 	key := param{"Idempotency-Key", "header", "Of one message: the request is carried out once, and repeated ones get the same answer", false}
-	return []operation{
+	return append([]operation{
 		{"messages", "POST", "/v1/messages", "Queue messages. 200 means that what the answer has under messages is on stable storage, as the reply 250 of SMTP does",
 			[]bodyKind{{"application/json", []any{MessageRequest{}, []MessageRequest{}}, "One message, or a batch"},
 				{"application/x-ndjson", []any{MessageRequest{}}, "A batch: a message on each line. The answer has a result on each line"},
@@ -43,10 +44,10 @@ func operations() []operation {
 			[]param{key, {"from", "query", "With message/rfc822: the sender in the envelope; empty for the null sender", false},
 				{"to", "query", "With message/rfc822: a recipient; may be repeated", true}, {"send_at", "query", "With message/rfc822: when it is tried first", false},
 				{"X-Envelope-From", "header", "In place of from", false}, {"X-Envelope-To", "header", "In place of to: addresses with commas between", false}},
-			Result{}, Results{}, (*server).messages},
+			Result{}, Results{}, "", (*server).messages},
 		{"kumo", "POST", "/api/inject/v1", "Queue messages, as KumoMTA does. The answer is 200 also if all recipients were refused",
-			[]bodyKind{{"application/json", []any{KumoRequest{}}, "KumoMTA's request"}}, []param{key}, KumoResult{}, KumoContent{}, (*server).kumo},
-	}
+			[]bodyKind{{"application/json", []any{KumoRequest{}}, "KumoMTA's request"}}, []param{key}, KumoResult{}, KumoContent{}, "", (*server).kumo},
+	}, suppressionOperations()...)
 }
 
 // openAPI describes the API, from the declarations of the operations and the types of their results.
@@ -59,7 +60,12 @@ func openAPI(list []operation, version string) []byte {
 	paths := map[string]any{}
 	for i := range list {
 		o := &list[i]
-		paths[o.path] = map[string]any{strings.ToLower(o.method): describe(o, of)}
+		methods, _ := paths[o.path].(map[string]any)
+		if methods == nil {
+			methods = map[string]any{}
+			paths[o.path] = methods
+		}
+		methods[strings.ToLower(o.method)] = describe(o, of)
 	}
 	doc := map[string]any{"openapi": "3.1.0", "info": map[string]any{"title": "Posthaste injection", "version": version,
 		"description": "Mail by HTTP. Fields that are not described are refused."}, "paths": paths,
@@ -112,8 +118,11 @@ func describe(o *operation, of *webserver.Schemas) map[string]any {
 		params = append(params, map[string]any{"name": p.name, "in": p.where, "description": p.doc, "required": false, "schema": schema})
 	}
 	problem := map[string]any{"description": "It is not done", "content": map[string]any{"application/problem+json": map[string]any{"schema": map[string]any{"$ref": "#/components/schemas/Problem"}}}}
-	return map[string]any{"operationId": o.name, "summary": o.summary, "parameters": params, "security": []any{map[string]any{"token": []any{}}},
-		"requestBody": map[string]any{"required": true, "content": content},
+	out := map[string]any{"operationId": o.name, "summary": o.summary, "parameters": params, "security": []any{map[string]any{"token": []any{}}},
 		"responses": map[string]any{"200": map[string]any{"description": "It is done, for all or for some recipients", "content": map[string]any{"application/json": map[string]any{
 			"schema": map[string]any{"oneOf": result}}}}, "default": problem}}
+	if len(content) > 0 {
+		out["requestBody"] = map[string]any{"required": true, "content": content}
+	}
+	return out
 }

@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -35,6 +36,7 @@ type limits struct {
 // A server answers requests. Its methods may be called concurrently.
 type server struct {
 	door    *door
+	keeper  keeper // the suppress service, for the role suppress
 	tokens  *apitoken.Store
 	clients *table.List // inject_clients
 	log     *maillog.Logger
@@ -66,7 +68,7 @@ func (s *server) handler() http.Handler {
 func (s *server) serve(w http.ResponseWriter, r *http.Request, o operation) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	who, err := s.caller(r)
+	who, err := s.caller(r, cmp.Or(o.role, apitoken.Inject))
 	if err == nil {
 		control := http.NewResponseController(w)
 		r.Body = struct {
@@ -84,8 +86,8 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request, o operation) {
 	}
 }
 
-// caller says who makes a request, or why it may not be made.
-func (s *server) caller(r *http.Request) (*caller, error) {
+// caller says who makes a request, or why it may not be made: its token needs a role.
+func (s *server) caller(r *http.Request, role string) (*caller, error) {
 	who := &caller{client: clientOf(r), tls: r.TLS != nil}
 	ok, err := s.clients.MatchClient(r.Context(), who.client.Name, who.client.Addr)
 	if err != nil {
@@ -110,8 +112,8 @@ func (s *server) caller(r *http.Request) (*caller, error) {
 		return who, &fault{status: http.StatusUnauthorized, detail: "the user's name is not that of the token"}
 	}
 	who.token = t
-	if !t.May(apitoken.Inject) {
-		return who, &fault{status: http.StatusForbidden, detail: "the token has not the role inject"}
+	if !t.May(role) {
+		return who, &fault{status: http.StatusForbidden, detail: "the token has not the role " + role}
 	}
 	return who, nil
 }

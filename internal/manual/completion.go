@@ -301,7 +301,7 @@ func eventsCommand() subcommand {
 func tokenCommand() subcommand {
 	return subcommand{name: "token", words: []string{"add", "list", "remove"},
 		options: []option{{'c', "dir", directory, "configuration"}, {'e', "days", none, "until it expires"}, {'j', "", none, "JSON"}, {'q', "number", none, "recipients a day"},
-			{'r', "role", "inject|look|operate", "what for"}, {'s', "sender", none, "a sender"}, {'t', "tenant", none, "tenant"}},
+			{'r', "role", "inject|look|operate|read|suppress", "what for"}, {'s', "sender", none, "a sender"}, {'t', "tenant", none, "tenant"}},
 		values: map[string]kind{"add": none, "list": none, "remove": none}}
 }
 
