@@ -190,7 +190,7 @@ func (s *sender) open(dir, bin, shaping string) error {
 	}
 	r := strings.NewReplacer("{dir}", dir, "{shaping}", shaping)
 	var err error
-	s.system, err = prepareSystem(dir, r.Replace(s.more), "events unix n - n 60 1 events\nsuppress unix - - n - 1 suppressd\nproxymap unix - - n - - proxymap\n")
+	s.system, err = prepareSystem(dir, r.Replace(s.more), "events unix - - n 60 1 events\nsuppress unix - - n - 1 suppressd\nproxymap unix - - n - - proxymap\n")
 	if err != nil {
 		return err
 	}
