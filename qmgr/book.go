@@ -61,6 +61,8 @@ type book struct {
 	index *sched.Index
 	// Few messages need it.
 	more map[sched.MsgID]more
+	// Campaigns of messages that were read and have one, as TENANT/CAMPAIGN; nil: none has.
+	campaigns map[sched.MsgID]nameID
 	// Domains, counted by the slips that name them.
 	names   names
 	unknown int // slips without domains that are worth reading
@@ -120,6 +122,7 @@ func (b *book) drop(num sched.MsgID) {
 		b.unknown--
 	}
 	delete(b.more, num)
+	b.setCampaign(num, "")
 	b.index.Remove(num)
 	*p = slip{created: int64(b.free)}
 	b.free = i
@@ -166,6 +169,25 @@ func (b *book) setDomains(p *slip, sender string, domains map[string]int) {
 	m.domains = string(list)
 	b.setMore(p, m)
 }
+
+// setCampaign notes of which campaign a message in the book is; "": of none. What a message is of does not change, and most
+// are of none: those cost nothing.
+func (b *book) setCampaign(num sched.MsgID, campaign string) {
+	if id := b.campaigns[num]; id != 0 {
+		b.names.drop(id)
+		delete(b.campaigns, num)
+	}
+	if campaign == "" {
+		return
+	}
+	if b.campaigns == nil {
+		b.campaigns = make(map[sched.MsgID]nameID)
+	}
+	b.campaigns[num] = b.names.use(campaign)
+}
+
+// campaign is that of a message in the book, as far as it was read.
+func (b *book) campaign(num sched.MsgID) string { return b.names.list[b.campaigns[num]].text }
 
 // setLost notes that a message's envelope cannot be read, so that the survey does not try
 // it again and again.

@@ -42,6 +42,11 @@ func checkBook(b *book) (problem string) {
 			m.each(func(id nameID, _ int) { uses[id]++ })
 		}
 	}
+	for num, id := range b.campaigns {
+		if uses[id]++; b.find(num) == nil {
+			problem += fmt.Sprintf(" a campaign of message %d, which is gone;", num)
+		}
+	}
 	delete(uses, 0)
 	for id, e := range b.names.list {
 		if e.uses != uses[nameID(id)] || e.uses > 0 && b.names.ids[e.text] != nameID(id) {

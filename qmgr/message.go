@@ -174,6 +174,7 @@ func (s *Server) rest(m *message) {
 		return
 	}
 	sender, domains := m.domains()
+	campaign := m.campaign()
 	s.dropInline(m)
 	m.active = nil
 	delete(s.messages, m.num)
@@ -181,7 +182,24 @@ func (s *Server) rest(m *message) {
 	p := s.book.add(m.num, created, m.ref, int(m.nrcpt), m.null, m.done)
 	if domains != nil {
 		s.book.setDomains(p, sender, domains)
+		s.book.setCampaign(m.num, campaign)
 	}
+}
+
+// campaignOf is how a campaign is named where there may be several tenants; "": it is none.
+func campaignOf(env *mail.Envelope) string {
+	if env.Campaign == "" {
+		return ""
+	}
+	return env.Tenant + "/" + env.Campaign
+}
+
+// campaign is that of a message that is worked on, as far as it was read.
+func (m *message) campaign() string {
+	if m.active == nil {
+		return ""
+	}
+	return campaignOf(&m.active.env)
 }
 
 // forget drops a message that has left the queue, or that need not be in memory.

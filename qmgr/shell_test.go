@@ -110,6 +110,7 @@ func TestStart(t *testing.T) {
 		waiting(queue.Deferred, later, "s@from.test", many...),
 		waiting(queue.Hold, later, "s@from.test", "x@to.test"),
 	}
+	mails[2].Envelope.Tenant, mails[2].Envelope.Campaign = "shop", "spring"
 	mails[1].Done, mails[2].Done = []int{2}, []int{0, 39}
 	mails[1].Outcomes, mails[2].Outcomes = mails[1].Outcomes[:2], mails[2].Outcomes[1:39]
 	ids := st.fill(mails...)
@@ -134,8 +135,8 @@ func TestStart(t *testing.T) {
 	if rows, _ := st.shape(true, "deferred"); !slices.Equal(rows, []string{": 1", "from.test: 1"}) {
 		t.Errorf("senders: %v", rows)
 	}
-	if rows, want := st.split(), []string{"deferred recipient d0.test: 19", "deferred recipient d1.test: 19", "deferred recipient other.test: 1",
-		"deferred recipient to.test: 1", "deferred sender : 1", "deferred sender from.test: 1", "hold unread: 1"}; !slices.Equal(rows, want) {
+	if rows, want := st.split(), []string{"deferred campaign shop/spring: 1", "deferred recipient d0.test: 19", "deferred recipient d1.test: 19", "deferred recipient other.test: 1",
+		"deferred recipient to.test: 1", "deferred sender : 1", "deferred sender from.test: 1", "deferred tenant shop: 1", "hold unread: 1"}; !slices.Equal(rows, want) {
 		t.Errorf("from all sides: %q, want %q", rows, want)
 	}
 	text := st.explain(ids[1])

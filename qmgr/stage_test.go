@@ -643,6 +643,8 @@ func (st *stage) split() (rows []string) {
 				side = "tenant"
 			case r.Sources:
 				side = "source"
+			case r.Campaigns:
+				side = "campaign"
 			}
 			counts[fmt.Sprintf("%s %s %s", r.Queue, side, r.Domain)] += r.Counts[0] + r.Counts[1]
 		}

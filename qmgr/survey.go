@@ -60,7 +60,7 @@ func (s *Server) lookAround() {
 				return
 			}
 			found[i] = finding{num: m.num}
-			found[i].sender, found[i].domains, _ = s.peruse(m)
+			found[i].sender, found[i].campaign, found[i].domains, _ = s.peruse(m)
 		}
 		// Half of one processor's time at most: deliveries come first.
 		pause := time.NewTimer(time.Since(start))
@@ -76,9 +76,10 @@ func (s *Server) lookAround() {
 // A finding is what was read of one message. Without domains, the message could not be
 // read.
 type finding struct {
-	num     sched.MsgID
-	sender  string
-	domains map[string]int
+	num      sched.MsgID
+	sender   string
+	campaign string
+	domains  map[string]int
 }
 
 // surveyed puts findings into the book, unless the message has left or has been read
@@ -94,26 +95,27 @@ func (s *Server) surveyed(list []finding) {
 			s.book.setLost(p)
 		default:
 			s.book.setDomains(p, f.sender, f.domains)
+			s.book.setCampaign(f.num, f.campaign)
 		}
 	}
 }
 
-// peruse reads for whom a message is: its sender, and the domains of its pending
+// peruse reads for whom a message is: its sender, its campaign, and the domains of its pending
 // recipients with their numbers. It runs in a task.
-func (s *Server) peruse(m *message) (sender string, domains map[string]int, err error) {
+func (s *Server) peruse(m *message) (sender, campaign string, domains map[string]int, err error) {
 	st, err := s.opt.Open(s.ctx, m.ref, m.id)
 	if err != nil {
-		return "", nil, err
+		return "", "", nil, err
 	}
 	env, err := st.Envelope()
 	if err != nil {
-		return "", nil, err
+		return "", "", nil, err
 	}
 	rcpts, err := st.Recipients(0, -1)
 	if err != nil {
-		return "", nil, err
+		return "", "", nil, err
 	}
-	return env.Sender, m.count(rcpts), nil
+	return env.Sender, campaignOf(&env), m.count(rcpts), nil
 }
 
 const (
@@ -139,8 +141,8 @@ type census struct {
 	byID   map[rowKey[nameID]]int // rows that hold a use of a name
 	byText map[rowKey[string]]int
 	byHop  map[rowKey[hop]]int
-	// The same by tenant and by source; without Split nothing is in them.
-	byTenant, bySource map[rowKey[string]]int
+	// The same by tenant, by source and by campaign; without Split nothing is in them.
+	byTenant, bySource, byCampaign map[rowKey[string]]int
 	// Messages whose domains are not known. qshape reads these itself.
 	unread []proto.Item
 }
@@ -159,7 +161,7 @@ type rowKey[N comparable] struct {
 // ignored.
 func newCensus(q *proto.Shape) *census {
 	c := &census{q: q, byID: make(map[rowKey[nameID]]int), byText: make(map[rowKey[string]]int), byHop: make(map[rowKey[hop]]int),
-		byTenant: make(map[rowKey[string]]int), bySource: make(map[rowKey[string]]int)}
+		byTenant: make(map[rowKey[string]]int), bySource: make(map[rowKey[string]]int), byCampaign: make(map[rowKey[string]]int)}
 	for _, name := range q.Queues {
 		for i := range c.queues {
 			c.queues[i] = c.queues[i] || sched.Queue(i).String() == name
@@ -192,11 +194,17 @@ func (s *Server) takeCensus(r *ipc.Request, c *census, reply *proto.PageReply) {
 			c.group(c.byTenant, reply.Entries[i].Entry.Tenant, &info, proto.ShapeRow{Tenants: true})
 			c.group(c.bySource, sched.SourceOf(queue), &info, proto.ShapeRow{Sources: true})
 		}
+		campaign := ""
 		if p := s.book.find(info.ID); p != nil {
 			c.slip(s.book, p, &info)
+			campaign = s.book.campaign(info.ID)
 		} else {
 			sender, domains := m.domains()
 			c.message(m, &info, sender, domains)
+			campaign = m.campaign()
+		}
+		if c.q.Split {
+			c.group(c.byCampaign, campaign, &info, proto.ShapeRow{Campaigns: true})
 		}
 	}
 	if c.q.Cursor = int(reply.Next); c.q.Cursor != 0 && c.seen < censusPage && len(c.rows)+len(c.unread) < censusRows {

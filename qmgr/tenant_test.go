@@ -18,6 +18,7 @@ import (
 	"posthaste/internal/rate"
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/internal/table"
+	"posthaste/internal/testwait"
 	"posthaste/qmgr/sched"
 )
 
@@ -304,3 +305,47 @@ func (h *hangingTable) Lookup(ctx context.Context, _ string) (string, bool, erro
 }
 func (*hangingTable) Pattern() bool { return false }
 func (*hangingTable) Close() error  { return nil }
+
+// Messages are counted by their campaign while they are worked on, when they have come back from that, and when they were read for
+// being counted; what has left is counted no more, and no name stays behind.
+func TestCampaigns(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	of := func(campaign, to string) mail.QueueID {
+		m := deferredMail(queue.Hold, time.Minute, "s@from.test", "", to)
+		m.Envelope.Tenant, m.Envelope.Campaign = "shop", campaign
+		return st.fill(m)[0]
+	}
+	ids := []mail.QueueID{of("Spring", "a@to.test"), of("Spring", "b@to.test"), of("autumn", "c@to.test"), of("", "d@to.test")}
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	want := func(rows ...string) {
+		t.Helper()
+		testwait.For(t, func() string {
+			got := slices.DeleteFunc(st.split(), func(r string) bool { return !strings.Contains(r, " campaign ") })
+			if !slices.Equal(got, rows) {
+				return fmt.Sprintf("%q, want %q", got, rows)
+			}
+			return ""
+		})
+	}
+	var orders []order
+	for _, id := range ids {
+		st.command(proto.Command{Verb: proto.VerbRelease, ID: id})
+		orders = append(orders, smtp.next())
+	}
+	want("active campaign shop/Spring: 2", "active campaign shop/autumn: 1")
+	orders[0].answer("defer")
+	orders[2].answer("defer")
+	want("active campaign shop/Spring: 1", "deferred campaign shop/Spring: 1", "deferred campaign shop/autumn: 1")
+	orders[1].answer("ok")
+	want("deferred campaign shop/Spring: 1", "deferred campaign shop/autumn: 1")
+	st.command(proto.Command{Verb: proto.VerbDelete, ID: ids[0]})
+	want("deferred campaign shop/autumn: 1")
+	known := make(chan nameID, 1)
+	st.srv.post(func() { known <- st.srv.book.names.ids["shop/Spring"] }, sched.Event{})
+	if id := <-known; id != 0 {
+		t.Errorf("the name of a campaign without mail is number %d", id)
+	}
+}

@@ -494,7 +494,7 @@ func seeable(b *tab) []string {
 	b.w.sampled()
 	b.login("ann", "secret of ann")
 	b.see("What hurts")
-	return []string{"/", "/queue", "/queue?side=nexthop", "/queue?side=tenant", "/queue?side=source", "/queue?queue=hold&queue=deferred", "/messages?queue=deferred", "/messages?counted=yes&queue=deferred", "/message/" + queueID, "/destination/slow.test", "/destination/other.test",
+	return []string{"/", "/queue", "/queue?side=nexthop", "/queue?side=tenant", "/queue?side=campaign", "/queue?side=source", "/queue?queue=hold&queue=deferred", "/messages?queue=deferred", "/messages?counted=yes&queue=deferred", "/message/" + queueID, "/destination/slow.test", "/destination/other.test",
 		"/search", "/search?q=" + queueID, "/search?reply=450", "/suspended", "/whatif", "/whatif?o=smtp_destination_concurrency_limit%3D50", "/whatif?o=smtp_destination_concurrency_limit%3D20", "/message/4jWmL10SyZz1SCBY", hostilePage}
 }
 

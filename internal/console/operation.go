@@ -91,7 +91,7 @@ func operations() []operation {
 		{"system", "GET", "/system", look, "Disks, spool, log, certificates, and what posthaste check -v says", nil, System{}, (*console).opSystem},
 		{"shape", "GET", "/shape", look, "How the mail is spread over domains and age, as qshape says",
 			[]param{{"queue", "incoming, active, deferred or hold; may be repeated. Without it deferred, active and incoming", false},
-				{"side", "recipient, sender, nexthop, transport, tenant or source; without it recipient", false}, {"at", "An earlier time: 2026-11-24T08:00", false}, {"rows", "At most so many domains, 1 to 150", false}}, overview.Shape{}, (*console).opShape},
+				{"side", "recipient, sender, nexthop, transport, tenant, campaign or source; without it recipient", false}, {"at", "An earlier time: 2026-11-24T08:00", false}, {"rows", "At most so many domains, 1 to 150", false}}, overview.Shape{}, (*console).opShape},
 		{"messages", "GET", "/messages", look, "Messages in the queue that fulfil all conditions, as posthaste queue list",
 			append(conditionParams(), param{"cursor", "Where the list goes on, from the answer before", false}), Messages{}, (*console).opMessages},
 		{"count", "GET", "/messages/count", look, "How many messages fulfil all conditions, and their octets", conditionParams(), Counted{}, (*console).opCount},
@@ -183,7 +183,7 @@ func (c *console) opShape(q *query) (any, error) {
 		}
 	}
 	if !slices.Contains(overview.Sides, side) {
-		return nil, wrong("side is recipient, sender, nexthop, transport, tenant or source")
+		return nil, wrong("side is recipient, sender, nexthop, transport, tenant, campaign or source")
 	}
 	rows := 50
 	if text := q.get("rows"); text != "" {

@@ -133,7 +133,7 @@ func domainName(name string, senders bool) string {
 }
 
 // sideNames are what the rows of a table are, by side.
-var sideNames = map[overview.Side]string{overview.ByNexthop: "Next hop", overview.ByTransport: "Transport", overview.ByTenant: "Tenant", overview.BySource: "Source"}
+var sideNames = map[overview.Side]string{overview.ByNexthop: "Next hop", overview.ByTransport: "Transport", overview.ByTenant: "Tenant", overview.BySource: "Source", overview.ByCampaign: "Campaign"}
 
 // sideName is what the rows of a table are.
 func sideName(side overview.Side) string { return cmp.Or(sideNames[side], "Domain") }
@@ -200,6 +200,8 @@ func conditions(s *overview.Shape, domain string) url.Values {
 		v.Set("transport", domain)
 	case s.Side == overview.ByTenant:
 		v.Set("tenant", domain)
+	case s.Side == overview.ByCampaign:
+		v.Set("campaign", domain)
 	case !s.Senders:
 		v.Set("domain", domain)
 	case domain == "":

@@ -219,7 +219,7 @@ func (w *world) manager(r *ipc.Request) {
 			rows = append(rows, proto.ShapeRow{Domain: "all.test", Queue: "hold", Counts: []int{0, 1, 2, 8, 32, 128, 512, 2048, 8192, 32768}}, proto.ShapeRow{Domain: "all.test", Queue: "hold", Senders: true, Counts: []int{131072}})
 		}
 		rows = append(rows, proto.ShapeRow{Domain: "smtp:" + w.domain, Queue: "deferred", Hops: true, Counts: []int{0, 3, 2}}, proto.ShapeRow{Domain: "smtp:[hub.test]:25", Queue: "deferred", Hops: true, Counts: []int{1}},
-			proto.ShapeRow{Domain: "acme", Queue: "deferred", Tenants: true, Counts: []int{0, 12}}, proto.ShapeRow{Domain: w.domain, Queue: "deferred", Sources: true, Counts: []int{13}})
+			proto.ShapeRow{Domain: "acme", Queue: "deferred", Tenants: true, Counts: []int{0, 12}}, proto.ShapeRow{Domain: "acme/spring", Queue: "deferred", Campaigns: true, Counts: []int{0, 11}}, proto.ShapeRow{Domain: w.domain + "/c", Queue: "deferred", Campaigns: true, Counts: []int{10}}, proto.ShapeRow{Domain: w.domain, Queue: "deferred", Sources: true, Counts: []int{13}})
 		if w.rows != nil {
 			rows = w.rows
 		}
@@ -346,7 +346,7 @@ func (b *browser) form(pairs ...string) url.Values {
 	return v
 }
 
-var pages = []string{"/", "/queue", "/queue?side=nexthop", "/queue?side=transport", "/queue?side=tenant", "/queue?side=source", "/queue?side=sender&queue=deferred&queue=hold", "/messages", "/messages?queue=deferred&sender=%3C%3E&cursor=0", "/messages?counted=yes&sender=" + url.QueryEscape(evil), "/message/" + queueID,
+var pages = []string{"/", "/queue", "/queue?side=nexthop", "/queue?side=transport", "/queue?side=tenant", "/queue?side=campaign", "/queue?side=source", "/queue?side=sender&queue=deferred&queue=hold", "/messages", "/messages?queue=deferred&sender=%3C%3E&cursor=0", "/messages?counted=yes&sender=" + url.QueryEscape(evil), "/message/" + queueID,
 	"/destination/slow.test", "/destination/" + url.PathEscape(`"><script>alert(1)</script>.test`), "/search", "/search?q=" + url.QueryEscape(queueID), "/search?q=x%40" + url.QueryEscape(evil), "/search?reply=450",
 	"/suspended", "/whatif", "/whatif?ask=yes", "/whatif?o=smtp_destination_concurrency_limit%3D50", "/whatif?o=" + url.QueryEscape(evil+"="+evil), "/nosuch", "/message/nosuch", "/queue?side=" + url.QueryEscape(evil), "/destination/a%20b"}
 
@@ -371,7 +371,8 @@ func TestHostileData(t *testing.T) {
 	for p, want := range map[string]string{"/": "4,311 recipients wait, the oldest for over 10 min", "/queue": `class="n h7"`, "/message/" + queueID: `\u202e\u001b[2J`,
 		"/search?q=" + queueID: "status", "/suspended": "slow.test", "/destination/slow.test": "Resume", "/queue?side=sender": `<td class="n">7</td>`,
 		"/queue?side=nexthop": `nexthop=%5Bhub.test%5D%3A25&amp;queue=incoming&amp;queue=active&amp;queue=deferred&amp;transport=smtp&amp;younger=5m"`, "/queue?side=transport": `<th scope="row">smtp</th><td class="n"><a href="/messages?queue=incoming&amp;queue=active&amp;queue=deferred&amp;transport=smtp">6</a></td>`,
-		"/queue?side=tenant": `older=5m&amp;queue=incoming&amp;queue=active&amp;queue=deferred&amp;tenant=acme&amp;younger=10m"`, "/queue?side=source": `<td class="n">13</td><td class="n h2">13</td>`} {
+		"/queue?side=tenant":   `older=5m&amp;queue=incoming&amp;queue=active&amp;queue=deferred&amp;tenant=acme&amp;younger=10m"`,
+		"/queue?side=campaign": `href="/messages?campaign=acme%2Fspring&amp;older=5m&amp;queue=incoming&amp;queue=active&amp;queue=deferred&amp;younger=10m"`, "/queue?side=source": `<td class="n">13</td><td class="n h2">13</td>`} {
 		if status, text, _ := b.do("GET", p, nil); status != 200 || !strings.Contains(text, want) {
 			t.Errorf("%s: %d, there is no %q\n%s", p, status, want, text)
 		}

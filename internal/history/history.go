@@ -110,9 +110,12 @@ type Table struct {
 	Hops    bool // messages by the destination that they wait for, transport:nexthop; then not Senders
 	Tenants bool // messages by their tenant, those that have one; then neither of the above
 	Sources bool // messages by the egress source that they wait for, likewise
-	Rows    []Row
-	Others  Counts // of the domains without a row
-	Names   int    // how many those are
+	// Campaigns: messages by their campaign, TENANT/CAMPAIGN, likewise. Where messages have tenants those are among them that the queue
+	// manager has not read (Unread): of what campaign they are it does not know.
+	Campaigns bool
+	Rows      []Row
+	Others    Counts // of the domains without a row
+	Names     int    // how many those are
 }
 
 // A Sample is the queue at one moment.
@@ -240,14 +243,17 @@ const (
 	byHop
 	byTenant
 	bySource
+	byCampaign
 	sides
 )
 
 // side is that of a table.
-func (t *Table) side() byte { return sideOf(t.Senders, t.Hops, t.Tenants, t.Sources) }
+func (t *Table) side() byte { return sideOf(t.Senders, t.Hops, t.Tenants, t.Sources, t.Campaigns) }
 
-func sideOf(senders, hops, tenants, sources bool) byte {
+func sideOf(senders, hops, tenants, sources, campaigns bool) byte {
 	switch {
+	case campaigns:
+		return byCampaign
 	case sources:
 		return bySource
 	case tenants:
@@ -262,7 +268,7 @@ func sideOf(senders, hops, tenants, sources bool) byte {
 
 // tableOf is an empty table of a side.
 func tableOf(queue string, side byte) Table {
-	return Table{Queue: queue, Senders: side == bySender, Hops: side == byHop, Tenants: side == byTenant, Sources: side == bySource}
+	return Table{Queue: queue, Senders: side == bySender, Hops: side == byHop, Tenants: side == byTenant, Sources: side == bySource, Campaigns: side == byCampaign}
 }
 
 // A count is a sample under construction.
@@ -290,7 +296,7 @@ func (c *count) add(k tableKey, name string, bucket int, n int64) {
 func (c *count) row(r *proto.ShapeRow) {
 	for i, n := range r.Counts[:min(len(r.Counts), Buckets)] {
 		if n > 0 {
-			c.add(tableKey{r.Queue, sideOf(r.Senders, r.Hops, r.Tenants, r.Sources)}, r.Domain, i, int64(n))
+			c.add(tableKey{r.Queue, sideOf(r.Senders, r.Hops, r.Tenants, r.Sources, r.Campaigns)}, r.Domain, i, int64(n))
 		}
 	}
 }
@@ -299,6 +305,14 @@ func (c *count) row(r *proto.ShapeRow) {
 func (c *count) sample() *Sample {
 	s := &Sample{At: c.now}
 	for _, queue := range Queues {
+		// Their tenants are known, and campaigns are tenants'.
+		if unread := c.tables[tableKey{queue, byRecipient}][Unread]; unread != nil && len(c.tables[tableKey{queue, byTenant}]) > 0 {
+			for bucket, n := range unread {
+				if n > 0 {
+					c.add(tableKey{queue, byCampaign}, Unread, bucket, n)
+				}
+			}
+		}
 		for side := byRecipient; side < sides; side++ {
 			if rows := c.tables[tableKey{queue, side}]; len(rows) > 0 {
 				s.Tables = append(s.Tables, table(queue, side, rows))

@@ -5,14 +5,14 @@ func qshapePage() command {
 		name: "qshape",
 		what: "show the queue by domain and age",
 		synopsis: []string{"[-lps] [-m min_subdomains] [-b bucket_count] [-t bucket_time] [-w terminal_width] [-N batch_msg_count] " +
-			"[-n batch_top_domains] [-c config_dir] [--at time] [--by tenant|source] [queue ...]"},
+			"[-n batch_top_domains] [-c config_dir] [--at time] [--by tenant|campaign|source] [queue ...]"},
 		about: []string{
 			"qshape(1) prints a row for each destination domain: the number of recipients, in total and by age in minutes. The age limit of a column is twice that of the previous one; the last column has none.",
 			"The queues are incoming and active unless others are named: deferred, hold, corrupt and maildrop.",
 			"A row ends with the word suspended if a suspension (see posthaste(1)) covers its domain, a next hop of that name or, with -s, the sender's domain. Without -s, it ends with the word limited if a next hop of that name has a limit for now, and with the word diverted if its mail is diverted. Without suspensions, limits and diversions the table is the same as Postfix's.",
 		},
 		long: []longOption{{"at", "time", none, "Print the table of an earlier time: 2026-11-24T08:00, or 08:00 for the most recent 8 o'clock. The last sample before that time is printed."},
-			{"by", "what", none, "Print a row for each tenant (tenant), or for each egress source that messages wait for (source). Messages are counted, those that have one, in incoming, active, deferred and hold; -s and -p cannot be used. Sources are known while the mail system runs."}},
+			{"by", "what", none, "Print a row for each tenant (tenant), for each campaign (campaign, as TENANT/CAMPAIGN), or for each egress source that messages wait for (source). Messages are counted, those that have one, in incoming, active, deferred and hold; -s and -p cannot be used. Sources are known while the mail system runs."}},
 		options: []option{
 			{'b', "bucket_count", none, "The number of columns; 10 by default."},
 			configDir,

@@ -109,8 +109,8 @@ type ShapeRow struct {
 type Side string
 
 // The sides: recipients by their domains, messages by the sender's domain, messages by the next hop, or
-// the transport, that they wait for, and messages by their tenant, or the egress source that they wait
-// for: those that have one.
+// the transport, that they wait for, and messages by their tenant, the egress source that they wait
+// for, or their campaign (TENANT/CAMPAIGN): those that have one.
 const (
 	ByRecipient Side = "recipient"
 	BySender    Side = "sender"
@@ -118,10 +118,11 @@ const (
 	ByTransport Side = "transport"
 	ByTenant    Side = "tenant"
 	BySource    Side = "source"
+	ByCampaign  Side = "campaign"
 )
 
 // Sides are all of them.
-var Sides = []Side{ByRecipient, BySender, ByNexthop, ByTransport, ByTenant, BySource}
+var Sides = []Side{ByRecipient, BySender, ByNexthop, ByTransport, ByTenant, BySource, ByCampaign}
 
 // of says whether a table is of a side.
 func (side Side) of(t *history.Table) bool {
@@ -134,6 +135,8 @@ func (side Side) of(t *history.Table) bool {
 		return t.Tenants
 	case BySource:
 		return t.Sources
+	case ByCampaign:
+		return t.Campaigns
 	}
 	return t.Domains()
 }

@@ -76,8 +76,9 @@ func TestHops(t *testing.T) {
 	t.Parallel()
 	s := &history.Sample{Tables: []history.Table{{Queue: "deferred", Rows: []history.Row{{Domain: "d.test", Counts: history.Counts{100}}}}, {Queue: "deferred", Senders: true, Rows: []history.Row{{Domain: "s.test", Counts: history.Counts{100}}}},
 		{Queue: "deferred", Hops: true, Others: history.Counts{3}, Names: 1, Rows: []history.Row{{Domain: "smtp:[hub.test]:25", Counts: history.Counts{5}}, {Domain: "smtp:a.test", Counts: history.Counts{1}}, {Domain: "lmtp:a.test", Counts: history.Counts{2}}}},
-		{Queue: "deferred", Tenants: true, Rows: []history.Row{{Domain: "acme", Counts: history.Counts{7}}}}, {Queue: "deferred", Sources: true, Rows: []history.Row{{Domain: "m1", Counts: history.Counts{8}}}}}}
-	for side, want := range map[Side]string{ByNexthop: "smtp:[hub.test]:25=5 lmtp:a.test=2 smtp:a.test=1 (others)=3 11", ByTransport: "smtp=6 lmtp=2 (others)=3 11", ByRecipient: "d.test=100 100", BySender: "s.test=100 100", ByTenant: "acme=7 7", BySource: "m1=8 8"} {
+		{Queue: "deferred", Tenants: true, Rows: []history.Row{{Domain: "acme", Counts: history.Counts{7}}}}, {Queue: "deferred", Sources: true, Rows: []history.Row{{Domain: "m1", Counts: history.Counts{8}}}},
+		{Queue: "deferred", Campaigns: true, Rows: []history.Row{{Domain: "acme/Spring", Counts: history.Counts{6}}}}}}
+	for side, want := range map[Side]string{ByNexthop: "smtp:[hub.test]:25=5 lmtp:a.test=2 smtp:a.test=1 (others)=3 11", ByTransport: "smtp=6 lmtp=2 (others)=3 11", ByRecipient: "d.test=100 100", BySender: "s.test=100 100", ByTenant: "acme=7 7", BySource: "m1=8 8", ByCampaign: "acme/Spring=6 6"} {
 		shape, got := Table(s, []string{"deferred"}, side, 9), ""
 		for _, r := range shape.Rows {
 			got += fmt.Sprintf("%s=%d ", r.Domain, r.Total)

@@ -341,7 +341,7 @@ type Shape struct {
 	Queues  []string
 	Senders bool
 	// Split counts from all sides, and each queue for itself: rows say which they are of. Messages that wait for no
-	// destination are not counted by next hop, nor those by tenant or source that have none.
+	// destination are not counted by next hop, nor those by tenant, campaign or source that have none.
 	Split bool
 	Edges []time.Time // latest first: a message that came at Edges[i] or before is in column i+1 or later
 }
@@ -389,6 +389,8 @@ type ShapeRow struct {
 	Hops    bool   // with Split: messages by transport:nexthop, and Domain is that
 	Tenants bool   // with Split: messages by their tenant, and Domain is that
 	Sources bool   // with Split: messages by the egress source that they wait for, and Domain is that
+	// Campaigns, with Split: messages by their campaign, and Domain is TENANT/CAMPAIGN. Of messages that have not been read it is not known.
+	Campaigns bool
 }
 
 // ShapeReply is a part of the answer. Next is the cursor to go on with, 0 at
@@ -449,6 +451,7 @@ func (row *ShapeRow) append(b []byte) []byte {
 	b = pack.Bool(b, 'h', row.Hops)
 	b = pack.Bool(b, 't', row.Tenants)
 	b = pack.Bool(b, 'o', row.Sources)
+	b = pack.Bool(b, 'g', row.Campaigns)
 	return pack.Nested(b, 'c', func(b []byte) []byte {
 		for _, n := range row.Counts {
 			b = binary.AppendUvarint(b, uint64(n))
@@ -475,6 +478,8 @@ func (row *ShapeRow) decode(field []byte) error {
 			row.Tenants = r.Bool()
 		case 'o':
 			row.Sources = r.Bool()
+		case 'g':
+			row.Campaigns = r.Bool()
 		case 'c':
 			for list := r.Bytes(); len(list) > 0; {
 				v, n := binary.Uvarint(list)

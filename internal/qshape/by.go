@@ -16,13 +16,16 @@ import (
 const (
 	byTenant = "tenant"
 	bySource = "source"
+	// byCampaign is read from envelopes, as domains are, where the queue manager has not read them.
+	byCampaign = "campaign"
 )
 
 // setBy sets what is counted in place of domains.
 func (c *command) setBy(value string) error {
-	if value != byTenant && value != bySource {
-		return cli.Errorf(cli.ExitUsage, "--by: expected tenant or source, found %q", value)
+	if value != byTenant && value != bySource && value != byCampaign {
+		return cli.Errorf(cli.ExitUsage, "--by: expected tenant, campaign or source, found %q", value)
 	}
+	c.shape.campaigns = value == byCampaign
 	c.by = value
 	return nil
 }
@@ -50,6 +53,8 @@ func (c *command) means(t *history.Table) bool {
 		return t.Tenants
 	case bySource:
 		return t.Sources
+	case byCampaign:
+		return t.Campaigns
 	}
 	return t.Senders && c.shape.senders || t.Domains() && !c.shape.senders
 }

@@ -33,7 +33,7 @@ type place struct {
 
 // collect counts what is in the queues.
 func (c *command) collect(ctx context.Context, q *queueclient.Queue) error {
-	if c.by != "" {
+	if c.by != "" && c.by != byCampaign {
 		return c.collectBy(ctx, q)
 	}
 	if slices.Contains(c.queues, "maildrop") {
@@ -114,7 +114,9 @@ func (c *command) places(ctx context.Context, q *queueclient.Queue, work chan<- 
 			return err
 		}
 	}
-	if err := c.askOverrides(ctx, conn); err != nil {
+	if c.shape.campaigns {
+		// What is suspended is marked by domain.
+	} else if err := c.askOverrides(ctx, conn); err != nil {
 		c.Warn("what is suspended, limited or diverted is not marked: %v", err)
 	}
 	parts, err := q.Parts(ctx, conn)
@@ -157,14 +159,19 @@ func (c *command) askOverrides(ctx context.Context, conn *ipc.Conn) error {
 
 // ask has the queue manager count. What it has not read itself it leaves to us.
 func (c *command) ask(ctx context.Context, conn *ipc.Conn, add func(place) bool) error {
-	q := &proto.Shape{Queues: c.queues, Senders: c.shape.senders, Edges: c.shape.edges()}
+	q := &proto.Shape{Queues: c.queues, Senders: c.shape.senders, Split: c.shape.campaigns, Edges: c.shape.edges()}
 	for {
 		var reply proto.ShapeReply
 		if err := conn.Call(ctx, q, &reply); err != nil {
 			return cli.Errorf(cli.ExitUnavailable, "ask the queue manager: %w", err)
 		}
 		for i := range reply.Rows {
-			c.answers.addRow(reply.Rows[i].Domain, reply.Rows[i].Counts)
+			switch r := &reply.Rows[i]; {
+			case !c.shape.campaigns:
+				c.answers.addRow(r.Domain, r.Counts)
+			case r.Campaigns:
+				c.answers.addCounts(r.Domain, r.Counts)
+			}
 		}
 		for i := range reply.Unread {
 			it := &reply.Unread[i]
@@ -201,12 +208,16 @@ func (r *reader) one(ctx context.Context, p *place) error {
 	if err != nil {
 		return err
 	}
-	if r.shape.senders {
+	if r.shape.senders || r.shape.campaigns {
 		env, err := st.Envelope()
 		if err != nil {
 			return err
 		}
-		r.shape.add(env.Sender, p.at)
+		if !r.shape.campaigns {
+			r.shape.add(env.Sender, p.at)
+		} else if env.Campaign != "" {
+			r.shape.add(env.Tenant+"/"+env.Campaign, p.at)
+		}
 		return nil
 	}
 	st.Overlay(p.done)

@@ -103,12 +103,18 @@ func TestBy(t *testing.T) {
 	of := func(tenant string) faketest.Mail {
 		return faketest.Mail{Queue: queue.Deferred, Content: "x\r\n", Envelope: mail.Envelope{Arrival: time.Now().Add(-time.Minute), Sender: "a@b.test", Tenant: tenant, Recipients: []mail.Recipient{{Address: "c@d.test"}}}}
 	}
-	s.Fill(of("acme"), of("acme"), of(""), of("shop"))
+	read := of("acme")
+	read.Envelope.Campaign = "read"
+	id := s.Fill(of("acme"), of(""), of("shop"), read)[3]
+	unread := proto.Item{ID: id, Queue: "deferred", Arrival: time.Now().Add(-time.Minute), Ref: s.Entries()[id].Ref}
 	row := func(name string, n int) string {
 		return strings.Repeat(" ", 39-len(name)) + fmt.Sprintf("%s  %d  %d  0  0  0  0   0   0   0    0     0\n", name, n, n)
 	}
 	if out, errs, status := run(s, "--by", "tenant", "deferred"); status != 0 || out != heading+row("TOTAL", 3)+row("acme", 2)+row("shop", 1) {
 		t.Errorf("down: %d %s\n%s", status, errs, out)
+	}
+	if out, errs, status := run(s, "--by", "campaign", "deferred"); status != 0 || out != heading+row("TOTAL", 1)+row("acme/read", 1) {
+		t.Errorf("down, campaigns: %d %s\n%s", status, errs, out)
 	}
 	if out, errs, status := run(s, "--by", "source", "deferred"); status != 69 || out != "" {
 		t.Errorf("down, sources: %d %s\n%s", status, errs, out)
@@ -118,10 +124,16 @@ func TestBy(t *testing.T) {
 		if !q.Split || !slices.Equal(q.Queues, []string{"deferred"}) || len(q.Edges) != 9 {
 			t.Errorf("asked %+v", q)
 		}
-		rows := []proto.ShapeRow{{Domain: "d.test", Queue: "deferred", Counts: []int{9}}, {Domain: "acme", Queue: "deferred", Tenants: true, Counts: []int{2}}, {Domain: "m1", Queue: "deferred", Sources: true, Counts: []int{3}}}
-		r.Reply(&proto.ShapeReply{Rows: rows, Next: max(0, 1-q.Cursor)})
+		rows := []proto.ShapeRow{{Domain: "d.test", Queue: "deferred", Counts: []int{9}}, {Domain: "acme", Queue: "deferred", Tenants: true, Counts: []int{2}}, {Domain: "m1", Queue: "deferred", Sources: true, Counts: []int{3}},
+			{Domain: "acme/Spring", Queue: "deferred", Campaigns: true, Counts: []int{4}}}
+		reply := proto.ShapeReply{Rows: rows, Next: max(0, 1-q.Cursor)}
+		if q.Cursor == 0 { // one that the queue manager has not read
+			reply.Unread = []proto.Item{unread}
+		}
+		r.Reply(&reply)
 	})
-	for by, want := range map[string]string{"tenant": heading + row("TOTAL", 4) + row("acme", 4), "source": heading + row("TOTAL", 6) + row("m1", 6)} {
+	for by, want := range map[string]string{"tenant": heading + row("TOTAL", 4) + row("acme", 4), "source": heading + row("TOTAL", 6) + row("m1", 6),
+		"campaign": heading + row("TOTAL", 9) + row("acme/Spring", 8) + row("acme/read", 1)} {
 		if out, errs, status := run(s, "--by", by, "deferred"); status != 0 || out != want {
 			t.Errorf("%s: %d %s\n%s", by, status, errs, out)
 		}

@@ -17,14 +17,16 @@ import (
 type shape struct {
 	now     time.Time
 	senders bool
-	parents bool
-	linear  bool
-	buckets int
-	tick    int // minutes
-	minSub  int
-	total   *row
-	domains map[string]*row
-	others  int // domains without a row of their own, of an earlier time; those of each queue
+	// campaigns are counted in place of domains: TENANT/CAMPAIGN, which has no @ in it.
+	campaigns bool
+	parents   bool
+	linear    bool
+	buckets   int
+	tick      int // minutes
+	minSub    int
+	total     *row
+	domains   map[string]*row
+	others    int // domains without a row of their own, of an earlier time; those of each queue
 	// suspended are the targets of suspensions; empty: there are none, or the mail system is down.
 	suspended []selection.Target
 	// limited are the destinations that have a limit for now; empty likewise.
@@ -60,7 +62,11 @@ func (s *shape) add(addr string, arrival time.Time) {
 	b := s.bucket(s.now.Sub(arrival))
 	s.total.count[0]++
 	s.total.count[b]++
-	r := s.row(domainOf(addr))
+	name := addr
+	if !s.campaigns { // their names have letters of both cases
+		name = domainOf(addr)
+	}
+	r := s.row(name)
 	r.count[0]++
 	r.count[b]++
 }
