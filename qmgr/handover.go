@@ -47,6 +47,8 @@ const (
 // manager of another version finds a file that it does not know, and begins without.
 const handoverMagic = "PHQMGR\x00\x01"
 
+// A handover is the content of the file. It is made at one moment, in the loop, when nothing is ordered any more; what
+// happens afterwards the agents tell the successor.
 type handover struct {
 	// Compared with handoverLife, by the wall clock of the same machine.
 	written time.Time
@@ -55,7 +57,8 @@ type handover struct {
 	// running are deliveries that go on. Agents will call and say so, and what
 	// came of them; until then nobody else is to get an order for these recipients.
 	running []proto.Delivery
-	// agents are the transports that mail went to.
+	// agents are the transports that mail went to. The successor calls them at once, so that what they have in hand is
+	// known when the first order for them comes (warm).
 	agents []mail.Transport
 }
 
@@ -69,6 +72,8 @@ func (h *handover) encode() []byte {
 		d := &h.learnt.Dests[i]
 		b = pack.Nested(b, 'd', func(b []byte) []byte { return appendDest(b, d) })
 	}
+	// The mail that waits for a destination is named one by one: the successor reads it again, and is to know then that it
+	// is not to be tried at once.
 	for i := range h.learnt.Sites {
 		st := &h.learnt.Sites[i]
 		b = pack.Nested(b, 's', func(b []byte) []byte {
@@ -159,6 +164,7 @@ func decodeCourse(r pack.Reader) (m adaptive.Memory, err error) {
 	return m, r.Err()
 }
 
+// errHandover is why a file is passed over. The log says so, since somebody else may have written it.
 var errHandover = errors.New("it is not what a queue manager writes")
 
 // decode is the inverse of encode. A tag that is not known is passed over.
