@@ -143,9 +143,9 @@ func (s *story) exchange() {
 	}
 }
 
-// forward: mail for an alias goes on to a site that refuses what SPF does not permit, with the
-// author's signature as it was. A bounce finds its way back to the author, and whom the site does not
-// know comes back, too. An address that was made up is refused.
+// forward: mail for an alias, and for a user with a .forward file, goes on to a site that refuses what SPF
+// does not permit, with the author's signature as it was. A bounce finds its way back to the author, and
+// whom the site does not know comes back, too. An address that was made up is refused.
 func (s *story) forward() {
 	t := s.t
 	s.ours.must(`umask 077
@@ -154,23 +154,29 @@ umask 022
 postconf -e 'srs_domain = example.org'
 printf 'far: joe@exim.net\nlost: nobody@exim.net\n' >>/etc/aliases
 newaliases
+echo joe@exim.net >/home/joe/.forward
+chown joe: /home/joe/.forward
 posthaste reload`)
-	send(s.postfix, "joe@pfix.net", "far@example.org", "go on")
-	message := s.exim.mail("joe", "Subject: go on")
-	found(t, message, "dkim=pass header.d=pfix.net", "spf=pass smtp.mailfrom=example.org")
-	m := regexp.MustCompile(`(?im)^Return-path: <(SRS0=\S+=pfix\.net=joe@example\.org)>`).FindStringSubmatch(message)
-	if m == nil {
-		t.Fatalf("the sender is not one of ours:\n%s", message)
-	}
-	bounce := func(to string) string {
-		out, status := s.exim.run("swaks --server mail.example.org --helo mx.exim.net --from '<>' --to '" + to + "' --header 'Subject: came back' --body x")
+	bounce := func(to, subject string) string {
+		out, status := s.exim.run("swaks --server mail.example.org --helo mx.exim.net --from '<>' --to '" + to + "' --header 'Subject: " + subject + "' --body x")
 		return fmt.Sprint(status, "\n", out)
 	}
-	if out := bounce(m[1]); !strings.HasPrefix(out, "0\n") {
-		t.Errorf("a bounce is refused: %s", out)
+	var m []string
+	for _, to := range []string{"far", "joe"} {
+		send(s.postfix, "joe@pfix.net", to+"@example.org", "go on, "+to)
+		message := s.exim.mail("joe", "Subject: go on, "+to)
+		found(t, message, "dkim=pass header.d=pfix.net", "spf=pass smtp.mailfrom=example.org")
+		m = regexp.MustCompile(`(?im)^Return-path: <(SRS0=\S+=pfix\.net=joe@example\.org)>`).FindStringSubmatch(message)
+		if m == nil {
+			t.Fatalf("the sender is not one of ours:\n%s", message)
+		}
+		if out := bounce(m[1], "came back, "+to); !strings.HasPrefix(out, "0\n") {
+			t.Errorf("a bounce is refused: %s", out)
+		}
+		s.postfix.mail("joe", "Subject: came back, "+to)
 	}
-	s.postfix.mail("joe", "Subject: came back")
-	if out := bounce(strings.Replace(m[1], "=joe@", "=root@", 1)); !strings.Contains(out, "<** 550 5.1.1") {
+	s.ours.must("rm /home/joe/.forward")
+	if out := bounce(strings.Replace(m[1], "=joe@", "=root@", 1), "made up"); !strings.Contains(out, "<** 550 5.1.1") {
 		t.Errorf("a bounce to an address that was made up: %s", out)
 	}
 	send(s.postfix, "joe@pfix.net", "lost@example.org", "lose me")
