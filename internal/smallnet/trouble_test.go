@@ -16,14 +16,21 @@ func (s *story) flows(when string) {
 	s.ours.mail("ann", "Subject: in, "+when)
 }
 
-// refusal: the authority does not certify one of the names. The log has its reason and when the next
-// attempt is, the former certificate serves, and mail flows.
+// refusal: the authority does not certify one of the names, or one is not in the DNS. The log has its reason
+// and when the next attempt is, the former certificate serves, and mail flows.
 func (s *story) refusal() {
 	h := s.ours
 	names := strings.TrimSpace(h.must("postconf -h tls_acme_domains"))
-	h.must("postconf -e 'tls_acme_domains = " + names + ", " + refused + "'; posthaste reload")
-	h.logged("rejectedIdentifier", refused, "; next attempt at ")
-	s.flows("with a name that is refused")
+	for name, says := range map[string]string{refused: "rejectedIdentifier: ", "nowhere.example.org": " nowhere.example.org: "} {
+		h.must(": >/var/log/mail.log; postconf -e 'tls_acme_domains = " + names + ", " + name + "'; posthaste reload; posthaste cert renew >/tmp/renew 2>&1 || true")
+		h.logged(says, name, "; next attempt at ")
+		out := h.read("tmp/renew")
+		s.t.Logf("%s", out)
+		if !strings.Contains(out, name) {
+			s.t.Errorf("cert renew: %s", out)
+		}
+		s.flows("with a name that is refused, " + name)
+	}
 	h.must("postconf -e 'tls_acme_domains = " + names + "'; posthaste reload")
 	s.clean()
 }
