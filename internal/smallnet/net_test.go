@@ -10,7 +10,7 @@
 // with systemd as its first process. The hosts are on one bridge, in a network name space from which no route leads away:
 // that is why they can have public addresses, which the product treats as such.
 //
-// It takes root, Debian's packages (internal/e2e/peers.sh), and one to two minutes.
+// It takes root, Debian's packages (internal/e2e/peers.sh), a C compiler, and two to three minutes.
 package smallnet
 
 import (
