@@ -291,8 +291,21 @@ func TestConnectionLimit(t *testing.T) {
 			return near
 		}
 		refused := func(from string) {
-			if _, err := connect(from).Read(make([]byte, 1)); err != io.EOF {
-				t.Errorf("a third connection of %s: %v", from, err)
+			near := connect(from)
+			closed := make(chan error, 1)
+			wg.Go(func() {
+				_, err := near.Read(make([]byte, 1))
+				closed <- err
+			})
+			select {
+			case err := <-closed:
+				if err != io.EOF {
+					t.Errorf("a third connection of %s: %v", from, err)
+				}
+			case <-entered:
+				t.Errorf("a third connection of %s is served", from)
+				near.Close()
+				release <- struct{}{}
 			}
 		}
 		for _, from := range []string{"198.51.100.7:1", "198.51.100.7:2", "198.51.100.8:1", "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"} {
