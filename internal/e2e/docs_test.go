@@ -472,7 +472,7 @@ var manuals = []manual{
 	{page: "events.md", zone: relayZone, programs: []string{"python3", "smtp-sink"}, whole: true, aside: "posthaste-events"},
 	{page: "domain.md"},
 	{page: "tuning.md"},
-	{page: "sending.md", programs: []string{"smtp-sink"}, whole: true, zone: `
+	{page: "sending-reference.md", programs: []string{"smtp-sink"}, whole: true, zone: `
 one.example. MX 10 in.bigmail.example.
 two.example. MX 10 in.bigmail.example.
 in.bigmail.example. A 198.51.100.20

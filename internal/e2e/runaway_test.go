@@ -77,7 +77,7 @@ func (g *gated) serve(c net.Conn) {
 	}
 }
 
-// TestRunawayCampaign is the story of docs/sending.md: an application sends a campaign to twenty thousand by mistake, to
+// TestRunawayCampaign is the story of docs/sending-reference.md: an application sends a campaign to twenty thousand by mistake, to
 // a provider that takes four at a time, and somebody wants a password reset. One of another tenant, and one of the same
 // tenant, begin after a few deliveries; then the campaign is stopped, and nothing else is.
 func TestRunawayCampaign(t *testing.T) {

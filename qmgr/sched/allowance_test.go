@@ -262,7 +262,7 @@ func TestTenantLifetime(t *testing.T) {
 
 // TestRunawayCampaign: a tenant's mailing of tens of thousands goes to a destination that takes four at a time. However
 // far it has come, a password reset of another tenant begins after one turn, one of the same tenant after a few
-// deliveries: it has few recipients, and passes messages that have many (docs/sending.md).
+// deliveries: it has few recipients, and passes messages that have many (docs/sending-reference.md).
 func TestRunawayCampaign(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
