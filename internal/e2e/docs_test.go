@@ -484,7 +484,7 @@ mx.busy.example. A 198.51.100.40
 		strictSink(t, "198.51.100.30:25", "192.0.2.12")
 		busySink(t, "198.51.100.40:25")
 	}}},
-	{page: "sender.md", programs: []string{"curl", "make", "python3"}, whole: true, aside: "posthaste-console posthaste-events posthaste-inject posthaste-metrics", zone: senderZone(), before: map[string]func(*testing.T, *network, *machine){"": senderWorld}},
+	{page: "sending.md", programs: []string{"curl", "make", "python3"}, whole: true, aside: "posthaste-console posthaste-events posthaste-inject posthaste-metrics", zone: senderZone(), before: map[string]func(*testing.T, *network, *machine){"": senderWorld}},
 	{page: "trace.md", programs: []string{"smtp-sink"}, whole: true, zone: relayZone},
 	{page: "queue.md", programs: []string{"swaks", "smtp-sink"}, whole: true, zone: relayZone},
 	{page: "filters.md", programs: []string{"swaks"}, before: map[string]func(*testing.T, *network, *machine){
