@@ -71,9 +71,10 @@ type Explained struct {
 
 // A Destination is what there is to say about one.
 type Destination struct {
-	Name            string   `json:"name"`
-	Explanation     []string `json:"explanation" doc:"Window, feedback, backlog and last replies, in sentences"`
-	overview.Orders          // those of this target
+	Name            string          `json:"name"`
+	Explanation     []string        `json:"explanation" doc:"Window, feedback, backlog and last replies, in sentences"`
+	Waits           *overview.Waits `json:"waits,omitempty" doc:"How long those have waited who wait, as the queue was counted last"`
+	overview.Orders                 // those of this target
 	// Destinations are the next hops.
 	Destinations []overview.Destination `json:"destinations" doc:"The next hops that its mail goes to, in numbers: windows, and what their hosts answer"`
 }

@@ -267,6 +267,9 @@ func (c *console) opDestination(q *query) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s := c.live.latest(); s != nil {
+		d.Waits = overview.WaitsOf(s, name)
+	}
 	orders, err := c.mta.orders(q.ctx)
 	d.Orders = orders.Of(name)
 	return d, err
