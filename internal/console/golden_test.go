@@ -70,6 +70,9 @@ func TestGoldenAPI(t *testing.T) {
 	if status, text, _ := b.do("GET", "/destination/slow.test", nil); status != http.StatusOK || !strings.Contains(text, "Of those who wait half have waited for at most 20 min, 95 in 100") {
 		t.Errorf("the page does not say how long they have waited: %d\n%s", status, text)
 	}
+	if status, text, _ := b.do("GET", "/message/"+queueID, nil); status != http.StatusOK || !strings.Contains(text, "<dt>Tenant</dt>") || !strings.Contains(text, ", campaign ") {
+		t.Errorf("the page does not say whose mail it is: %d\n%s", status, text)
+	}
 	got := all.String()
 	for _, v := range varying {
 		got = v.re.ReplaceAllString(got, v.to)

@@ -23,6 +23,8 @@ type Message struct {
 	Sender     string      `json:"sender" doc:"The envelope sender; empty is the null sender"`
 	Client     string      `json:"client,omitempty" doc:"Name and address of the client that it came from"`
 	User       string      `json:"sasl_username,omitempty" doc:"As whom the client had logged in"`
+	Tenant     string      `json:"tenant,omitempty" doc:"Whose mail it is"`
+	Campaign   string      `json:"campaign,omitempty" doc:"Of which mailing of the tenant"`
 	Node       string      `json:"node,omitempty" doc:"Of a queue that nodes share: the one that has it"`
 	NodeDown   bool        `json:"node_down,omitempty" doc:"That node is down, or no node has it for now"`
 	Recipients []Recipient `json:"recipients" doc:"Those that have not got it yet"`
@@ -38,7 +40,7 @@ type Recipient struct {
 
 func message(it *proto.Item) Message {
 	m := Message{ID: string(it.ID), Queue: it.Queue, Arrival: it.Arrival, Size: it.Size, Attempts: it.Attempts, Expiring: it.ForcedExpire,
-		Sender: it.Sender, User: it.SASLUser, Node: it.Node, NodeDown: it.Down, Recipients: []Recipient{}}
+		Sender: it.Sender, User: it.SASLUser, Tenant: it.Tenant, Campaign: it.Campaign, Node: it.Node, NodeDown: it.Down, Recipients: []Recipient{}}
 	if !it.Next.IsZero() {
 		m.Next = &it.Next
 	}

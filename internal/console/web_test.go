@@ -79,7 +79,7 @@ func newWorld(t testing.TB) *world {
 	site := faketest.New(t, "")
 	w := &world{t: t, now: time.Now(), commands: true, domain: evil, lines: []string{queueID + ": deferred queue since ...", "  waits for " + evil}}
 	w.item = proto.Item{ID: queueID, Queue: "deferred", Arrival: w.now.Add(-time.Hour), Next: w.now.Add(time.Hour), Size: 1234, Attempts: 3, Sender: evil + "@from.test", Client: evil, ClientAddr: "192.0.2.1",
-		SASLUser: evil, Recipients: []proto.ItemRcpt{{Address: "x@" + evil, Orig: evil, Reason: "host said: 450 " + evil}}}
+		SASLUser: evil, Tenant: evil, Campaign: evil, Recipients: []proto.ItemRcpt{{Address: "x@" + evil, Orig: evil, Reason: "host said: 450 " + evil}}}
 	w.entries = []proto.OverrideEntry{{Of: "suspension", Target: "slow.test", By: evil, Reason: evil, Since: w.now}, {Of: "limit", Target: "slow.test", Most: 2, By: evil, Reason: evil, Since: w.now},
 		{Of: "diversion", Target: "slow.test", Nexthop: evil, By: evil, Reason: evil, Since: w.now}}
 	w.dests = []proto.DestInfo{{Transport: evil, Nexthop: evil, State: "dead", Why: evil, Until: w.now, Span: 15 * time.Minute, Sessions: 2, Others: 1,
@@ -219,7 +219,7 @@ func (w *world) manager(r *ipc.Request) {
 			rows = append(rows, proto.ShapeRow{Domain: "all.test", Queue: "hold", Counts: []int{0, 1, 2, 8, 32, 128, 512, 2048, 8192, 32768}}, proto.ShapeRow{Domain: "all.test", Queue: "hold", Senders: true, Counts: []int{131072}})
 		}
 		rows = append(rows, proto.ShapeRow{Domain: "smtp:" + w.domain, Queue: "deferred", Hops: true, Counts: []int{0, 3, 2}}, proto.ShapeRow{Domain: "smtp:[hub.test]:25", Queue: "deferred", Hops: true, Counts: []int{1}},
-			proto.ShapeRow{Domain: "acme", Queue: "deferred", Tenants: true, Counts: []int{0, 12}}, proto.ShapeRow{Domain: "acme/spring", Queue: "deferred", Campaigns: true, Counts: []int{0, 11}}, proto.ShapeRow{Domain: w.domain + "/c", Queue: "deferred", Campaigns: true, Counts: []int{10}}, proto.ShapeRow{Domain: w.domain, Queue: "deferred", Sources: true, Counts: []int{13}})
+			proto.ShapeRow{Domain: "acme", Queue: "deferred", Tenants: true, Counts: []int{0, 12}}, proto.ShapeRow{Domain: w.domain + "/t", Queue: "deferred", Tenants: true, Counts: []int{9}}, proto.ShapeRow{Domain: "acme/spring", Queue: "deferred", Campaigns: true, Counts: []int{0, 11}}, proto.ShapeRow{Domain: w.domain + "/c", Queue: "deferred", Campaigns: true, Counts: []int{10}}, proto.ShapeRow{Domain: w.domain, Queue: "deferred", Sources: true, Counts: []int{13}})
 		if w.rows != nil {
 			rows = w.rows
 		}
@@ -237,8 +237,8 @@ func (w *world) waits() *proto.BacklogReply {
 	row := proto.BacklogRow{Transport: "smtp", Queue: w.domain, Tenant: w.domain, Count: 1000, Rcpts: 1, Created: w.now}
 	other := row
 	other.Queue, other.Tenant, other.Count = "other.test", "", 10
-	return &proto.BacklogReply{Hold: 3, Dests: []proto.BacklogDest{{Transport: "smtp", Queue: w.domain, Nexthop: w.domain, Behaviour: b.Append(nil)}, {Transport: "smtp", Queue: "other.test", Nexthop: "other.test"}},
-		Rows: []proto.BacklogRow{row, other}}
+	return &proto.BacklogReply{Hold: 3, Dests: []proto.BacklogDest{{Transport: "smtp", Queue: w.domain, Nexthop: w.domain, Learnt: true, Behaviour: b.Append(nil)}, {Transport: "smtp", Queue: "other.test", Nexthop: "other.test", Untold: true}},
+		Rows: []proto.BacklogRow{row, other}, Tenants: []proto.BacklogTenant{{Name: w.domain, Untold: true}}}
 }
 
 // sampled has samples of the last minutes kept, with more and more mail for a.test.
