@@ -152,16 +152,14 @@ func ends(v logread.Verdict) bool {
 	return false
 }
 
-// takes says whether the Message-ID of a line counts: the last one of the log, or, where there are only those of
-// Resent-Message-ID:, the first. With the index, lines come in another order than they stand in the log.
+// takes says whether the Message-ID of a line counts: the first one of the log that is not of Resent-Message-ID:, or else the first.
+// A message has one; what a stranger gets into the log later must not take away what was connected by it. With the index, lines
+// come in another order than they stand in the log.
 func (e *entry) takes(resent bool, pos int64) bool {
-	switch {
-	case e.mid == "" || resent != e.resent:
+	if e.mid == "" || resent != e.resent {
 		return e.mid == "" || e.resent
-	case resent:
-		return pos < e.midAt
 	}
-	return pos > e.midAt
+	return pos < e.midAt
 }
 
 // identify notes the Message-ID of a message.

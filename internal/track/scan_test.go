@@ -64,8 +64,8 @@ func TestScan(t *testing.T) {
 	}
 }
 
-// Of the Message-IDs of a message the last one in the log counts, whichever line is read first; those of Resent-Message-ID: only where
-// there is no other, and then the first.
+// Of the Message-IDs of a message the first one in the log counts, whichever line is read first; those of Resent-Message-ID: only where
+// there is no other.
 func TestMessageIDs(t *testing.T) {
 	t.Parallel()
 	lines := []struct {
@@ -75,7 +75,7 @@ func TestMessageIDs(t *testing.T) {
 	for _, c := range []struct {
 		order []int
 		want  string
-	}{{[]int{0, 1}, "r1"}, {[]int{1, 0}, "r1"}, {[]int{0, 1, 2, 3, 4}, "b"}, {[]int{4, 2, 3, 1, 0}, "b"}, {[]int{2, 0}, "a"}, {[]int{0, 2, 3}, "a"}, {[]int{4, 0, 2}, "b"}} {
+	}{{[]int{0, 1}, "r1"}, {[]int{1, 0}, "r1"}, {[]int{0, 1, 2, 3, 4}, "a"}, {[]int{4, 2, 3, 1, 0}, "a"}, {[]int{2, 0}, "a"}, {[]int{0, 2, 3}, "a"}, {[]int{4, 0, 2}, "a"}, {[]int{4, 0}, "b"}} {
 		b := newBook(0)
 		for _, n := range c.order {
 			b.add(&event{kind: messageID, line: new(logread.Line), id: []byte("4aAAAA1z"), mid: []byte(lines[n].mid), resent: lines[n].resent}, place{pos: int64(n + 1)}, 0)
