@@ -305,6 +305,9 @@ func (s *Server) reasonText(why *sched.Reason) string {
 	case sched.WaitTenant:
 		return "waits" + since + " while another tenant has its turn at the destination"
 	case sched.WaitNode:
+		if why.Gate != "" {
+			return "wait for a share of the limit of " + why.Gate + ", which other nodes of the cluster have" + since
+		}
 		return "wait for a share of the destination's concurrency limit, which other nodes of the cluster have" + since
 	case sched.WaitBeyond:
 		text := "wait outside the active queue for the limit of " + why.Gate

@@ -5,7 +5,8 @@
 //
 // What is shared are the windows of destinations: those of main.cf, those that operators have set, and the one
 // delivery at a time of destination_rate_delay, whose pause counts as if it were in use, so that no other
-// node delivers before it is over. The limits that destinations have in common (sched.Terms) are each node's own.
+// node delivers before it is over. The limits that destinations have in common (sched.Terms), and those of tenants, are
+// shared as well, each of their bounds by itself (portions.go).
 //
 // Why the scheduler knows nothing of nodes: what it needs is how many deliveries may be under way to a
 // destination now, and that an operator could have said as well. So a share takes the way of "posthaste limit",
@@ -45,6 +46,7 @@ const (
 type nodes struct {
 	holder nodeshare.Holder
 	told   map[string]int // what the scheduler was told last; nil: that it has nothing, or all
+	day    int64          // on which day that was: rates by the day begin anew at midnight
 	alone  bool           // it was told that it has all
 	// claimed are the limits of the last exchange that was begun. Of others it is not known what there would be.
 	claimed map[string]bool
@@ -106,13 +108,19 @@ func (n *nodes) within(s *Server, set sched.SetLimits) sched.SetLimits {
 		if has := min(told[key], limit); has > 0 {
 			return has, true
 		}
-		if !n.claimed[key] {
-			select {
-			case n.hurry <- struct{}{}:
-			default:
-			}
-		}
+		n.ask(key)
 		return -1, false
+	}
+}
+
+// ask has the next exchange begin soon if it is not known what there is of a limit.
+func (n *nodes) ask(key string) {
+	if n.claimed[key] {
+		return
+	}
+	select {
+	case n.hurry <- struct{}{}:
+	default:
 	}
 }
 
@@ -140,7 +148,7 @@ func (s *Server) uses() []nodeshare.Use {
 		u.Busy, u.Want = max(u.Busy, busy), max(u.Want, d.Todo)
 		return true
 	})
-	list := make([]nodeshare.Use, 0, len(byKey))
+	list := s.sharedUses()
 	for _, key := range slices.Sorted(maps.Keys(byKey)) {
 		list = append(list, *byKey[key])
 	}
@@ -154,12 +162,14 @@ func (s *Server) uses() []nodeshare.Use {
 func (s *Server) applyShares() {
 	n := s.nodes
 	alone, told := n.holder.Shares(s.now)
-	if alone == n.alone && maps.Equal(told, n.told) {
+	day := dayOf(s.now)
+	if alone == n.alone && day == n.day && maps.Equal(told, n.told) {
 		return
 	}
 	// The scheduler looks at every destination when it is told: so it is told of what has changed only.
-	n.alone, n.told = alone, told
+	n.alone, n.told, n.day = alone, told, day
 	s.tellLimits()
+	s.then(sched.Event{Kind: sched.EventPortions, Portions: n.portions()})
 }
 
 // shareLimits exchanges shares until ctx ends. It is a goroutine of its own, since it waits for cleanup.

@@ -58,7 +58,7 @@ func TestNodeShares(t *testing.T) {
 	}
 	take(nodeshare.Reply{Grants: []nodeshare.Grant{{Key: "smtp:x.test", Share: 0}, {Key: "smtp:few.test", Share: 5, Target: 5}, {Key: "smtp:many.test", Share: 30, Target: 25},
 		{Key: "smtp:y.test", Share: 7, Target: 7}, {Key: "slow:y.test", Share: 7, Target: 7}}})
-	if len(s.queue) != 1 || s.queue[0].event.Kind != sched.EventLimits {
+	if len(s.queue) != 2 || s.queue[0].event.Kind != sched.EventLimits {
 		t.Errorf("the scheduler has not been told: %+v", s.queue)
 	}
 	look("refused", operator, "smtp", "X.test", -1, false, false)
@@ -70,7 +70,7 @@ func TestNodeShares(t *testing.T) {
 	look("alone", operator, "smtp", "x.test", 0, false, false)
 	look("alone", operator, "smtp", "many.test", 50, true, false)
 	s.applyShares()
-	if len(s.queue) != 2 {
+	if len(s.queue) != 4 {
 		t.Errorf("the scheduler is told of what it knows: %d events", len(s.queue))
 	}
 	s.now = s.now.Add(nodeshare.Lease)

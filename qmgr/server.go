@@ -357,6 +357,7 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	s.recall()
 	if s.nodes != nil { // it has no share of any limit yet
 		s.process(&input{event: sched.Event{Kind: sched.EventLimits, Limits: s.nodes.within(s, s.operatorLimits())}}, false)
+		s.process(&input{event: sched.Event{Kind: sched.EventPortions, Portions: s.nodes.portions()}}, false)
 	}
 	var attaching sync.WaitGroup
 	attaching.Go(func() { s.attach(work) })

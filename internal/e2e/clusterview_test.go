@@ -7,8 +7,12 @@ import (
 	"net"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
+
+	"posthaste/internal/testwait"
 )
 
 // laterHop is a next hop that takes nothing for now.
@@ -321,4 +325,54 @@ func TestClusterDeadHost(t *testing.T) {
 		t.Errorf("postqueue -f: status %d\n%s", status, out)
 	}
 	b.eventually("it is tried", func() bool { return fromB.Load() > 0 })
+}
+
+// The limits of a domain hold over both nodes together: deliveries at a time, and recipients a day, of which both send some, and
+// all that is allowed is sent. What a node has sent that is dead counts until midnight.
+func TestClusterSharedLimit(t *testing.T) {
+	t.Parallel()
+	const limit, day = 3, 40
+	var mu sync.Mutex
+	var now, most int
+	next := newSink(t, func(line string) string {
+		if !strings.HasPrefix(line, "RCPT") {
+			return ""
+		}
+		mu.Lock()
+		now++
+		most = max(most, now)
+		mu.Unlock()
+		time.Sleep(20 * time.Millisecond) // each delivery takes a while: that is what is counted
+		mu.Lock()
+		now--
+		mu.Unlock()
+		return ""
+	})
+	c := newCluster(t, next, 2)
+	c.main += fmt.Sprintf("destination_limit_maps = inline:{ {127.0.0.1 = concurrency=%d recipients=%d/d} }\ninitial_destination_concurrency = 10\nsmtp_connection_cache_on_demand = no\n", limit, day)
+	a, b := c.node("a"), c.node("b")
+	a.start()
+	b.start()
+	c.shared(a, "a", "b")
+	fill := func(list ...*system) {
+		for range day {
+			for _, s := range list {
+				s.eventually("it takes mail", func() bool { return s.send("a@from.test", []string{"x@to.test"}, "Subject: x\n\nx\n") == nil })
+			}
+		}
+	}
+	fill(a, b)
+	arrived := func() int { return len(next.received()) }
+	testwait.Until(t, "all that is allowed is delivered", func() bool { return arrived() >= day })
+	for _, s := range []*system{a, b} {
+		s.waitLogN(`to=<x@to\.test>.*status=sent`, 1)
+	}
+	b.killAll()
+	a.waitLog("took over the queue from b")
+	fill(a)
+	mu.Lock()
+	defer mu.Unlock()
+	if n := arrived(); most > limit || n != day {
+		t.Errorf("%d deliveries at a time, %d are allowed; %d recipients, %d are allowed in a day", most, limit, n, day)
+	}
 }

@@ -17,19 +17,19 @@ type Holder struct {
 	has   map[string]int
 }
 
-// Allowed is how many may be in use of a limit at a time: limit itself for a node that is alone, 0 without a
-// share.
+// Allowed is how many may be in use of a limit at a time: limit itself for a node that is alone, but for limits of a day, 0
+// without a share.
 func (h *Holder) Allowed(now time.Time, key string, limit int) int {
 	switch {
 	case !now.Before(h.until):
 		return 0
-	case h.alone:
+	case h.alone && !IsDay(key):
 		return limit
 	}
 	return min(h.has[key], limit)
 }
 
-// Shares is all that Allowed says: that the node is alone, and has every limit as it is, or what it has, by key. The map
+// Shares is all that Allowed says: that the node is alone, and has every limit but those of a day as it is, and what it has, by key. The map
 // is not changed.
 func (h *Holder) Shares(now time.Time) (alone bool, has map[string]int) {
 	if !now.Before(h.until) {

@@ -20,12 +20,17 @@
 //
 // A node that is alone uses limits as they are, without rows. It stays alone, in the table, until it has heard of
 // another node and has said so in its next exchange; until then the other one gets nothing.
+//
+// A limit whose key has the [DayPrefix] counts what was used for the rest of a day. Its rows outlive their node: what that had
+// got may have been used. So a node that is alone has rows for it, too, and the rows of nodes that are gone are passed to
+// Exchange until the day is over.
 package nodeshare
 
 import (
 	"cmp"
 	"hash/fnv"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -36,7 +41,12 @@ const (
 	Margin = time.Second
 	// TurnTime is how long a share that cannot be divided any further stays with one node.
 	TurnTime = 5 * time.Second
+	// DayPrefix begins the keys of limits that count until a day is over. The day's number since the epoch follows, and a space.
+	DayPrefix = "day "
 )
+
+// IsDay says whether a limit counts until the end of a day.
+func IsDay(key string) bool { return strings.HasPrefix(key, DayPrefix) }
 
 // A Claim is what a node says of one limit in an exchange.
 type Claim struct {
@@ -82,12 +92,16 @@ type Reply struct {
 }
 
 // Exchange answers a request. nodes are the others whose leases are good, and rows all of theirs for the keys of the
-// claims. It is to be carried out while nobody else has an exchange. The node's own rows become what the grants
+// claims, and those of others that are gone for the keys of days. It is to be carried out while nobody else has an exchange. The node's own rows become what the grants
 // say, and no others. Its lease is renewed, and the table has of it that it is alone if the request says so or the
 // reply.
 func Exchange(q *Request, nodes []Node, rows []Row) Reply {
 	r := Reply{Alone: len(nodes) == 0, Grants: make([]Grant, 0, len(q.Claims))}
 	alone := slices.ContainsFunc(nodes, func(n Node) bool { return n.Alone })
+	alive := map[string]bool{}
+	for _, n := range nodes {
+		alive[n.Name] = true
+	}
 	of := map[string][]Row{}
 	for _, row := range rows {
 		of[row.Key] = append(of[row.Key], row)
@@ -95,14 +109,21 @@ func Exchange(q *Request, nodes []Node, rows []Row) Reply {
 	for i := range q.Claims {
 		c := &q.Claims[i]
 		g := Grant{Key: c.Key}
-		taken, demands := 0, []Row{{Node: q.Node, Key: c.Key, Demand: c.Demand}}
+		taken, gone, demands := 0, 0, []Row{{Node: q.Node, Key: c.Key, Demand: c.Demand}}
 		for _, row := range of[c.Key] {
 			taken += row.Share
+			if !alive[row.Node] {
+				gone += row.Share // it has used that, and wants no more
+				continue
+			}
 			demands = append(demands, row)
 		}
-		g.Target = Divide(c.Limit, demands, q.Turn)[q.Node]
+		g.Target = Divide(max(c.Limit-gone, 0), demands, q.Turn)[q.Node]
+		if IsDay(c.Key) {
+			g.Target = min(g.Target, c.Demand) // what a node has got is lost with it, and nobody gets that in advance
+		}
 		room := c.Limit - taken
-		if alone {
+		if alone && !IsDay(c.Key) {
 			room = 0 // that node has no rows yet, and may use all of it
 		}
 		// What it holds it holds: others were refused it. Where they were not, since its lease was over, it is to begin

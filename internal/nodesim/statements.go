@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"posthaste/internal/nodeshare"
 )
 
 // seconds is a time in µs from now on, by the host's clock.
@@ -188,7 +190,10 @@ var statements = []statement{
 	}},
 
 	{"DELETE FROM limit_share WHERE node NOT IN", func(t *tx, _ []string) (result, error) {
-		return result{}, t.remove("limit_share", func(r row) bool { s := t.get("node_share", r[0]); return s == nil || !t.later(s[1]) })
+		return result{}, t.remove("limit_share", func(r row) bool {
+			s := t.get("node_share", r[0])
+			return (s == nil || !t.later(s[1])) && !nodeshare.IsDay(r[1]) // no seed lasts until the next day
+		})
 	}},
 	{"SELECT floor(extract(epoch FROM clock_timestamp())", func(t *tx, a []string) (result, error) {
 		return result{types: "i", rows: []row{{fmt.Sprint(t.s.host.now() / 1e6 / atoi(a[0]))}}}, nil

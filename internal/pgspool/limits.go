@@ -56,7 +56,9 @@ func exchangeIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request) (r nodesha
 	if err != nil {
 		return r, err
 	}
-	if _, err = tx.Exec(ctx, "DELETE FROM limit_share WHERE node NOT IN (SELECT node FROM node_share WHERE until > clock_timestamp())"); err != nil {
+	// What a node had got of a day counts until that is over, by clocks that may differ by another day.
+	if _, err = tx.Exec(ctx, `DELETE FROM limit_share WHERE node NOT IN (SELECT node FROM node_share WHERE until > clock_timestamp())
+		AND (key NOT LIKE $1 OR split_part(key, ' ', 2)::bigint < floor(extract(epoch FROM clock_timestamp()) / 86400)::bigint - 1)`, nodeshare.DayPrefix+"%"); err != nil {
 		return r, err
 	}
 	if err := tx.QueryRow(ctx, "SELECT floor(extract(epoch FROM clock_timestamp()) / $1)::bigint", nodeshare.TurnTime.Seconds()).Scan(&q.Turn); err != nil {
@@ -74,12 +76,17 @@ func exchangeIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request) (r nodesha
 func othersIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request) (nodes []nodeshare.Node, rows []nodeshare.Row, err error) {
 	list, _ := tx.Query(ctx, "SELECT node, alone FROM node_share WHERE node <> $1 AND until > clock_timestamp() ORDER BY node", q.Node) // its error is that of reading the rows
 	nodes, err = pgx.CollectRows(list, pgx.RowToStructByPos[nodeshare.Node])
-	if err != nil || len(nodes) == 0 {
-		return nodes, nil, err
+	if err != nil {
+		return nil, nil, err
 	}
-	keys := make([]string, len(q.Claims))
+	keys := make([]string, 0, len(q.Claims))
 	for i := range q.Claims {
-		keys[i] = q.Claims[i].Key
+		if key := q.Claims[i].Key; len(nodes) > 0 || nodeshare.IsDay(key) {
+			keys = append(keys, key)
+		}
+	}
+	if len(keys) == 0 {
+		return nodes, nil, nil
 	}
 	list, _ = tx.Query(ctx, "SELECT node, key, share, demand FROM limit_share WHERE node <> $1 AND key = ANY($2) ORDER BY node, key", q.Node, keys)
 	rows, err = pgx.CollectRows(list, pgx.RowToStructByPos[nodeshare.Row])
@@ -95,8 +102,8 @@ func noteIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request, r *nodeshare.R
 	}
 	keys, shares, demands := make([]string, 0, len(r.Grants)), make([]int32, 0, len(r.Grants)), make([]int32, 0, len(r.Grants))
 	for i := range r.Grants {
-		// Who is alone needs no rows: the node's own says that it has everything.
-		if g := &r.Grants[i]; !r.Alone && (g.Share > 0 || q.Claims[i].Demand > 0) {
+		// Who is alone needs no rows: the node's own says that it has everything, but of a day.
+		if g := &r.Grants[i]; (!r.Alone || nodeshare.IsDay(g.Key)) && (g.Share > 0 || q.Claims[i].Demand > 0) {
 			keys, shares, demands = append(keys, g.Key), append(shares, int32(g.Share)), append(demands, int32(q.Claims[i].Demand))
 		}
 	}

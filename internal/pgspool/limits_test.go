@@ -47,3 +47,41 @@ func TestExchange(t *testing.T) {
 		t.Errorf("%d rows are left, %v", n, err)
 	}
 }
+
+// What a node had got of a limit of a day counts against the others when it is gone, also if it was alone, until the day is over.
+func TestExchangeOfDay(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	a, b := d.store("a"), d.store("b")
+	var day int
+	if err := d.conn().QueryRow(t.Context(), "SELECT floor(extract(epoch FROM clock_timestamp()) / 86400)").Scan(&day); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(s *Store, want string, day, hold, demand int) {
+		t.Helper()
+		r, err := s.exchange(&nodeshare.Request{Claims: []nodeshare.Claim{{Key: fmt.Sprintf("%s%d x", nodeshare.DayPrefix, day), Limit: 10, Hold: hold, Demand: demand}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(r.Alone, " ", r.Grants[0].Share); got != want {
+			t.Errorf("%s: %s, want %s", s.node, got, want)
+		}
+	}
+	ask(a, "true 6", day, 5, 6)
+	ask(a, "true 3", day-3, 2, 3)
+	ask(a, "true 6", day, 5, 6)
+	if _, err := d.conn().Exec(t.Context(), "UPDATE node_share SET until = clock_timestamp() WHERE node = 'a'"); err != nil {
+		t.Fatal(err)
+	}
+	ask(b, "true 4", day, 0, 9)
+	ask(b, "true 9", day-3, 0, 9) // a's row went with its claim, and so does b's other one now
+	ask(a, "false 9", day, 5, 9)
+	if _, err := d.conn().Exec(t.Context(), "INSERT INTO limit_share VALUES ('gone', 'day 1 x', 5, 5)"); err != nil {
+		t.Fatal(err)
+	}
+	ask(a, "false 9", day, 5, 9)
+	var n int
+	if err := d.conn().QueryRow(t.Context(), "SELECT count(*) FROM limit_share WHERE node = 'gone'").Scan(&n); err != nil || n != 0 {
+		t.Errorf("%d rows are left of a day that is over, %v", n, err)
+	}
+}

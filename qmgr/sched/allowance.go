@@ -294,7 +294,7 @@ func (s *Scheduler) Tenants(yield func(Tenant) bool) {
 		}
 		v := Tenant{Name: t.name, Terms: t.terms, Weight: t.weight, Messages: t.msgs, Active: t.active, Busy: t.busy, Sated: t.sated}
 		v.Lifetime, v.BounceLifetime = s.lifetimes(t)
-		if t.limit != nil && t.limit.limits != (Limits{}) {
+		if t.limit != nil && t.limit.full != (Limits{}) {
 			v.Limit = t.limit.view(s)
 		}
 		if !yield(v) {

@@ -37,7 +37,7 @@ func (c *checker) shared() {
 	for _, t := range s.tenants {
 		if t != nil && t.limit != nil {
 			of(t.limit).members++
-			c.ok(t.limit.key == sharedKey{level: TenantLimit, name: t.name} && t.limit.limits == t.terms.Limits, "tenant %s: another's limit", t.name)
+			c.ok(t.limit.key == sharedKey{level: TenantLimit, name: t.name} && t.limit.full == t.terms.Limits, "tenant %s: another's limit", t.name)
 		}
 	}
 	resting := 0

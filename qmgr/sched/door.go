@@ -152,6 +152,9 @@ const (
 
 	// EventHints: others, who deliver mail of the same queue, have found destinations dead. Hints.
 	EventHints
+
+	// EventPortions: Portions say how much of shared limits this scheduler may use from now on.
+	EventPortions
 )
 
 // Scope is what a command applies to.
@@ -209,6 +212,8 @@ type Event struct {
 	Terms *Terms // EventTerms
 
 	Hints []Hint // EventHints
+
+	Portions Portions // EventPortions; nil: all of each
 
 	Tenant      string      // EventTenant
 	TenantTerms TenantTerms // EventTenant

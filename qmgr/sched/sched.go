@@ -78,7 +78,9 @@ type Scheduler struct {
 	parkedFor map[PauseID]int // the same, by pause
 	// Destinations for which a hint was taken, and that have not been tried since; until when that matters (hint.go). It is
 	// empty unless others deliver mail of the same queue.
-	hinted      map[siteKey]int64
+	hinted map[siteKey]int64
+	// How much of the shared limits is for this scheduler; nil: all.
+	portions    Portions
 	stopped     map[stop]PauseID // of sources that are suspended; nil: none is
 	pausedAfter uint64           // the last delivery that had begun when they were given
 	pauseEnd    int64            // when the first of the pauses ends by itself, by the wall clock
@@ -258,6 +260,8 @@ func (s *Scheduler) happened(ev *Event) {
 				s.stopSources() // it may be at another place now
 			}
 		}
+	case EventPortions:
+		s.setPortions(ev.Portions)
 	case EventHints:
 		s.takeHints(ev.Hints)
 	case EventTenant:

@@ -166,8 +166,12 @@ func (e *entry) all(yield func(*shared) bool) {
 
 // A shared is a shared limit that has destinations, or whose counts are still of use.
 type shared struct {
-	key    sharedKey
-	limits Limits
+	key sharedKey
+	// What it bounds, and how much of that is for this scheduler (portion.go); shut: nothing, for now. kept is what
+	// has been used of rates at portions that were larger.
+	full, limits Limits
+	shut         bool
+	kept         [bounds]kept
 	// The limit that holds besides; nil: none. It is of a higher level.
 	parent *shared
 	// Destinations and shared limits directly below.
@@ -214,7 +218,7 @@ func (s *Scheduler) room(n *shared) bool { return n.place() && n.next(s.now) <= 
 
 // place says whether its concurrency allows one more.
 func (n *shared) place() bool {
-	return n.limits.Concurrency == 0 || n.busy+n.held < n.limits.Concurrency
+	return !n.shut && (n.limits.Concurrency == 0 || n.busy+n.held < n.limits.Concurrency)
 }
 
 // next is when its rates allow one more, besides those that have their places: now, later,
@@ -351,16 +355,11 @@ func (s *Scheduler) newShared(k sharedKey) *shared {
 
 // changeLimits sets what n bounds. What is under way stays.
 func (s *Scheduler) changeLimits(n *shared, l Limits) {
-	if n.limits == l {
+	if n.full == l {
 		return
 	}
-	n.conns.Change(l.Connections, s.now)
-	n.msgs.Change(l.Messages, s.now)
-	n.rcpts.Change(l.Recipients, s.now)
-	n.warm.Change(l.Warmup, s.now)
-	n.limits = l
-	n.allow()
-	s.settleShared(n)
+	n.full = l
+	s.portion(n)
 }
 
 // allow lets n have what it has, until some of it has ended.
@@ -522,6 +521,8 @@ type SharedLimit struct {
 	Name     string
 	Source   string // that it holds for alone; "": it holds whatever mail goes from
 	Limits   Limits
+	Portion  Limits // how much of them is for this scheduler; all, unless it shares them with others
+	None     bool   // nothing of them, for now
 	Provider string // of a site or a domain; "": none that has limits
 	Busy     int    // deliveries in progress
 	Waiting  int    // destinations that wait for it, or for one above it
@@ -566,7 +567,7 @@ func (n *shared) view(s *Scheduler) SharedLimit {
 		return r.N - m.Room(r, s.now) // m is a copy
 	}
 	l := &n.limits
-	v := SharedLimit{Level: n.key.level, Name: n.key.name, Source: n.key.source, Limits: *l, Busy: n.busy, Waiting: n.waiting, Backlog: n.backlog, Parked: n.parked,
+	v := SharedLimit{Level: n.key.level, Name: n.key.name, Source: n.key.source, Limits: n.full, Portion: n.limits, None: n.shut, Busy: n.busy, Waiting: n.waiting, Backlog: n.backlog, Parked: n.parked,
 		Connections: today(l.Connections, n.conns), Messages: today(l.Messages, n.msgs), Recipients: today(l.Recipients, n.rcpts),
 		Warmup: n.warm.Today(s.now)}
 	if !s.room(n) {

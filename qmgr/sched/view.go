@@ -47,7 +47,7 @@ const (
 	WaitShared             // the shared limit Gate has no room, until Until if known; without Gate, other destinations come first
 	WaitBeyond             // outside the active queue for the shared limit Gate; next attempt at Until, or earlier when there is room
 	WaitTenant             // it is another tenant's turn at the destination
-	WaitNode               // other nodes have the destination's limit: this one has no share of it for now
+	WaitNode               // other nodes have the destination's limit, or that of Gate: this one has no share of it for now
 )
 
 // A Reason says what a group of a message's recipients waits for.
@@ -276,6 +276,10 @@ func (s *Scheduler) explainWait(e *entry, r *Reason) {
 // explainGate says that the limit n keeps an entry.
 func (s *Scheduler) explainGate(n *shared, r *Reason) {
 	r.Wait, r.Gate, r.Limit = WaitShared, n.key.String(), n.limits.Concurrency
+	if n.shut {
+		r.Wait, r.Limit = WaitNode, 0
+		return
+	}
 	if at := n.opens(s.now); at != never {
 		r.Limit, r.Until = 0, s.realTime(at)
 	}
