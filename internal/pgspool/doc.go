@@ -51,7 +51,8 @@
 // among them, and rounded up. It looks once a second, and takes what is free up to that. Its queue is open
 // meanwhile: the shards are read beside it, and then taken in. A node with more than its share for five
 // seconds hands some over, and one that is drained hands over all: it gives no leave to deliver any more, waits up
-// to 30 seconds for the deliveries under way, gives the shards up, and is opened again with what it keeps.
+// to 30 seconds for the deliveries under way, gives the shards up, and is opened again with what it keeps. A node that keeps
+// something takes new mail until then.
 //
 // # Writing
 //

@@ -53,6 +53,9 @@ type engine struct {
 	// drained is set when the node is to give up what it has: agents get no leave any more, and when nothing is in
 	// hand the engine ends.
 	drained atomic.Bool
+	// turnsAway is set besides when new mail is refused: at once by a node that is to have nothing, by one that keeps something
+	// not before it gives up the rest. What comes until then goes with the shard that it is in.
+	turnsAway atomic.Bool
 
 	making sync.Mutex // held while a segment is made; taken before mu
 
@@ -185,7 +188,7 @@ func (e *engine) Silent() error {
 	if at := e.working.Load(); at != 0 && time.Since(e.born)-time.Duration(at) >= silentTime {
 		return fmt.Errorf("%w: the database, for %v and more", queue.ErrSilent, silentTime)
 	}
-	if e.drained.Load() {
+	if e.turnsAway.Load() {
 		return fmt.Errorf("%w: it is being handed over to other nodes", queue.ErrSilent)
 	}
 	if e.lease.overdue() {

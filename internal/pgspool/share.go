@@ -118,12 +118,13 @@ func (e *engine) balance(life, ctx context.Context, conn *pgx.Conn) {
 	}
 }
 
-// beginHandOver has agents get no leave any more, and new mail be refused.
+// beginHandOver has agents get no leave any more, and new mail be refused, if nothing is kept: it goes to other nodes then.
 func (e *engine) beginHandOver(keep int) {
 	e.bal.handOver, e.bal.keep = time.Now(), keep
 	e.lease.mu.Lock()
 	e.lease.ending = true
 	e.lease.mu.Unlock()
+	e.turnsAway.Store(keep == 0)
 	e.drained.Store(true)
 }
 
@@ -135,6 +136,7 @@ func (e *engine) goOnHandingOver(ctx context.Context, conn *pgx.Conn) {
 	}
 	held := e.held()
 	surplus := held[min(e.bal.keep, len(held)):]
+	e.turnsAway.Store(true) // the moment until the queue is open again
 	if err := e.store.release(ctx, conn, surplus); err != nil {
 		return // it is tried again after the next renewal
 	}

@@ -90,6 +90,52 @@ func TestAdopt(t *testing.T) {
 }
 
 // A node that is drained gives no leave any more, waits for what agents have in hand, gives up its shards, and takes
+// A node that hands over a part of what it has takes new mail while its deliveries end, and loses none of it.
+func TestHandOverTakesMail(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 2)
+	a := d.store("a").mustOpen(t)
+	id, err := put(t, a, "one")
+	if err := errors.Join(err, leave(a, id)); err != nil {
+		t.Fatal(err)
+	}
+	// Another node is there, for good.
+	if _, err := d.conn().Exec(t.Context(), "INSERT INTO node VALUES ('b', 'x', clock_timestamp() + interval '1 hour')"); err != nil {
+		t.Fatal(err)
+	}
+	testwait.Until(t, "it begins to hand over", a.drained.Load)
+	if err := a.Silent(); err != nil {
+		t.Errorf("new mail is refused: %v", err)
+	}
+	late, err := put(t, a, "two")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := a.NewBatch()
+	done.Done(id, []int{0, 1})
+	if err := a.Commit(done); err != nil {
+		t.Fatal(err)
+	}
+	<-a.Broken()
+	if err := a.Silent(); !errors.Is(err, queue.ErrSilent) {
+		t.Errorf("after that: %v", err)
+	}
+	if err := a.Close(); err != nil {
+		t.Logf("%v", err)
+	}
+	// Nobody has anything now: all of it is there, in the parts of both.
+	if _, err := d.conn().Exec(t.Context(), "DELETE FROM node WHERE name = 'b'"); err != nil {
+		t.Fatal(err)
+	}
+	again := d.store("a").mustOpen(t)
+	if _, ok := again.Locate(late); !ok {
+		t.Error("what came meanwhile is lost")
+	}
+	if _, ok := again.Locate(id); ok {
+		t.Error("what was delivered is in the queue again")
+	}
+}
+
 // none.
 func TestDrain(t *testing.T) {
 	t.Parallel()
