@@ -74,6 +74,8 @@ func (s *store) close() {
 		return
 	}
 	if s.lock != nil {
+		// Closing is not enough for a moment: a child that this process is starting has the file, too, until it executes.
+		unix.Flock(int(s.lock.Fd()), unix.LOCK_UN)
 		s.lock.Close()
 	}
 	s.dir.Close()
