@@ -313,7 +313,7 @@ func (a *agentConn) send(m *message, d *delivery) {
 	// would not have needed it, which does them no harm: a foreign sender it is. VERP's comes
 	// first: bounces to it are the list's.
 	if rewrite {
-		req.Envelope.Sender, _ = s.opt.Settings.rewriting.Forward(req.Envelope.Sender, s.now)
+		req.Envelope.Sender = s.opt.Settings.rewriting.senderFor(req.Envelope.Sender, to, s.now)
 	}
 	d.sent, d.conn, d.index = true, a.conn, index
 	if act.old && !req.Exact {

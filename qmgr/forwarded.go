@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"posthaste/internal/config"
 	"posthaste/internal/mail"
@@ -83,6 +84,22 @@ func (rw *rewriting) concerns(env *mail.Envelope, to *mail.Recipient) bool {
 		return rw.local
 	}
 	return rw.relayed
+}
+
+// senderFor is the rewritten sender of an order for these recipients. A domain of srs_forward_domains gives its name to what
+// was led on from it, unless the order is also for others: there is one sender.
+func (rw *rewriting) senderFor(sender string, to []mail.Recipient, now time.Time) string {
+	own := ""
+	for i := range to {
+		d := rfc5322.Domain(to[i].Orig())
+		if i > 0 && !strings.EqualFold(d, own) {
+			own = ""
+			break
+		}
+		own = d
+	}
+	made, _ := rw.ForwardAs(own, sender, now)
+	return made
 }
 
 // A senderKind is what is known of a message's sender. It is found out once for a batch of

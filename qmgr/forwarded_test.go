@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/internal/srs"
 	"posthaste/internal/table"
@@ -111,6 +112,46 @@ func TestRewrittenPerRecipient(t *testing.T) {
 		out.answer("ok")
 		st.waitOp(id, "its removal", removed)
 		st.quiet()
+	}
+}
+
+// What was led on from a domain of srs_forward_domains has a sender of that domain, unless the same delivery is for others, too.
+func TestRewrittenOfDomain(t *testing.T) {
+	t.Parallel()
+	from := func(original string) mail.Recipient { return mail.Recipient{Address: strings.ToLower(original) + ".far.test", Original: original} }
+	for _, c := range []struct {
+		name string
+		to   []mail.Recipient
+		want string
+	}{
+		{"its own", []mail.Recipient{from("info@One.test")}, "one.test"},
+		{"of two recipients", []mail.Recipient{from("info@one.test"), from("sales@one.test")}, "one.test"},
+		{"another one's", []mail.Recipient{from("info@two.test")}, "two.test"},
+		{"of none of them", []mail.Recipient{from("info@here.test")}, "fwd.test"},
+		{"of two domains", []mail.Recipient{from("info@one.test"), from("info@two.test")}, "fwd.test"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			st := newStage(t, srsMain(t, "srs_forward_domains = one.test, Two.test\n"))
+			st.ours = "here.test"
+			for _, r := range c.to {
+				st.routes[rfc5322.Domain(r.Address)] = "smtp:hop.test"
+			}
+			st.fill(faketest.Mail{Content: "x\r\n", Envelope: mail.Envelope{Arrival: time.Now(), Sender: "ann@sender.test", Size: 3,
+				Client: mail.Client{Addr: "192.0.2.1"}, Recipients: c.to}})
+			smtp := st.agent("smtp", proto.Inventory{})
+			st.run()
+			o := smtp.next()
+			if len(o.Envelope.Recipients) != len(c.to) || rfc5322.Domain(o.Envelope.Sender) != c.want {
+				t.Errorf("the sender is %s for %d recipients", o.Envelope.Sender, len(o.Envelope.Recipients))
+			}
+			r := *testSRS
+			r.Domains = []string{"one.test", "two.test"}
+			if back, err := r.Reverse(o.Envelope.Sender, time.Now()); err != nil || back != "ann@sender.test" {
+				t.Errorf("it leads to %s, %v", back, err)
+			}
+			o.answer("ok")
+		})
 	}
 }
 

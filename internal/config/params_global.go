@@ -60,6 +60,7 @@ var globalParams = []Param{
 	{Name: "srs_classes", Type: List, Default: "forwarded", Tier: 2, Origin: Own, Doc: "Which mail from foreign senders to foreign destinations has its sender rewritten by SRS: forwarded (the recipient is an alias or user of this system), local (submitted with sendmail), relayed (all other mail)"},
 	{Name: "srs_domain", Type: String, Tier: 1, Origin: Own, Doc: "The domain of rewritten senders (SRS); empty: senders are not rewritten"},
 	{Name: "srs_exclude_domains", Type: List, Tier: 2, Origin: Own, Doc: "Sender domains that are not rewritten by SRS, besides the domains of this system"},
+	{Name: "srs_forward_domains", Type: List, Tier: 2, Origin: Own, Doc: "Domains of this system whose forwarded mail has its sender rewritten to an address of the domain itself, and not of srs_domain"},
 	{Name: "srs_hash_length", Type: Int, Default: "4", Min: 4, Max: 27, Tier: 3, Origin: Own, Doc: "Characters of the hash in addresses that SRS makes"},
 	{Name: "srs_hash_minimum", Type: Int, Default: "4", Min: 4, Max: 27, Tier: 3, Origin: Own, Doc: "Characters that the hash of an SRS address must have to be valid"},
 	{Name: "srs_max_age", Type: Duration, Default: "21d", Unit: 'd', Min: 86400, Max: 88300800, Tier: 2, Origin: Own, Doc: "How long an SRS address is valid, in whole days"},

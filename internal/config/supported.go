@@ -955,6 +955,7 @@ var supportedNames = []string{
 	"srs_classes",
 	"srs_domain",
 	"srs_exclude_domains",
+	"srs_forward_domains",
 	"srs_hash_length",
 	"srs_hash_minimum",
 	"srs_max_age",

@@ -22,6 +22,8 @@ type limited struct {
 	wg    sync.WaitGroup
 	// working is how many messages are being taken in, and most how many ever were.
 	working, most atomic.Int64
+	// pause is held while no message is to be answered for.
+	pause sync.RWMutex
 }
 
 func newLimited(t *testing.T, limit int64, delay time.Duration) *limited {
@@ -79,6 +81,8 @@ func (s *limited) serve(c net.Conn) {
 				return
 			}
 			time.Sleep(time.Duration(rcpts) * s.delay) // the server's work
+			s.pause.RLock() // waits, when all is to wait
+			s.pause.RUnlock()
 			rcpts = 0
 			s.working.Add(-1)
 			fmt.Fprint(c, "250 2.0.0 Ok\r\n")

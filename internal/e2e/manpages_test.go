@@ -35,7 +35,7 @@ func TestManualExamples(t *testing.T) {
 	}
 	tablesProgram(t)
 	// Pages whose tables are servers that would have to be there first.
-	served := []string{"socketmap_table", "tcp_table", "mysql_table", "pgsql_table", "ldap_table", "memcache_table", "mongodb_table"}
+	served := []string{"socketmap_table", "tcp_table", "mysql_table", "pgsql_table", "ldap_table", "memcache_table", "mongodb_table", "suppress_table"}
 	for _, page := range pages {
 		name := strings.TrimSuffix(filepath.Base(page), ".txt")
 		t.Run(name, func(t *testing.T) {

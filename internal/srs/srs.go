@@ -33,6 +33,7 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,7 +68,10 @@ var (
 // A Rewriter makes addresses of one domain, and takes them apart. It is not changed while it
 // is used, and may be used concurrently. A nil Rewriter rewrites nothing.
 type Rewriter struct {
-	Domain  string
+	Domain string
+	// Domains are further ones of the same forwarder, in lower case: addresses can be made of them (ForwardAs), and are
+	// taken apart. nil: there are none.
+	Domains []string
 	Secrets []string // the first one signs, all verify; at least one
 	// Separator follows the tag, and is one of Separators. Any of them is understood.
 	Separator byte
@@ -85,10 +89,15 @@ func (r *Rewriter) Ours(addr string) bool {
 		return false
 	}
 	local, domain, at := rfc5322.Split(addr)
-	if !at || !strings.EqualFold(domain, r.Domain) {
+	if !at || !r.owns(domain) {
 		return false
 	}
 	return tagged(local, "SRS0") || tagged(local, "SRS1")
+}
+
+// owns says whether addresses of domain are made here.
+func (r *Rewriter) owns(domain string) bool {
+	return strings.EqualFold(domain, r.Domain) || len(r.Domains) > 0 && slices.Contains(r.Domains, strings.ToLower(domain))
 }
 
 // tagged says whether a local part begins with a tag and a separator. Hosts on the way may
@@ -100,11 +109,19 @@ func tagged(local, tag string) bool {
 
 // Forward is the address in the place of a sender. It returns false, and the sender as it is, when
 // it cannot be rewritten: it is empty, has no domain that could be told from the rest again, is of
-// this domain already, or the result would have over 512 octets.
+// one of these domains already, or the result would have over 512 octets.
 func (r *Rewriter) Forward(sender string, now time.Time) (string, bool) {
+	return r.ForwardAs("", sender, now)
+}
+
+// ForwardAs is Forward with an address of the given domain, if that is one of Domains, and else of Domain.
+func (r *Rewriter) ForwardAs(own, sender string, now time.Time) (string, bool) {
 	local, domain, at := rfc5322.Split(sender)
-	if r == nil || !at || local == "" || domain == "" || strings.Contains(domain, inner) || strings.EqualFold(domain, r.Domain) {
+	if r == nil || !at || local == "" || domain == "" || strings.Contains(domain, inner) || r.owns(domain) {
 		return sender, false
+	}
+	if own = strings.ToLower(own); !slices.Contains(r.Domains, own) {
+		own = r.Domain
 	}
 	var made string
 	if host, rest, ok := guarded(local); ok {
@@ -117,7 +134,7 @@ func (r *Rewriter) Forward(sender string, now time.Time) (string, bool) {
 		made = "SRS0" + string(r.Separator) + r.hash(r.Secrets[0], stamp, domain, local)[:r.HashLength] + inner +
 			stamp + inner + domain + inner + local
 	}
-	made += "@" + r.Domain
+	made += "@" + own
 	if len(made) > maxBytes {
 		return sender, false
 	}

@@ -212,3 +212,26 @@ func FuzzAddress(f *testing.F) {
 		}
 	})
 }
+
+// Addresses of further domains are made when one of these is wanted, and are taken apart as the others are. A domain that is
+// not among them makes none.
+func TestFurtherDomains(t *testing.T) {
+	t.Parallel()
+	r := forwarder()
+	r.Domains = []string{"one.test", "two.test"}
+	for own, want := range map[string]string{"one.test": "one.test", "TWO.test": "two.test", "three.test": "fwd.test", "": "fwd.test", "fwd.test": "fwd.test"} {
+		made, ok := r.ForwardAs(own, "ann@sender.test", today)
+		if !ok || made != "SRS0=QsOT=JQ=sender.test=ann@"+want {
+			t.Errorf("%q: %s, %v", own, made, ok)
+		}
+		if back, err := r.Reverse(strings.ToUpper(made[:5])+made[5:], today); err != nil || back != "ann@sender.test" {
+			t.Errorf("%s leads to %s, %v", made, back, err)
+		}
+		if again, ok := r.ForwardAs("one.test", made, today); ok {
+			t.Errorf("an address that was made here is rewritten: %s", again)
+		}
+	}
+	if _, err := r.Reverse("SRS0=QsOT=JQ=sender.test=ann@three.test", today); err != ErrNotSRS {
+		t.Errorf("an address of another domain: %v", err)
+	}
+}

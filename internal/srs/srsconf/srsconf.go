@@ -35,6 +35,12 @@ func Load(cfg *config.Config) (*srs.Rewriter, error) {
 	if r.HashMinimum > r.HashLength {
 		return nil, fmt.Errorf("srs_hash_minimum: %d is more than srs_hash_length, which is %d: no address of this system would be valid", r.HashMinimum, r.HashLength)
 	}
+	for _, own := range cfg.List("srs_forward_domains") {
+		if !resolver.ValidHostname(own) || !strings.Contains(own, ".") {
+			return nil, fmt.Errorf("srs_forward_domains: %q is not a domain", own)
+		}
+		r.Domains = append(r.Domains, strings.ToLower(own))
+	}
 	var err error
 	r.Secrets, err = secrets(cfg.String("srs_secret_file"))
 	if err != nil {
