@@ -81,7 +81,7 @@ func (s *limited) serve(c net.Conn) {
 				return
 			}
 			time.Sleep(time.Duration(rcpts) * s.delay) // the server's work
-			s.pause.RLock() // waits, when all is to wait
+			s.pause.RLock()                            // waits, when all is to wait
 			s.pause.RUnlock()
 			rcpts = 0
 			s.working.Add(-1)
