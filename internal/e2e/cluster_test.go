@@ -149,6 +149,8 @@ func TestClusterNodeHangs(t *testing.T) {
 	c := newCluster(t, next, 1)
 	a, b := c.node("a"), c.node("b")
 	a.start()
+	// It has the queue when it takes mail; the other, started beside it, might have got that.
+	a.mustSend("a@from.test", []string{"b@to.test"}, "Subject: first\n\nx\n")
 	b.start()
 	load := startLoad(a, 6)
 	load.waitAccepted(60)
