@@ -7,7 +7,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strings"
+	"net/url"
 	"time"
 
 	"posthaste/internal/apitoken"
@@ -78,7 +78,12 @@ func (who *caller) own(list string) (string, error) {
 // query takes the parameters that are known, and no others.
 func query(r *http.Request, names ...string) (map[string]string, error) {
 	values := map[string]string{}
-	for name, list := range r.URL.Query() {
+	// What cannot be read is no parameter that is absent: without list another scope would be meant.
+	all, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, malformed("the query is malformed: %v", err)
+	}
+	for name, list := range all {
 		if !oneOf(name, names...) || len(list) != 1 {
 			return nil, in(shown(name), malformed("there is no such parameter, or it is there twice"))
 		}
@@ -96,6 +101,9 @@ func (s *server) suppressions(w http.ResponseWriter, r *http.Request, who *calle
 	scope, err := who.own(values["list"])
 	if err != nil {
 		return err
+	}
+	if values["address"] != "" && !suppressclient.ValidAddress(values["address"]) {
+		return in("address", refuse("it is no mail address"))
 	}
 	after, err := base64.RawURLEncoding.DecodeString(values["after"])
 	if err != nil {
@@ -186,6 +194,10 @@ func (s *server) entry(who *caller, x *Suppression) (e proto.Suppression, err er
 	if err != nil {
 		return e, in("address", err)
 	}
+	// One that the list cannot have would be an error of the service: the client would try all of its entries again, for ever.
+	if !suppressclient.ValidAddress(a.Email) {
+		return e, in("address", refuse("it is no address that the list can have"))
+	}
 	if x.Since != nil {
 		return e, in("since", refuse("it is now"))
 	}
@@ -221,7 +233,7 @@ func (s *server) suppressLess(w http.ResponseWriter, r *http.Request, who *calle
 	if err != nil {
 		return err
 	}
-	if !strings.Contains(values["address"], "@") {
+	if !suppressclient.ValidAddress(values["address"]) {
 		return in("address", refuse("it is no mail address"))
 	}
 	n, err := s.keeper.Change(r.Context(), &proto.SuppressChange{What: proto.SuppressRemove, Entries: []proto.Suppression{{List: scope, Address: values["address"]}}})

@@ -140,6 +140,13 @@ func TestSuppressionsOfTenants(t *testing.T) {
 		{"DELETE", "?address=news@x.test", "", 404, "it is not on the list"},
 		{"DELETE", "?address=joe@x.test&list=/", "", 422, "it is no name of a list"},
 		{"DELETE", "", "", 422, "it is no mail address"},
+		// What cannot be read names no other scope, and what the list cannot have is not tried again.
+		{"DELETE", "?address=joe@x.test&list=%zz", "", 400, "the query is malformed"},
+		{"DELETE", "?address=joe@x.test&list=a;b", "", 400, "the query is malformed"},
+		{"GET", "?address=%zz", "", 400, "the query is malformed"},
+		{"GET", "?address=joe", "", 422, "it is no mail address"},
+		{"DELETE", "?address=a%20b@x.test", "", 422, "it is no mail address"},
+		{"POST", "", fmt.Sprintf(add, `{"address": "\"a b\"@x.test"}`), 422, "suppressions[0].address"},
 	} {
 		status, text := w.suppressionsOf(shop, tt.method, tt.query, tt.body)
 		if status != tt.status || !strings.Contains(text, tt.want) {

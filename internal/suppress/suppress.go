@@ -82,7 +82,6 @@ const (
 	drainTime  = 5 * time.Second
 	tidyEvery  = time.Hour
 	mergeEvery = time.Second
-	maxAddress = 512 // octets
 	maxText    = 512 // octets of an entry's texts
 )
 
@@ -186,7 +185,7 @@ func (s *server) checked(list, address string) (string, error) {
 	if list != "" && !suppressclient.ValidScope(list) {
 		return "", fmt.Errorf("%.100q is no name of a list", list)
 	}
-	if len(address) > maxAddress || !strings.Contains(address, "@") || strings.ContainsFunc(address, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+	if !suppressclient.ValidAddress(address) {
 		return "", fmt.Errorf("%.100q is no mail address", address)
 	}
 	return suppressclient.Canonical(s.names, address), nil
