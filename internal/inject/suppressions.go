@@ -27,7 +27,6 @@ const (
 
 // A keeper has the suppression list: the suppress service. It may be called concurrently.
 type keeper interface {
-	Ask(ctx context.Context, q *proto.SuppressAsk) (proto.SuppressAnswer, error)
 	Page(ctx context.Context, q *proto.SuppressPage) (proto.SuppressPageReply, error)
 	Change(ctx context.Context, q *proto.SuppressChange) (uint64, error)
 }
@@ -168,20 +167,17 @@ func (s *server) suppressMore(w http.ResponseWriter, r *http.Request, who *calle
 		if err != nil {
 			return in("suppressions", at(i, err))
 		}
-		stays, err := s.stays(r.Context(), &e)
-		if err != nil {
-			return s.unasked(err)
-		}
-		if !stays {
-			list = append(list, e)
-		}
+		list = append(list, e)
 	}
+	var changed uint64
 	if len(list) > 0 {
-		if _, err := s.keeper.Change(r.Context(), &proto.SuppressChange{What: proto.SuppressAdd, Entries: list}); err != nil {
+		var err error
+		// What a recipient has asked for meanwhile is the service's to see.
+		if changed, err = s.keeper.Change(r.Context(), &proto.SuppressChange{What: proto.SuppressOffer, Entries: list}); err != nil {
 			return s.unasked(err)
 		}
 	}
-	s.reply(w, http.StatusOK, Changed{uint64(len(list))})
+	s.reply(w, http.StatusOK, Changed{changed})
 	return nil
 }
 
@@ -214,13 +210,6 @@ func (s *server) entry(who *caller, x *Suppression) (e proto.Suppression, err er
 		}
 	}
 	return e, nil
-}
-
-// stays says whether there is an entry that counts more than one to be added: what a recipient has asked for.
-func (s *server) stays(ctx context.Context, e *proto.Suppression) (bool, error) {
-	old, err := s.keeper.Ask(ctx, &proto.SuppressAsk{List: e.List, Address: e.Address})
-	asked := oneOf(old.Entry.Reason, "complaint", "unsubscribe") && !oneOf(e.Reason, "complaint", "unsubscribe")
-	return err == nil && old.Suppressed && old.Entry.List == e.List && asked, err
 }
 
 // suppressLess is DELETE /v1/suppressions.

@@ -31,13 +31,6 @@ func (f *fakeKeeper) note(scope string) error {
 	return nil
 }
 
-func (f *fakeKeeper) Ask(_ context.Context, q *proto.SuppressAsk) (proto.SuppressAnswer, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	e, ok := f.entries[q.List+" "+q.Address]
-	return proto.SuppressAnswer{Suppressed: ok, Entry: e}, f.note(q.List)
-}
-
 func (f *fakeKeeper) Page(_ context.Context, q *proto.SuppressPage) (r proto.SuppressPageReply, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -64,9 +57,16 @@ func (f *fakeKeeper) Change(_ context.Context, q *proto.SuppressChange) (n uint6
 	for _, e := range q.Entries {
 		err = errors.Join(err, f.note(e.List))
 		k := e.List + " " + e.Address
-		_, there := f.entries[k]
-		if delete(f.entries, k); q.What == proto.SuppressAdd {
-			f.entries[k], there = e, true
+		old, there := f.entries[k]
+		switch q.What {
+		case proto.SuppressRemove:
+			delete(f.entries, k)
+		case proto.SuppressOffer:
+			if there = old.Reason != "complaint" || e.Reason == "complaint"; there {
+				f.entries[k] = e
+			}
+		default:
+			err = errors.Join(err, fmt.Errorf("%q is not for tenants", q.What))
 		}
 		if there {
 			n++

@@ -305,6 +305,7 @@ const MaxSuppressions = 2000
 // What SuppressChange does.
 const (
 	SuppressAdd    = "add"    // an entry that is there is replaced
+	SuppressOffer  = "offer"  // the same, but what a recipient has asked for stays, and ends no sooner
 	SuppressRemove = "remove" // list and address count
 	SuppressBegin  = "begin"  // the import of that name begins; one that was not ended is forgotten
 	SuppressStage  = "stage"  // entries of the import, which do not count yet

@@ -278,6 +278,38 @@ func (s *store) add(list []proto.Suppression) error {
 	})
 }
 
+// offer writes entries, as add does, and says how many are other ones now. Where one holds by which somebody has complained or
+// unsubscribed, a reason of a lower rank does not take its place, and no reason makes it end sooner. It is seen and
+// decided in one transaction: a complaint that comes at the same time is not lost.
+func (s *store) offer(list []proto.Suppression) (n uint64, err error) {
+	err = s.db.Update(func(tx *bolt.Tx) error {
+		n = 0
+		for _, e := range list {
+			now := s.now()
+			old, there, err := get(tx, key(e.List, e.Address), now)
+			if err != nil {
+				return err
+			}
+			if there && holds(&old, now) && rank(old.Reason) > rankOther {
+				until := longer(&e, &old, now)
+				if rank(e.Reason) < rank(old.Reason) {
+					if until == old.Until {
+						continue
+					}
+					e = old
+				}
+				e.Until = until
+			}
+			if err := put(tx, &e); err != nil {
+				return err
+			}
+			n++
+		}
+		return nil
+	})
+	return n, err
+}
+
 // remove removes entries, with what has been counted of their addresses, and says how many there were.
 func (s *store) remove(list []proto.Suppression) (n uint64, err error) {
 	err = s.db.Update(func(tx *bolt.Tx) error {
@@ -330,7 +362,13 @@ func (s *store) stage(name string, list []proto.Suppression) error {
 	return s.db.Update(func(tx *bolt.Tx) error {
 		b := tx.Bucket(bucketImport)
 		for i := range list {
-			if err := b.Put(key(list[i].List, list[i].Address), value(&list[i])); err != nil {
+			// A file may have an address twice, as one of several lists has that becomes one.
+			k := key(list[i].List, list[i].Address)
+			val, err := either(k, b.Get(k), value(&list[i]), s.now())
+			if err == nil {
+				err = b.Put(k, bytes.Clone(val)) // it may be what the database has given
+			}
+			if err != nil {
 				return err
 			}
 		}

@@ -29,7 +29,7 @@
 // files are removed after return_path_max_age. They are not synced: see returnpath for what remains without them. An import
 // counts as a whole from one moment on, and takes no more memory than a few thousand entries. Of an entry that is there and
 // one of the import a complaint counts more than that somebody has unsubscribed, that more than another reason, for ever
-// more than for a time, and then the newer one. An
+// more than for a time, and then the newer one; the same holds for an address that the import has twice. An
 // import that begins while another has not ended takes its place, and the other fails as a whole.
 //
 // The list is looked at when the service starts. If it is damaged it is renamed to "list.damaged", with an error in the log,
@@ -297,6 +297,8 @@ func (s *server) change(q *proto.SuppressChange) (*proto.SuppressChanged, error)
 	switch q.What {
 	case proto.SuppressAdd:
 		err = s.store.add(q.Entries)
+	case proto.SuppressOffer:
+		n, err = s.store.offer(q.Entries)
 	case proto.SuppressRemove:
 		n, err = s.store.remove(q.Entries)
 	case proto.SuppressBegin:

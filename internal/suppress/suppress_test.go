@@ -567,6 +567,16 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
+// merged is what is left of two entries of an address.
+func merged(old, e proto.Suppression, now time.Time) proto.Suppression {
+	if outranks(&old, &e, now) {
+		old.Until = longer(&old, &e, now)
+		return old
+	}
+	e.Until = longer(&e, &old, now)
+	return e
+}
+
 // The store is a map, whatever happens to it and however often it is closed and opened.
 func TestStoreModel(t *testing.T) {
 	t.Parallel()
@@ -610,6 +620,9 @@ func TestStoreModel(t *testing.T) {
 				if err = s.stage("i", []proto.Suppression{e}); staged == nil {
 					err = nil
 				} else {
+					if old, ok := staged[k]; ok {
+						e = merged(old, e, ten())
+					}
 					staged[k] = e
 				}
 			case "end":
@@ -617,17 +630,10 @@ func TestStoreModel(t *testing.T) {
 					err = nil
 				}
 				for k, v := range staged {
-					old, ok := model[k]
-					switch {
-					case !ok:
-						old = v
-					case outranks(&old, &v, s.now()):
-						old.Until = longer(&old, &v, s.now())
-					default:
-						v.Until = longer(&v, &old, s.now())
-						old = v
+					if old, ok := model[k]; ok {
+						v = merged(old, v, ten())
 					}
-					model[k] = old
+					model[k] = v
 				}
 				staged = nil
 			case "merge":

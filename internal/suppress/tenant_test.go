@@ -151,3 +151,66 @@ func TestFeedbackCounted(t *testing.T) {
 		t.Errorf("%v\nexpected %v", got, want)
 	}
 }
+
+// What a tenant offers takes nothing away that a recipient has asked for, and otherwise replaces what is there.
+func TestOffered(t *testing.T) {
+	t.Parallel()
+	const day, month = 24 * time.Hour, 30 * 24 * time.Hour
+	for _, tt := range []struct {
+		first        string
+		until        time.Duration // 0: it does not end
+		offered      string
+		ending       time.Duration
+		changed      uint64
+		reason, then string // at once, and after ten days
+	}{
+		{"complaint", 0, "manual", 0, 0, "complaint", "complaint"},
+		{"complaint", 0, "manual", day, 0, "complaint", "complaint"},
+		{"complaint", 0, "unsubscribe", day, 0, "complaint", "complaint"},
+		{"complaint", 0, "complaint", day, 1, "complaint", "complaint"},
+		{"complaint", day, "manual", 0, 1, "complaint", "complaint"},
+		{"complaint", day, "complaint", month, 1, "complaint", "complaint"},
+		{"unsubscribe", 0, "complaint", day, 1, "complaint", "complaint"},
+		{"unsubscribe", 0, "unsubscribe", day, 1, "unsubscribe", "unsubscribe"},
+		{"unsubscribe", month, "bounce", day, 0, "unsubscribe", "unsubscribe"},
+		{"bounce", 0, "manual", day, 1, "manual", "-"},
+		{"bounce", month, "manual", 0, 1, "manual", "manual"},
+	} {
+		w := start(t, t.TempDir(), "")
+		entry := func(reason string, d time.Duration) proto.Suppression {
+			e := proto.Suppression{List: "shop/", Address: "joe@example.net", Reason: reason, Time: w.now.Unix()}
+			if d > 0 {
+				e.Until = w.now.Add(d).Unix()
+			}
+			return e
+		}
+		w.change(proto.SuppressAdd, entry(tt.first, tt.until))
+		n, err := w.Change(t.Context(), &proto.SuppressChange{What: proto.SuppressOffer, Entries: []proto.Suppression{entry(tt.offered, tt.ending)}})
+		if got := w.suppressed("shop/", "joe@example.net"); err != nil || n != tt.changed || got != tt.reason {
+			t.Errorf("%+v: %s, %d, %v", tt, got, n, err)
+		}
+		w.later(10 * day)
+		if got := w.suppressed("shop/", "joe@example.net"); got != tt.then {
+			t.Errorf("%+v: after ten days %s", tt, got)
+		}
+		w.stop()
+	}
+}
+
+// Of an address that an import has twice, what counts more is left, in whatever order they come.
+func TestImportedTwice(t *testing.T) {
+	t.Parallel()
+	w := start(t, t.TempDir(), "")
+	entry := func(address, reason string, until int64) proto.Suppression {
+		return proto.Suppression{List: "shop/", Address: address, Reason: reason, Time: w.now.Unix(), Until: until}
+	}
+	soon := w.now.Add(time.Hour).Unix()
+	w.change(proto.SuppressBegin)
+	w.change(proto.SuppressStage, entry("a@x.test", "complaint", 0), entry("a@x.test", "import", soon), entry("b@x.test", "import", 0))
+	w.change(proto.SuppressStage, entry("b@x.test", "complaint", soon))
+	w.change(proto.SuppressEnd)
+	w.later(2 * time.Hour)
+	if got := w.suppressed("shop/", "a@x.test") + " " + w.suppressed("shop/", "b@x.test"); got != "complaint complaint" {
+		t.Error(got)
+	}
+}
