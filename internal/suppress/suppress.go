@@ -34,7 +34,7 @@
 //
 // The list is looked at when the service starts. If it is damaged it is renamed to "list.damaged", with an error in the log,
 // and a new one begins, which takes in what comes. It is not known then to whom mail must not go: mail under the list
-// waits, for maximal_queue_lifetime at most, and other mail goes on. That ends with "posthaste suppress import" of the last
+// waits, for maximal_queue_lifetime at most, and other mail goes on. Nobody is told what is on the list, and an export fails. That ends with "posthaste suppress import" of the last
 // export, or of an empty file. Until then the log says so once an hour.
 //
 // # Security
@@ -59,8 +59,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -196,6 +194,11 @@ func (s *server) page(q *proto.SuppressPage) (*proto.SuppressPageReply, error) {
 	if q.Tenant != "" && !mail.GroupName(q.Tenant) {
 		return nil, fmt.Errorf("%.100q is no name of a tenant", q.Tenant)
 	}
+	// What has come since it was lost is not to be taken for all of it: an export, which is made every night, would take the place
+	// of the last one that has all.
+	if s.store.lost.Load() {
+		return nil, errLost
+	}
 	if q.Address == "" {
 		return s.store.page(q)
 	}
@@ -203,13 +206,7 @@ func (s *server) page(q *proto.SuppressPage) (*proto.SuppressPageReply, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.store.lost.Load() {
-		return nil, errLost
-	}
-	list, err := s.store.everywhere(address)
-	if q.Tenant != "" {
-		list = slices.DeleteFunc(list, func(e proto.Suppression) bool { return !strings.HasPrefix(e.List, q.Tenant+"/") })
-	}
+	list, err := s.store.everywhere(q.Tenant, address)
 	return &proto.SuppressPageReply{Entries: list}, err
 }
 

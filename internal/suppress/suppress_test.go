@@ -512,8 +512,10 @@ func TestEmptied(t *testing.T) {
 		if _, err := w.Ask(t.Context(), &proto.SuppressAsk{List: "news", Address: "ann@example.net"}); err == nil || !strings.Contains(err.Error(), "is lost") {
 			t.Errorf("%v", err)
 		}
-		if _, err := w.Page(t.Context(), &proto.SuppressPage{Address: "ann@example.net"}); err == nil {
-			t.Error("a list that is lost says who is on it")
+		for _, q := range []proto.SuppressPage{{Address: "ann@example.net"}, {All: true}, {List: "news"}, {Tenant: "shop"}} {
+			if _, err := w.Page(t.Context(), &q); err == nil || !strings.Contains(err.Error(), "is lost") {
+				t.Errorf("%+v: a list that is lost says who is on it: %v", q, err)
+			}
 		}
 		w.stop()
 	}
@@ -668,7 +670,7 @@ func TestStoreModel(t *testing.T) {
 					all = append(all, e)
 				}
 			}
-			if got, err := s.everywhere("x@y"); err != nil || !slices.Equal(got, all) {
+			if got, err := s.everywhere("", "x@y"); err != nil || !slices.Equal(got, all) {
 				rt.Fatalf("everywhere: %+v, %v, expected %+v", got, err, all)
 			}
 		}

@@ -1,6 +1,7 @@
 package suppress
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -212,5 +213,23 @@ func TestImportedTwice(t *testing.T) {
 	w.later(2 * time.Hour)
 	if got := w.suppressed("shop/", "a@x.test") + " " + w.suppressed("shop/", "b@x.test"); got != "complaint complaint" {
 		t.Error(got)
+	}
+}
+
+// However many lists other tenants have, a tenant finds where an address is on its own.
+func TestManyLists(t *testing.T) {
+	t.Parallel()
+	w := start(t, t.TempDir(), "")
+	var others []proto.Suppression
+	for i := range proto.MaxSuppressions {
+		others = append(others, proto.Suppression{List: fmt.Sprintf("bank/%d", i), Address: "joe@example.net", Reason: "manual"})
+	}
+	w.change(proto.SuppressAdd, others...)
+	w.change(proto.SuppressAdd, proto.Suppression{List: "shop/letter", Address: "joe@example.net", Reason: "complaint"}, proto.Suppression{List: "shop2/", Address: "joe@example.net", Reason: "manual"})
+	for tenant, want := range map[string]int{"shop": 1, "shop2": 1, "sho": 0, "bank": proto.MaxSuppressions} {
+		page, err := w.Page(t.Context(), &proto.SuppressPage{Tenant: tenant, Address: "joe@example.net"})
+		if err != nil || len(page.Entries) != want {
+			t.Errorf("%s: %d entries, %v", tenant, len(page.Entries), err)
+		}
 	}
 }
