@@ -164,6 +164,8 @@ func TestCommand(t *testing.T) {
 		{args: "export", want: "c@x.test\t*\tmoved\t"},
 		{args: "import", stdin: "d@x.test\nno address\n", status: 65, want: `line 2: "no address" is no mail address; nothing was imported`},
 		{args: "import", stdin: "d@x.test\tnews\tx\tsoon\n", status: 65, want: `line 1: "soon" is no time`},
+		{args: "import", stdin: "d@x.test\tnews\tx\t1795867200000\n", status: 65, want: `line 1: "1795867200000" is no time`},
+		{args: "import", stdin: "d@x.test\tnews\tx\t\t253402300800\n", status: 65, want: `line 1: "253402300800" is no time`},
 		{args: "import", stdin: "d@x.test\ta b\n", status: 65, want: `"a b" is no name of a list`},
 		{args: "import", stdin: "d@x.test" + strings.Repeat("x", 5000) + "\n", status: 66, want: "nothing was imported"},
 		{args: "check -l news d@x.test", want: "d@x.test: not suppressed\n"},

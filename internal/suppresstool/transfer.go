@@ -286,9 +286,13 @@ func (c *command) belongs(list string) (string, error) {
 	return suppressclient.Scope(c.tenant, name), nil
 }
 
+// lastSecond is the last one that has a form in RFC 3339. A time behind it is one in milliseconds, as a rule; the list could not be
+// printed as JSON with it, nor be shown to a tenant.
+const lastSecond = 253402300799
+
 // seconds reads a time: seconds since 1970, a time of RFC 3339, or a day.
 func seconds(text string) (int64, error) {
-	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n >= 0 {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n >= 0 && n <= lastSecond {
 		return n, nil
 	}
 	for _, form := range []string{time.RFC3339, time.DateOnly} {
