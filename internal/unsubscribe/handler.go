@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -20,6 +21,8 @@ import (
 const (
 	// maxBody bounds what is read of a request's body, in octets.
 	maxBody = 8 << 10
+	// answerTime bounds what is done for a request, so that the answer that it was not done comes before the connection is closed.
+	answerTime = 12 * time.Second
 	// retryAfter is when who was answered 503 may ask again, in seconds.
 	retryAfter = "60"
 )
@@ -48,6 +51,7 @@ type door struct {
 	suppress suppressor
 	events   teller
 	clients  *clients
+	repeated repeated
 	warn     func(error)
 	now      func() time.Time
 }
@@ -138,7 +142,9 @@ func (d *door) serve(w http.ResponseWriter, r *http.Request, token string) {
 	case !asked(w, r):
 		answer(w, http.StatusBadRequest, &form)
 	default:
-		if err := d.unsubscribe(r.Context(), &t); err != nil {
+		ctx, cancel := context.WithTimeout(r.Context(), answerTime)
+		defer cancel()
+		if err := d.unsubscribe(ctx, &t); err != nil {
 			// A client that has gone away is no trouble of ours.
 			if !errors.Is(err, context.Canceled) {
 				d.warn(err)
@@ -166,15 +172,51 @@ func asked(w http.ResponseWriter, r *http.Request) bool {
 // suppress service remembers; both are durable when it returns without an error. What is known already is no news.
 func (d *door) unsubscribe(ctx context.Context, t *optout.Token) error {
 	known, err := d.suppress.Ask(ctx, &proto.SuppressAsk{List: t.Scope, Address: t.Recipient})
-	if e := &known.Entry; err == nil && known.Suppressed && e.List == t.Scope && e.Reason == reason && e.Until == 0 {
+	e := &known.Entry
+	here := err == nil && known.Suppressed && e.List == t.Scope
+	if here && e.Reason == reason && e.Until == 0 {
 		return nil
 	}
 	// If the list cannot be asked it may still take what is new, as one does that was damaged.
-	_, list := suppressclient.Parts(t.Scope)
-	d.events.Tell(&event.Event{Kind: event.Unsubscribed, Time: d.now(), QueueID: t.QueueID, Recipient: t.Recipient, Tenant: t.Tenant, Campaign: t.Campaign, List: list})
-	d.events.Wait(ctx)
+	forgetful := here || err != nil
+	if !forgetful || !d.repeated.has(t) {
+		_, list := suppressclient.Parts(t.Scope)
+		d.events.Tell(&event.Event{Kind: event.Unsubscribed, Time: d.now(), QueueID: t.QueueID, Recipient: t.Recipient, Tenant: t.Tenant, Campaign: t.Campaign, List: list})
+		d.events.Wait(ctx)
+	}
 	_, err = d.suppress.Tell(ctx, &proto.SuppressTell{What: proto.ToldUnsubscribed, List: t.Scope, Address: t.Recipient, Origin: t.QueueID, Detail: t.Campaign})
+	if err == nil && forgetful {
+		d.repeated.add(t)
+	}
 	return err
+}
+
+// maxRepeated bounds how many links are remembered. With more of them all are forgotten.
+const maxRepeated = 10000
+
+// repeated are the links that were followed while the list could not show it: since it has a complaint of the recipient, which
+// counts more, or cannot be asked. Each time would be news, and who has one link could fill the journal, at whose bound
+// the events of others are lost. The zero value has none. Methods may be called concurrently.
+type repeated struct {
+	mu    sync.Mutex
+	links map[string]bool
+}
+
+func linkKey(t *optout.Token) string { return t.QueueID + "\x00" + t.Scope + "\x00" + t.Recipient }
+
+func (r *repeated) has(t *optout.Token) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.links[linkKey(t)]
+}
+
+func (r *repeated) add(t *optout.Token) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.links == nil || len(r.links) >= maxRepeated {
+		r.links = make(map[string]bool)
+	}
+	r.links[linkKey(t)] = true
 }
 
 // masked is an address as a page shows it: its owner knows it again, and others, to whom the message was passed on, learn

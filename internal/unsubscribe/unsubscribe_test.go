@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"posthaste/internal/event"
@@ -111,6 +112,65 @@ func TestOneClick(t *testing.T) {
 	if status, _, _ := w.ask(http.MethodPost, link, urlencoded, good); status != http.StatusOK || len(w.journal) != 3 {
 		t.Errorf("%d %q", status, w.journal)
 	}
+	// That it is said again fills no journal, until it is news again.
+	for want, list := range map[int]map[string]string{1: {"shop/letter joe@example.net": "complaint"}, 3: {}} {
+		w.list, w.journal = list, nil
+		if status, _, _ := w.ask(http.MethodPost, link, urlencoded, good); status != http.StatusOK || len(w.journal) != want {
+			t.Errorf("%d %q, expected %d", status, w.journal, want)
+		}
+	}
+	for i := range 2 * maxRepeated {
+		other := letter
+		other.QueueID = fmt.Sprint(i)
+		w.repeated.add(&other)
+	}
+	if len(w.repeated.links) > maxRepeated {
+		t.Errorf("%d links are remembered", len(w.repeated.links))
+	}
+}
+
+// While the list cannot be asked but takes what is new, as one does that was damaged, a link is one event.
+func TestDamagedList(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.suppress = unasked{w}
+	for range 3 {
+		if status, text, _ := w.ask(http.MethodPost, w.links.Link(letter), urlencoded, good); status != http.StatusOK {
+			t.Errorf("%d %s", status, text)
+		}
+	}
+	if got := strings.Join(w.journal, ";"); strings.Count(got, "event") != 1 || strings.Count(got, "tell") != 3 {
+		t.Error(got)
+	}
+}
+
+// unasked is a list that cannot be asked.
+type unasked struct{ *world }
+
+func (unasked) Ask(context.Context, *proto.SuppressAsk) (a proto.SuppressAnswer, err error) {
+	return a, errors.New("it is lost")
+}
+
+// A list that does not answer is waited for no longer than the connection lasts: who asks is told that it was not done.
+func TestSilentList(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.suppress = silent{w}
+		began := time.Now()
+		status, _, _ := w.ask(http.MethodPost, w.links.Link(letter), urlencoded, good)
+		if took := time.Since(began); status != http.StatusServiceUnavailable || took >= 15*time.Second {
+			t.Errorf("%d after %v", status, took)
+		}
+	})
+}
+
+// silent is a list that does not answer.
+type silent struct{ *world }
+
+func (silent) Tell(ctx context.Context, _ *proto.SuppressTell) (a proto.SuppressTold, err error) {
+	<-ctx.Done()
+	return a, ctx.Err()
 }
 
 // What is asked must be one click, in either form of a body, and nothing else is.
