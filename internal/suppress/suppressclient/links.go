@@ -36,7 +36,7 @@ func ReadLinks(cfg *config.Config) (*optout.Coder, error) {
 		return nil, fmt.Errorf("unsubscribe_secret_file: %w", err)
 	}
 	if info.Mode().Perm()&0o026 != 0 {
-		return nil, fmt.Errorf("unsubscribe_secret_file: %s: others than its owner can read it, or change it: chmod 600 %s", path, path)
+		return nil, fmt.Errorf("unsubscribe_secret_file: %s: others than its owner and group can read it, or others than its owner can change it: chmod 600 %s", path, path)
 	}
 	return c, nil
 }
