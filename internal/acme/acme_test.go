@@ -443,3 +443,33 @@ func FuzzKeyFile(f *testing.F) {
 		}
 	})
 }
+
+// A zoneFile is a publisher that fails, perhaps after it has published.
+type zoneFile struct {
+	records map[string]bool
+	fails   error
+}
+
+func (z *zoneFile) add(_ context.Context, name, text string) error {
+	z.records[name+" "+text] = true
+	return z.fails
+}
+
+func (z *zoneFile) remove(ctx context.Context, name, text string) error {
+	delete(z.records, name+" "+text)
+	return ctx.Err()
+}
+
+// TestFailedPublication: of a command that hangs when it has published a record, the record does not stay, although the
+// attempt is over.
+func TestFailedPublication(t *testing.T) {
+	t.Parallel()
+	z := &zoneFile{map[string]bool{}, errors.New("it took longer than 2m")}
+	d := &dnsSolver{publisher: z, warn: func(format string, args ...any) { t.Errorf(format, args...) }}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	undo, err := d.present(ctx, acme.Challenge{Identifier: acme.Identifier{Type: "dns", Value: "*.example.org"}, KeyAuthorization: "x"})
+	if !errors.Is(err, z.fails) || undo != nil || len(z.records) > 0 {
+		t.Errorf("%v, %v", err, z.records)
+	}
+}

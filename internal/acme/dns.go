@@ -45,6 +45,9 @@ func (d *dnsSolver) present(ctx context.Context, c acme.Challenge) (func(context
 		}
 	}
 	if err := d.add(ctx, name, text); err != nil {
+		// It may be there nevertheless: the command may have hung after that, or the answer of the server been lost. If it
+		// is not, there is nothing to say.
+		_ = d.remove(context.WithoutCancel(ctx), name, text)
 		return nil, fmt.Errorf("publish %s: %w", name, err)
 	}
 	if err := d.wait(ctx, name, text); err != nil {
