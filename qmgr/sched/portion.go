@@ -123,13 +123,25 @@ func (s *Scheduler) portion(n *shared) {
 	if n.limits == l && n.shut == shut {
 		return
 	}
-	n.conns.Change(l.Connections, s.now)
-	n.msgs.Change(l.Messages, s.now)
-	n.rcpts.Change(l.Recipients, s.now)
-	n.warm.Change(l.Warmup, s.now)
+	for b := range bounds {
+		s.carry(n, b, l.bound(b))
+	}
 	n.limits, n.shut = l, shut
 	n.allow()
 	s.settleShared(n)
+}
+
+// carry has what is owed outlast a change of the portion, which comes with each turn of what cannot be divided: to forgive it
+// then, as when somebody sets another limit, would let deliveries with many recipients go again and again.
+func (s *Scheduler) carry(n *shared, b Bound, to rate.Rate) {
+	m, was := n.meter(b), n.limits.bound(b)
+	// At a smaller portion what was spent is paid as before: for so long others are kept from it.
+	if m == nil || to.Per != was.Per || to.N <= was.N || m.Due <= s.now {
+		return
+	}
+	// At a larger one it is as many, which takes less time; but no less than what others have waited for.
+	owed := float64(m.Due-s.now) * float64(was.N) / float64(to.N)
+	m.Due = max(s.now+int64(owed), min(m.Due, n.kept[b].until))
 }
 
 // keep notes what is owed at the rate that there was, when the portion becomes smaller.

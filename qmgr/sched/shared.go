@@ -359,6 +359,17 @@ func (s *Scheduler) changeLimits(n *shared, l Limits) {
 		return
 	}
 	n.full = l
+	n.conns.Change(l.Connections, s.now)
+	n.msgs.Change(l.Messages, s.now)
+	n.rcpts.Change(l.Recipients, s.now)
+	n.warm.Change(l.Warmup, s.now)
+	// What is owed is not more than that now. Where there are no portions nothing more comes between.
+	if s.portions == nil || n.key.level > TenantLimit {
+		n.limits = l
+		n.allow()
+		s.settleShared(n)
+		return
+	}
 	s.portion(n)
 }
 
