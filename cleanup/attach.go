@@ -59,6 +59,11 @@ func (s *server) attach(c *ipc.Conn, r *ipc.Request) {
 			batch.List = reuse.Truncated(batch.List)
 		}
 		s.queueing.wait(s.ctx)
+		// When this process ends nobody has been waited for, and some announce theirs yet: the next process says that it is all.
+		if s.ctx.Err() != nil {
+			r.Fail("cleanup ends")
+			return
+		}
 		batch.Complete = true
 		if c.Send(&batch) == nil {
 			r.Reply(&proto.RecordReply{})

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/storage"
@@ -89,19 +90,7 @@ func TestAnnouncedBeforeComplete(t *testing.T) {
 	sp := openProvisional(t, vfs.NewMem(4096))
 	engine := slowCommit{logEngine{Spool: sp}, make(chan struct{}), make(chan struct{})}
 	s := serveProvisional(t, engine)
-	submitter := served(t, s)
-	number, err := sp.Lease(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := mail.MakeQueueID(time.Unix(1800000000, 0), number)
-	submitted := make(chan error, 1)
-	go func() {
-		var r proto.SubmitReply
-		submitted <- submitter.Call(t.Context(), &proto.Submit{Envelope: mail.Envelope{ID: id, Sender: "s@from.test",
-			Recipients: []mail.Recipient{{Address: "a@to.test"}}}, Content: []byte("Subject: x\r\n\r\nx\r\n")}, &r)
-	}()
-	<-engine.durable
+	id, submitted := slowly(t, s, engine)
 	q := attaching(t, s)
 	if e := <-q.entries; e.ID != id {
 		t.Errorf("the queue manager is told %+v", e)
@@ -120,4 +109,56 @@ func TestAnnouncedBeforeComplete(t *testing.T) {
 	if err := <-submitted; err != nil {
 		t.Error(err)
 	}
+}
+
+// A cleanup that ends while a message is queued waits for nobody, and does not say that it has told all.
+func TestNotCompleteAtTheEnd(t *testing.T) {
+	t.Parallel()
+	engine := slowCommit{logEngine{Spool: openProvisional(t, vfs.NewMem(4096))}, make(chan struct{}), make(chan struct{})}
+	s := serveProvisional(t, engine)
+	ctx, stop := context.WithCancel(t.Context())
+	s.ctx = ctx
+	id, submitted := slowly(t, s, engine)
+	told := make(chan proto.Entries, 10)
+	client := servedTo(t, s, func(_ *ipc.Conn, r *ipc.Request) {
+		var e proto.Entries
+		if err := r.Decode(&e); err != nil {
+			t.Error(err)
+		}
+		told <- e
+	})
+	attached := make(chan error, 1)
+	go func() { attached <- client.Call(t.Context(), &proto.Attach{}, new(proto.RecordReply)) }()
+	if e := <-told; len(e.List) != 1 || e.List[0].ID != id || e.Complete {
+		t.Errorf("the queue manager is told %+v", e)
+	}
+	stop()
+	if err := <-attached; err == nil {
+		t.Error("the queue manager hears that it has been told all")
+	}
+	close(engine.until)
+	if e := <-told; len(e.List) != 1 || e.List[0].ID != id || e.Complete {
+		t.Errorf("the queue manager is told %+v", e)
+	}
+	if err := <-submitted; err != nil {
+		t.Error(err)
+	}
+}
+
+// slowly submits a message, which is durable when slowly returns, and of which who queues it does not know that yet.
+func slowly(t *testing.T, s *server, engine slowCommit) (id mail.QueueID, submitted chan error) {
+	t.Helper()
+	submitter := served(t, s)
+	number, err := engine.Lease(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, submitted = mail.MakeQueueID(time.Unix(1800000000, 0), number), make(chan error, 1)
+	go func() {
+		var r proto.SubmitReply
+		submitted <- submitter.Call(t.Context(), &proto.Submit{Envelope: mail.Envelope{ID: id, Sender: "s@from.test",
+			Recipients: []mail.Recipient{{Address: "a@to.test"}}}, Content: []byte("Subject: x\r\n\r\nx\r\n")}, &r)
+	}()
+	<-engine.durable
+	return id, submitted
 }
