@@ -80,6 +80,7 @@ func (t *terms) pool(ans *proto.ResolveReply, base *sched.Terms, whole, limited 
 	}
 	if t.latest[ans.Pool] != ans.Members {
 		t.latest[ans.Pool] = ans.Members
+		t.version++ // or the pool of before, when it comes back, would be taken for the latest
 	}
 	for i := range known.pool.Members {
 		mb := &known.pool.Members[i]

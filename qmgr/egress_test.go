@@ -231,6 +231,19 @@ func TestPoolNoted(t *testing.T) {
 	}
 }
 
+// A pool that is as it was before another change of the table is described so at once.
+func TestPoolAsBefore(t *testing.T) {
+	t.Parallel()
+	var all terms
+	for i, weight := range []int{1, 2, 1} {
+		m := proto.PoolMember{Source: "m1", Weight: weight, Spec: "address=192.0.2.1"}
+		all.pool(&proto.ResolveReply{Transport: "smtp", Nexthop: "a.test", Hop: "a.test", Recipient: "x@a.test", Pool: "p", Members: members(m)}, nil, true, true)
+		if in := all.describe()["m1"].Pools; len(in) != 1 || in[0].Weight != weight {
+			t.Errorf("%d: %+v, want the weight %d", i, in, weight)
+		}
+	}
+}
+
 // BenchmarkPool is what a recipient of a known pool of fifty sources costs.
 func BenchmarkPool(b *testing.B) {
 	var all terms
