@@ -71,7 +71,7 @@ func (s *server) shares(r *ipc.Request) {
 		return
 	}
 	s.wg.Go(func() {
-		reply, err := en.Exchange(&nodeshare.Request{Alone: q.Alone, Claims: q.Claims})
+		reply, err := en.Exchange(&nodeshare.Request{Alone: q.Alone, Claims: q.Claims, More: q.More})
 		if err != nil {
 			r.Fail("%v", err)
 			return

@@ -124,8 +124,9 @@ func (n *nodes) ask(key string) {
 	}
 }
 
-// uses is what the node uses of limits, and wants: what is in use first, since that must not be left out.
-func (s *Server) uses() []nodeshare.Use {
+// uses is what the node uses of limits, and wants: what is in use first, since that must not be left out. more: what
+// only counts until the day is over is not all there.
+func (s *Server) uses() (list []nodeshare.Use, more bool) {
 	// A walk over all destinations once a second takes the loop a fraction of what one delivery does for each of
 	// them. To keep count of what has changed would have to be done with each.
 	byKey := map[string]*nodeshare.Use{}
@@ -148,14 +149,30 @@ func (s *Server) uses() []nodeshare.Use {
 		u.Busy, u.Want = max(u.Busy, busy), max(u.Want, d.Todo)
 		return true
 	})
-	list := s.sharedUses()
+	list = s.sharedUses()
 	for _, key := range slices.Sorted(maps.Keys(byKey)) {
 		list = append(list, *byKey[key])
 	}
-	// With more than an exchange has room for, the rest waits until others have ended. What is in use goes
-	// before what is wanted: the row of a limit that is in use must not be given back.
-	slices.SortStableFunc(list, func(a, b nodeshare.Use) int { return min(b.Busy, 1) - min(a.Busy, 1) })
-	return list[:min(len(list), proto.SharesLimit)]
+	return foremost(list)
+}
+
+// foremost is what there is room for in an exchange. The rest waits until others have ended.
+func foremost(list []nodeshare.Use) (first []nodeshare.Use, more bool) {
+	// What is in use goes before what is wanted: the row of a limit that is in use must not be given back. What was used of a
+	// day counts until midnight, and there is more of it with each destination that somebody writes to: it comes last, and its
+	// rows stay without being claimed.
+	rank := func(u *nodeshare.Use) int {
+		switch {
+		case u.Want == 0 && nodeshare.IsDay(u.Key):
+			return 2
+		case u.Busy == 0:
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(list, func(a, b nodeshare.Use) int { return rank(&a) - rank(&b) })
+	n := min(len(list), proto.SharesLimit)
+	return list[:n], n < len(list)
 }
 
 // applyShares tells the scheduler what it may use now, if that has changed.
@@ -208,7 +225,9 @@ func (s *Server) exchange(ctx context.Context) {
 			ch <- b // it begins nothing more, and the successor speaks for the node
 			return
 		}
-		b.request = s.nodes.holder.Request(b.at, "", s.uses())
+		uses, more := s.uses()
+		b.request = s.nodes.holder.Request(b.at, "", uses)
+		b.request.More = more
 		// Of what is claimed the answer says whether there is a share. What comes meanwhile has to ask again.
 		s.nodes.claimed = make(map[string]bool, len(b.request.Claims))
 		for i := range b.request.Claims {
@@ -240,7 +259,7 @@ func (s *Server) exchange(ctx context.Context) {
 	// then the node goes on with the shares that it has, until they are over.
 	conn, err := s.cleanup.Conn(calling)
 	if err == nil {
-		err = conn.Call(calling, &proto.Shares{Alone: b.request.Alone, Claims: b.request.Claims}, &reply)
+		err = conn.Call(calling, &proto.Shares{Alone: b.request.Alone, Claims: b.request.Claims, More: b.request.More}, &reply)
 	}
 	s.post(func() {
 		if err == nil {

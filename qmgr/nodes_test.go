@@ -1,6 +1,8 @@
 package qmgr
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -8,6 +10,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/nodeshare"
+	"posthaste/internal/proto"
 	"posthaste/internal/table"
 	"posthaste/qmgr/sched"
 )
@@ -110,5 +113,30 @@ func TestSharesAreOver(t *testing.T) {
 	s.turn(false)
 	if found != -1 {
 		t.Errorf("%d may be begun by shares that are over", found)
+	}
+}
+
+// When there is more than an exchange has room for, what is in use comes first, and what only counts until midnight last: strangers
+// decide to how many domains there was mail today.
+func TestForemostUses(t *testing.T) {
+	t.Parallel()
+	var list []nodeshare.Use
+	for i := range proto.SharesLimit + 1 {
+		list = append(list, nodeshare.Use{Key: fmt.Sprintf("%s20000 recipients of domain %d", nodeshare.DayPrefix, i), Limit: 100, Busy: 1})
+	}
+	// Of this one more is wanted.
+	list[7].Want = 1
+	list = append(list, nodeshare.Use{Key: "smtp:waits.test", Limit: 5, Want: 1}, nodeshare.Use{Key: "smtp:busy.test", Limit: 5, Busy: 1})
+	first, more := foremost(slices.Clone(list))
+	if len(first) != proto.SharesLimit || !more {
+		t.Errorf("%d, and more: %v", len(first), more)
+	}
+	for i, want := range []nodeshare.Use{list[7], list[len(list)-1], list[len(list)-2], list[0]} {
+		if first[i] != want {
+			t.Errorf("%d is %+v, want %+v", i, first[i], want)
+		}
+	}
+	if first, more := foremost(list[:3]); len(first) != 3 || more {
+		t.Errorf("%v, and more: %v", first, more)
 	}
 }

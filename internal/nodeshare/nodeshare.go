@@ -73,6 +73,9 @@ type Request struct {
 	Node   string
 	Alone  bool // it believes that it is
 	Claims []Claim
+	// More: claims of limits of a day, of which something has been used and nothing is wanted, are left out. The node's rows
+	// of days that it does not claim stay as they are.
+	More bool
 	// Turn changes each TurnTime by the table's clock.
 	Turn int64
 }
@@ -93,7 +96,7 @@ type Reply struct {
 
 // Exchange answers a request. nodes are the others whose leases are good, and rows all of theirs for the keys of the
 // claims, and those of others that are gone for the keys of days. It is to be carried out while nobody else has an exchange. The node's own rows become what the grants
-// say, and no others. Its lease is renewed, and the table has of it that it is alone if the request says so or the
+// say, and no others but with More. Its lease is renewed, and the table has of it that it is alone if the request says so or the
 // reply.
 func Exchange(q *Request, nodes []Node, rows []Row) Reply {
 	r := Reply{Alone: len(nodes) == 0, Grants: make([]Grant, 0, len(q.Claims))}

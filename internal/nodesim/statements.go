@@ -189,7 +189,7 @@ var statements = []statement{
 		return result{types: "i", rows: []row{{n}}}, nil
 	}},
 
-	{"DELETE FROM limit_share WHERE node NOT IN", func(t *tx, _ []string) (result, error) {
+	{"DELETE FROM limit_share WHERE CASE", func(t *tx, _ []string) (result, error) {
 		return result{}, t.remove("limit_share", func(r row) bool {
 			s := t.get("node_share", r[0])
 			return (s == nil || !t.later(s[1])) && !nodeshare.IsDay(r[1]) // no seed lasts until the next day
@@ -222,7 +222,9 @@ var statements = []statement{
 	}},
 	{"DELETE FROM limit_share WHERE node = $1", func(t *tx, a []string) (result, error) {
 		keys := list(a[1])
-		return result{}, t.remove("limit_share", func(r row) bool { return r[0] == a[0] && !slices.Contains(keys, r[1]) })
+		return result{}, t.remove("limit_share", func(r row) bool {
+			return r[0] == a[0] && !slices.Contains(keys, r[1]) && !(a[2][:1] == "t" && nodeshare.IsDay(r[1]))
+		})
 	}},
 	{"INSERT INTO limit_share SELECT", func(t *tx, a []string) (result, error) {
 		keys, shares, demands := list(a[1]), list(a[2]), list(a[3])

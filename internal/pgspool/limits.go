@@ -56,9 +56,10 @@ func exchangeIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request) (r nodesha
 	if err != nil {
 		return r, err
 	}
-	// What a node had got of a day counts until that is over, by clocks that may differ by another day.
-	if _, err = tx.Exec(ctx, `DELETE FROM limit_share WHERE node NOT IN (SELECT node FROM node_share WHERE until > clock_timestamp())
-		AND (key NOT LIKE $1 OR split_part(key, ' ', 2)::bigint < floor(extract(epoch FROM clock_timestamp()) / 86400)::bigint - 1)`, nodeshare.DayPrefix+"%"); err != nil {
+	// What a node had got of a day counts until that is over, by clocks that may differ by another day, whether the node lives or not.
+	if _, err = tx.Exec(ctx, `DELETE FROM limit_share WHERE CASE WHEN key LIKE $1
+		THEN split_part(key, ' ', 2)::bigint < floor(extract(epoch FROM clock_timestamp()) / 86400)::bigint - 1
+		ELSE node NOT IN (SELECT node FROM node_share WHERE until > clock_timestamp()) END`, nodeshare.DayPrefix+"%"); err != nil {
 		return r, err
 	}
 	if err := tx.QueryRow(ctx, "SELECT floor(extract(epoch FROM clock_timestamp()) / $1)::bigint", nodeshare.TurnTime.Seconds()).Scan(&q.Turn); err != nil {
@@ -107,7 +108,7 @@ func noteIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request, r *nodeshare.R
 			keys, shares, demands = append(keys, g.Key), append(shares, int32(g.Share)), append(demands, int32(q.Claims[i].Demand))
 		}
 	}
-	if _, err := tx.Exec(ctx, "DELETE FROM limit_share WHERE node = $1 AND key <> ALL($2)", q.Node, keys); err != nil {
+	if _, err := tx.Exec(ctx, "DELETE FROM limit_share WHERE node = $1 AND key <> ALL($2) AND NOT ($3 AND key LIKE $4)", q.Node, keys, q.More, nodeshare.DayPrefix+"%"); err != nil {
 		return err
 	}
 	if len(keys) == 0 {

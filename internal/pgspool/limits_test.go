@@ -2,6 +2,7 @@ package pgspool
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"posthaste/internal/nodeshare"
@@ -45,6 +46,40 @@ func TestExchange(t *testing.T) {
 	var n int
 	if err := d.conn().QueryRow(t.Context(), "SELECT count(*) FROM limit_share").Scan(&n); err != nil || n != 0 {
 		t.Errorf("%d rows are left, %v", n, err)
+	}
+}
+
+// What a node has used of a day and does not claim, since it has more of it than there is room for, stays its own.
+func TestExchangeLeftOut(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	a, b := d.store("a"), d.store("b")
+	var day int
+	if err := d.conn().QueryRow(t.Context(), "SELECT floor(extract(epoch FROM clock_timestamp()) / 86400)").Scan(&day); err != nil {
+		t.Fatal(err)
+	}
+	key := fmt.Sprintf("%s%d x", nodeshare.DayPrefix, day)
+	claim := []nodeshare.Claim{{Key: key, Limit: 10, Hold: 6, Demand: 6}}
+	for _, c := range []struct {
+		s    *Store
+		q    nodeshare.Request
+		want string
+	}{
+		{a, nodeshare.Request{Claims: append(claim, nodeshare.Claim{Key: "smtp:x.test", Limit: 5, Demand: 1})}, "[{KEY 6 6} {smtp:x.test 5 5}]"},
+		{b, nodeshare.Request{}, "[]"},
+		{a, nodeshare.Request{Alone: true, More: true}, "[]"}, // only what is of a day stays
+		{a, nodeshare.Request{More: true}, "[]"},
+		{b, nodeshare.Request{Claims: []nodeshare.Claim{{Key: key, Limit: 10, Demand: 9}, {Key: "smtp:x.test", Limit: 5, Demand: 5}}}, "[{KEY 4 4} {smtp:x.test 5 5}]"},
+		{a, nodeshare.Request{}, "[]"},
+		{b, nodeshare.Request{Claims: []nodeshare.Claim{{Key: key, Limit: 10, Hold: 4, Demand: 9}}}, "[{KEY 9 9}]"},
+	} {
+		r, err := c.s.exchange(&c.q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.ReplaceAll(fmt.Sprint(r.Grants), key, "KEY"); got != c.want {
+			t.Errorf("%s: %s, want %s", c.s.node, got, c.want)
+		}
 	}
 }
 

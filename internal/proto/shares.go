@@ -10,6 +10,7 @@ import (
 type Shares struct {
 	Alone  bool
 	Claims []nodeshare.Claim // SharesLimit at most
+	More   bool              // as in nodeshare.Request. A cleanup that does not know it forgets what is left out
 }
 
 // SharesLimit bounds the claims of one exchange.
@@ -19,6 +20,7 @@ func (*Shares) Kind() uint16 { return KindShares }
 
 func (m *Shares) Append(b []byte) []byte {
 	b = pack.Bool(b, 'a', m.Alone)
+	b = pack.Bool(b, 'm', m.More)
 	for i := range m.Claims {
 		c := &m.Claims[i]
 		b = pack.Nested(b, 'c', func(b []byte) []byte {
@@ -37,6 +39,8 @@ func (m *Shares) Decode(b []byte) error {
 		switch r.Tag() {
 		case 'a':
 			m.Alone = r.Bool()
+		case 'm':
+			m.More = r.Bool()
 		case 'c':
 			var c nodeshare.Claim
 			n := r.Nested()
