@@ -89,7 +89,6 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// A node that is drained gives no leave any more, waits for what agents have in hand, gives up its shards, and takes
 // A node that hands over a part of what it has takes new mail while its deliveries end, and loses none of it.
 func TestHandOverTakesMail(t *testing.T) {
 	t.Parallel()
@@ -136,6 +135,7 @@ func TestHandOverTakesMail(t *testing.T) {
 	}
 }
 
+// A node that is drained gives no leave any more, waits for what agents have in hand, gives up its shards, and takes
 // none.
 func TestDrain(t *testing.T) {
 	t.Parallel()
