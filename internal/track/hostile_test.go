@@ -67,16 +67,14 @@ func TestHostileLines(t *testing.T) {
 	})
 }
 
-// A search finds the first messages of many before it has looked for all: somebody waits for them.
-func TestFirstAnswer(t *testing.T) {
-	t.Parallel()
+// manyMessages makes a log of so many messages of one sender, and says how it is searched.
+func manyMessages(t *testing.T, messages int) Options {
 	dir := t.TempDir()
 	name := filepath.Join(dir, "mail.log")
 	f, err := os.Create(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const messages = 4000
 	for i := range messages {
 		at := day.Add(time.Duration(i) * time.Second).Format(time.RFC3339)
 		fmt.Fprintf(f, "%[1]s mx postfix/qmgr[4]: %[2]s: from=<a@one.test>, size=1, nrcpt=1 (queue active)\n%[1]s mx postfix/qmgr[4]: %[2]s: removed\n", at, fmt.Sprintf("4aAAA%05dz", i))
@@ -84,12 +82,19 @@ func TestFirstAnswer(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Logs: []string{name}, Index: filepath.Join(dir, "track"), IndexLimit: 1 << 30, Now: day.AddDate(0, 0, 3), sizes: small, Warn: func(string, ...any) {}}
+	return Options{Logs: []string{name}, Index: filepath.Join(dir, "track"), IndexLimit: 1 << 30, Now: day.AddDate(0, 0, 3), sizes: small, Warn: t.Errorf}
+}
+
+// A search finds the first messages of many before it has looked for all: somebody waits for them.
+func TestFirstAnswer(t *testing.T) {
+	t.Parallel()
+	o := manyMessages(t, 4000)
 	if _, err := Build(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
 	x := newRun(o)
 	defer x.close()
+	var err error
 	if x.plan, err = (Query{Conditions: []Condition{{From, "a@one.test"}}}).plan(); err != nil {
 		t.Fatal(err)
 	}
@@ -97,5 +102,17 @@ func TestFirstAnswer(t *testing.T) {
 	x.yield = func(Found) bool { n++; return false }
 	if err := x.search(t.Context()); err != errEnough && err != nil || n != 1 || len(x.cached) > 5 {
 		t.Errorf("%v; %d found, %d blocks were read for it", err, n, len(x.cached))
+	}
+}
+
+// A search finds all of many messages, though those of a group have more blocks than are kept.
+func TestAllOfMany(t *testing.T) {
+	t.Parallel()
+	const messages = 12 * cacheSize
+	o := manyMessages(t, messages)
+	for range 2 { // the index is made, and there
+		if got := found(t, o, Query{Conditions: []Condition{{From, "a@one.test"}}}); len(got) != messages {
+			t.Errorf("%d messages were found, want %d", len(got), messages)
+		}
 	}
 }

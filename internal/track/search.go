@@ -326,13 +326,6 @@ func (x *run) indexed(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if len(g.seeds)+len(g.found) >= most {
-			g.end = position(s.number, b.off)
-			if err := x.report(ctx, g, bit); err != nil {
-				return err
-			}
-			g, most = newGroup(g.end), min(moreSeeds*most, maxSeeds)
-		}
 		b.lines(pick, s.number, x.parsers[s.number], &x.event, func(at place) {
 			match := x.plan.match(&x.event)
 			switch {
@@ -343,6 +336,14 @@ func (x *run) indexed(ctx context.Context) error {
 				g.found = append(g.found, seen{at.pos, Found{Refusal: x.refusal(&x.event, at)}})
 			}
 		})
+		// The report comes last: it reads other blocks, and they may take the room of this one.
+		if len(g.seeds)+len(g.found) >= most {
+			g.end = position(s.number, b.off+int64(len(b.text)))
+			if err := x.report(ctx, g, bit); err != nil {
+				return err
+			}
+			g, most = newGroup(g.end), min(moreSeeds*most, maxSeeds)
+		}
 		return nil
 	})
 	if err == nil {
