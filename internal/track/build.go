@@ -85,6 +85,9 @@ func (x *run) load(s *source) {
 		at, _ := s.covered()
 		seg := x.store.get(s.ident, s.parts())
 		if seg == nil || seg.start != at || !s.sameTail(seg, &x.sizes, buf) {
+			if x.store.discard(seg) {
+				continue // there may be segments, which are of the text as it is now
+			}
 			return
 		}
 		s.segments = append(s.segments, seg)
@@ -150,6 +153,7 @@ func (x *run) verify(ctx context.Context, s *source, r io.Reader) (stands int64,
 			return 0, fmt.Errorf("%s: %w", s.name, err)
 		}
 		if err != nil || x.sizes.tailHash(buf[:seg.end()-from]) != seg.tail {
+			x.store.discard(seg)
 			return seg.end(), nil
 		}
 		s.segments = append(s.segments, seg)

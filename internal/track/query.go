@@ -26,7 +26,7 @@ const (
 )
 
 // A Condition is one thing that must be true of a message, or of another that it is connected with: one that it came
-// of, or that came of it. Case does not matter, but in queue IDs.
+// of, or that came of it. The case of ASCII letters does not matter, but in queue IDs.
 //
 // From, To and Anything take an address, or @DOMAIN. From <> is the null sender.
 type Condition struct {
@@ -105,9 +105,9 @@ func (c Condition) matcher() (m matcher, err error) {
 		return m, fmt.Errorf("an empty pattern would match everything")
 	}
 	if c.Field == Reply {
-		m.part = bytes.ToLower([]byte(c.Value))
-		if literal([]byte(c.Value)) {
-			m.rough = c.Value
+		m.part = lower(nil, []byte(c.Value))
+		if literal(m.part) {
+			m.rough = string(m.part)
 		}
 		return m, nil
 	}
@@ -133,7 +133,7 @@ func (c Condition) matcher() (m matcher, err error) {
 			}
 		}
 		if class != keyID {
-			value = strings.ToLower(value)
+			value = string(lower(nil, []byte(value))) // of other letters than ASCII's the case matters: as they stand in a line
 		}
 		m.keys = append(m.keys, key{class, []byte(value)})
 		m.wishes = append(m.wishes, newWish(class, []byte(value), m.fold))
@@ -256,5 +256,5 @@ func (m *matcher) matchReply(e *event) bool {
 	default:
 		return false
 	}
-	return len(text) >= len(m.part) && bytes.Contains(bytes.ToLower(text), m.part)
+	return len(text) >= len(m.part) && bytes.Contains(lower(nil, text), m.part)
 }

@@ -24,14 +24,14 @@ func newWish(c class, key []byte, fold bool) wish {
 }
 
 // literal says whether a key stands in a log in no other way than as it is: in JSON text, whoever has written it, what is outside
-// this set may be escaped. The empty key stands everywhere.
+// this set may be escaped. A question mark may be an escape that is not known. The empty key stands everywhere.
 func literal(key []byte) bool {
 	for _, c := range key {
 		if c < ' ' || c > '~' {
 			return false
 		}
 		switch c {
-		case '"', '\\', '/', '<', '>', '&', '\'':
+		case '"', '\\', '/', '<', '>', '&', '\'', '?':
 			return false
 		}
 	}

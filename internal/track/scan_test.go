@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
 	"posthaste/internal/logread"
@@ -180,6 +181,86 @@ func TestVolume(t *testing.T) {
 	got := found(t, o, Query{Conditions: []Condition{{From, "a7@one.test"}}})
 	if len(got) != 10 || got["5bBBB00907z"] == "" {
 		t.Errorf("a log with the same beginning: %v", slices.Sorted(maps.Keys(got)))
+	}
+}
+
+// A log that was cut, and has grown again, has an index of its own: the volume of what it was is not in the way of it.
+func TestCutLog(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	name := filepath.Join(dir, "mail.log")
+	o := Options{Logs: []string{name}, Index: filepath.Join(dir, "track"), IndexLimit: 1 << 30, Now: day.AddDate(0, 0, 3), sizes: small, Warn: t.Errorf}
+	manyLines(t, name, 0, 300)
+	if _, err := Build(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	if v, _ := kinds(t, o.Index); v == 0 {
+		t.Fatal("there is no volume")
+	}
+	if err := os.Truncate(name, 4*int64(small.segment)); err != nil {
+		t.Fatal(err)
+	}
+	manyLines(t, name, 1000, 1030)
+	if _, err := Build(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	b, err := Build(t.Context(), o)
+	if v, s := kinds(t, o.Index); err != nil || v != 0 || s < 4 || b.Added >= small.rest {
+		t.Errorf("%d octets were read once more for nothing: %d volumes, %d segments, %v", b.Added, v, s, err)
+	}
+	if got := found(t, o, Query{Conditions: []Condition{{From, "a7@one.test"}}}); got["4aAAA01007z"] == "" || got["4aAAA00207z"] != "" {
+		t.Errorf("found: %v", slices.Sorted(maps.Keys(got)))
+	}
+}
+
+// What closes the index leaves it to the next one, though a program that is started at that moment has its files open.
+func TestLockInherited(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "track")
+	s, err := openStore(dir, 1<<30, t.Errorf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := unix.FcntlInt(s.lock.Fd(), unix.F_DUPFD_CLOEXEC, 0) // as a fork has it, until it executes the program
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(other)
+	s.close()
+	next, err := openStore(dir, 1<<30, t.Errorf)
+	if err != nil {
+		t.Errorf("the next one: %v", err)
+	}
+	next.close()
+}
+
+// Letters that are not ASCII's are found as they stand, and escapes that are not known as the question mark that they are shown as;
+// with the index as without.
+func TestLetters(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	name := filepath.Join(dir, "mail.log")
+	const json = `{"time":"2026-11-23T00:00:00Z","process":"postfix/smtp","pid":1,"text":"%s"}` + "\n"
+	text := "2026-11-23T00:00:00Z mx postfix/smtp[4]: 4aAAAA1z: to=<Ärger@One.test>, relay=none, delay=1, delays=0/0/0/1, dsn=4.0.0, status=deferred (ERİŞİM Denied)\n" +
+		fmt.Sprintf(json, `4aAAAA2z: to=<a\tb@one.test>, relay=none, delay=1, delays=0/0/0/1, dsn=4.0.0, status=deferred (what\tnow)`)
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		cond Condition
+		want string
+	}{
+		{Condition{To, "Ärger@one.TEST"}, "4aAAAA1z"}, {Condition{Anything, "Ärger@one.test"}, "4aAAAA1z"}, {Condition{To, "ärger@one.test"}, ""},
+		{Condition{Reply, "ERİŞİM DENIED"}, "4aAAAA1z"}, {Condition{Reply, "eri"}, ""}, {Condition{Reply, "denied"}, "4aAAAA1z"},
+		{Condition{To, "A?b@one.test"}, "4aAAAA2z"}, {Condition{Reply, "What?now"}, "4aAAAA2z"},
+	} {
+		for _, index := range []string{"", filepath.Join(dir, "track")} {
+			o := Options{Logs: []string{name}, Index: index, IndexLimit: 1 << 30, Now: day.AddDate(0, 0, 3), sizes: small, Warn: t.Errorf}
+			got := found(t, o, Query{Conditions: []Condition{c.cond}})
+			if want := min(1, len(c.want)); len(got) != want || want > 0 && got[c.want] == "" {
+				t.Errorf("%v, index %q: %v, want %s", c.cond, index, slices.Sorted(maps.Keys(got)), c.want)
+			}
+		}
 	}
 }
 

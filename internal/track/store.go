@@ -74,7 +74,7 @@ func (s *store) close() {
 		return
 	}
 	if s.lock != nil {
-		// Closing is not enough for a moment: a child that this process is starting has the file, too, until it executes.
+		// A program that is being started may have the file for a moment more, and the lock with it.
 		unix.Flock(int(s.lock.Fd()), unix.LOCK_UN)
 		s.lock.Close()
 	}
@@ -162,12 +162,24 @@ func (s *store) drop(name string, why error) {
 	}
 }
 
-// remove removes a file. The caller holds mu.
-func (s *store) remove(name string) {
+// discard removes a volume that is not of the text of its log, and says whether it did. It would be taken for the segments that are
+// made now, at each search.
+func (s *store) discard(seg *segment) bool {
+	if seg == nil || seg.blockBits != volumeBits || s.lock == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.remove(seg.name)
+}
+
+// remove removes a file, and says whether it is gone. The caller holds mu.
+func (s *store) remove(name string) bool {
 	if err := s.dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return
+		return false
 	}
 	s.forget(map[string]bool{name: true})
+	return true
 }
 
 // forget takes files out of the list, and returns them. The caller holds mu.
