@@ -92,6 +92,8 @@ func TestMistakes(t *testing.T) {
 		{"return_path_domain = b.test\nsuppress_list_maps = inline:{ {@x.test=news} }\n", "suppress unix - - n - 1 suppressd\n", "main.cf:4: return_path_domain: master.cf has no line of comeback"},
 		{"suppress_tenants = shop\n", "", "main.cf:4: suppress_tenants: master.cf has no line of suppress"},
 		{"suppress_tenants = shop\nunsubscribe_url = https://u.test/u/\nunsubscribe_secret_file = DIR/unsubscribe.secret\n", "suppress unix - - n - 1 suppressd\n443 inet n - n - 9 unsubscribe\n", "main.cf:5: unsubscribe_url: dkim_sign_maps is empty"},
+		{"suppress_tenants = shop\ndkim_sign_maps = inline:{{u.test=s1:DIR/access}}\nunsubscribe_url = http://u.test/u/\nunsubscribe_secret_file = DIR/unsubscribe.secret\n", "suppress unix - - n - 1 suppressd\n443 inet n - n - 9 unsubscribe\n", "!main.cf:6: unsubscribe_url: no mail is taken: \"http://u.test/u/\": expected a URL"},
+		{"suppress_tenants = shop\ndkim_sign_maps = inline:{{u.test=s1:DIR/access}}\nunsubscribe_url = https://u.test/u/\nunsubscribe_secret_file = DIR/no.secret\n", "suppress unix - - n - 1 suppressd\n443 inet n - n - 9 unsubscribe\n", "!main.cf:6: unsubscribe_url: no mail is taken: unsubscribe_secret_file: open DIR/no.secret: no such file"},
 		{"unsubscribe_url = https://u.test/u/\nunsubscribe_secret_file = DIR/unsubscribe.secret\n", "", "main.cf:4: unsubscribe_url: master.cf has no line of unsubscribe\nmain.cf:4: unsubscribe_url: suppress_list_maps and suppress_tenants are empty\nmain.cf:4: unsubscribe_url: dkim_sign_maps is empty"},
 		{"shaping_files = DIR/shaping.toml\n", "", "main.cf:4: shaping_files: DIR/shaping.toml:1: provider gmail has no match"},
 		{"shaping_files = DIR/shaping.toml, DIR/none.toml\n", "", "!main.cf:4: shaping_files: DIR/none.toml: no such file or directory"},
@@ -179,6 +181,7 @@ func TestMistakes(t *testing.T) {
 			s.write(t, name, text, 0o644)
 		}
 		s.write(t, "open", "x: y\n", 0o646)
+		s.write(t, "unsubscribe.secret", "sixteen octets and more\n", 0o600)
 		if err := os.Chtimes(filepath.Join(s.dir, "newer.phdb"), time.Time{}, time.Now().Add(-time.Hour)); err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,8 @@
 package advice
 
 import (
+	"errors"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -48,6 +50,10 @@ func (c *checker) unsubscribing() {
 	for _, v := range c.of("unsubscribe_url") {
 		if v.text == "" {
 			continue
+		}
+		// Without its links the cleanup service takes no mail. Who may not read the secret cannot tell.
+		if _, err := suppressclient.ReadLinks(c.cfg); err != nil && !errors.Is(err, fs.ErrPermission) {
+			c.stop(v, "no mail is taken: %s", strings.TrimPrefix(err.Error(), v.name+": "))
 		}
 		if !slices.ContainsFunc(c.services, func(s config.Service) bool { return s.Command == "unsubscribe" }) {
 			c.warn(v, "master.cf has no line of unsubscribe: links lead nowhere, unless another host serves them with the same secret and suppression list")
