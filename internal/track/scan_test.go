@@ -157,16 +157,7 @@ func TestVolume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	zip := func(name string, text []byte) {
-		var b bytes.Buffer
-		w := gzip.NewWriter(&b)
-		w.Write(text)
-		w.Close()
-		if err := os.WriteFile(name, b.Bytes(), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	zip(name+".gz", text)
+	zip(t, name+".gz", text)
 	o.Logs = []string{name + ".gz"}
 	ages := age(t, o.Index)
 	build()
@@ -176,7 +167,7 @@ func TestVolume(t *testing.T) {
 			t.Errorf("%s was made again after compressing the log", file)
 		}
 	}
-	zip(name+".2.gz", bytes.ReplaceAll(text, []byte("4aAAA009"), []byte("5bBBB009")))
+	zip(t, name+".2.gz", bytes.ReplaceAll(text, []byte("4aAAA009"), []byte("5bBBB009")))
 	o.Logs = []string{name + ".2.gz"}
 	got := found(t, o, Query{Conditions: []Condition{{From, "a7@one.test"}}})
 	if len(got) != 10 || got["5bBBB00907z"] == "" {
@@ -234,6 +225,40 @@ func TestLockInherited(t *testing.T) {
 	next.close()
 }
 
+// What is no file in the directory of the index, which may be another user's, keeps no search waiting.
+func TestNoFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	name := filepath.Join(dir, "mail.log")
+	o := Options{Logs: []string{name}, Index: filepath.Join(dir, "track"), IndexLimit: 1 << 30, Now: day.AddDate(0, 0, 3), sizes: small, Warn: func(string, ...any) {}}
+	manyLines(t, name, 0, 300)
+	for _, packed := range []bool{false, true} {
+		if packed {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			zip(t, name+".gz", text)
+			o.Logs = []string{name + ".gz"}
+		}
+		if _, err := Build(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		for file := range age(t, o.Index) {
+			path := filepath.Join(o.Index, file)
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Mkfifo(path, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := found(t, o, Query{Conditions: []Condition{{From, "a7@one.test"}}}); len(got) != 3 {
+			t.Errorf("packed %t: %v", packed, slices.Sorted(maps.Keys(got)))
+		}
+	}
+}
+
 // Letters that are not ASCII's are found as they stand, and escapes that are not known as the question mark that they are shown as;
 // with the index as without.
 func TestLetters(t *testing.T) {
@@ -261,6 +286,17 @@ func TestLetters(t *testing.T) {
 				t.Errorf("%v, index %q: %v, want %s", c.cond, index, slices.Sorted(maps.Keys(got)), c.want)
 			}
 		}
+	}
+}
+
+// zip makes a compressed log.
+func zip(t *testing.T, name string, text []byte) {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	w.Write(text)
+	w.Close()
+	if err := os.WriteFile(name, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -239,7 +239,7 @@ func (x *run) lookupIn(seg *segment, wishes []wish) ([]hit, error) {
 	if seg.entries != nil {
 		return seg.lookup(wishes, nil, nil)
 	}
-	f, err := x.store.dir.Open(seg.name)
+	f, err := x.store.file(seg.name)
 	if err == nil {
 		var hits []hit
 		hits, err = seg.lookup(wishes, f, &x.bucket)

@@ -60,7 +60,7 @@ func (x *run) volume(parts []*segment, number int) *segment {
 
 // entriesOf are the entries of a segment's file as those of a volume in which its blocks begin with the given one.
 func (x *run) entriesOf(s *segment, firstBlock int) ([]uint64, error) {
-	f, err := x.store.dir.Open(s.name)
+	f, err := x.store.file(s.name)
 	if err != nil {
 		return nil, err
 	}
