@@ -83,6 +83,9 @@ func Compare(ctx context.Context, c *Copy, now sched.Config, then *sched.Config,
 		if then != nil {
 			l.Then = expect(runs[1], of)
 		}
+		if of(runs[0][0]).Unseen {
+			l.Note = fmt.Sprintf("it is not in the forecast: one message stands for %.1f, and it has fewer", r.Stands)
+		}
 		r.Lines = append(r.Lines, l)
 	}
 	add(Line{Kind: "all"}, func(f *Forecast) Outcome { return f.All })

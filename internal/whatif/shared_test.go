@@ -126,3 +126,22 @@ func TestLeftOut(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 }
+
+// Mail of which there is so little that no message of the forecast stands for it is said not to be in it: its times are not known, and
+// are not long.
+func TestTooLittle(t *testing.T) {
+	t.Parallel()
+	limit := proto.BacklogLimit{Level: int(sched.ProviderLimit), Name: "big", N: [4]int64{1: 1_000_000}, Per: [4]time.Duration{1: time.Minute}}
+	c := took(t, &proto.BacklogReply{Dests: []proto.BacklogDest{answered("a.test", "", limit), answered("b.test", "")},
+		Rows: []proto.BacklogRow{waiting("a.test", 300_000, ""), waiting("b.test", 1, "acme")}})
+	r, err := Compare(t.Context(), c, sched.DefaultConfig(), nil, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range r.Lines {
+		unseen := strings.Contains(l.Note, "not in the forecast")
+		if want := l.Name == "smtp:b.test" || l.Name == "acme"; unseen != want || l.Now.Left != l.Now.Messages && want {
+			t.Errorf("%s: %+v, %q", l.Title(), *l.Now, l.Note)
+		}
+	}
+}

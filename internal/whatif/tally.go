@@ -27,6 +27,7 @@ func (t *tally) add(g gone, stands float64) {
 func (t *tally) outcome() Outcome {
 	o := Outcome{Messages: t.messages, Half: -1, Many: -1, Most: -1, Last: -1, Expired: int(t.expired + 0.5)}
 	if t.count == 0 {
+		o.Unseen, o.Left = true, t.messages
 		return o
 	}
 	n := 0.0

@@ -97,6 +97,7 @@ type Outcome struct {
 	Mean                   time.Duration // how long a message that leaves takes, on average
 	Expired, Left          int           // messages that were returned as too old, that are still there at the end
 	Busy                   int           // deliveries at once, at most
+	Unseen                 bool          // it is so little that no message of the run stands for it: nothing else is known of it
 }
 
 // A Forecast is what one run came to.
