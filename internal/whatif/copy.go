@@ -107,6 +107,9 @@ func (t *taking) part(reply *proto.BacklogReply) error {
 				return err
 			}
 		}
+		if len(t.Dests) == maxDests { // sharing mail out among so many would take minutes, for a forecast that is refused then
+			return errDests
+		}
 		t.index[k] = len(t.Dests)
 		t.Dests = append(t.Dests, x)
 	}

@@ -1,6 +1,8 @@
 package whatif
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -143,5 +145,18 @@ func TestTooLittle(t *testing.T) {
 		if want := l.Name == "smtp:b.test" || l.Name == "acme"; unseen != want || l.Now.Left != l.Now.Messages && want {
 			t.Errorf("%s: %+v, %q", l.Title(), *l.Now, l.Note)
 		}
+	}
+}
+
+// A queue with mail for too many destinations is refused while it is told, and not when all of it has been shared out.
+func TestTooManyDestinations(t *testing.T) {
+	t.Parallel()
+	reply := proto.BacklogReply{Rows: []proto.BacklogRow{{Domain: "d0.test", Count: 1, Rcpts: 1}}}
+	for i := range maxDests + 1 {
+		reply.Dests = append(reply.Dests, proto.BacklogDest{Transport: "smtp", Queue: fmt.Sprintf("d%d.test", i)})
+	}
+	g := taking{index: make(map[destKey]int)}
+	if err := g.part(&reply); !errors.Is(err, ErrLarge) || len(g.Dests) != maxDests {
+		t.Errorf("%v, %d destinations", err, len(g.Dests))
 	}
 }

@@ -44,6 +44,8 @@ import (
 const (
 	// MaxMessages is how many messages a run has at most.
 	MaxMessages = 100_000
+	// maxDests is how many destinations its mail has.
+	maxDests = MaxMessages / 2
 	// maxRcpts bounds the recipients of all messages of a run.
 	maxRcpts = 2_000_000
 	// maxSteps bounds what may happen in a run.
@@ -115,6 +117,7 @@ type Forecast struct {
 var (
 	ErrEmpty = errors.New("there is no mail in the queue to forecast")
 	ErrLarge = errors.New("the queue is too large for a forecast")
+	errDests = fmt.Errorf("%w: its mail is for more than %d destinations", ErrLarge, maxDests)
 	ErrLong  = fmt.Errorf("the forecast has not come to an end within %d steps", maxSteps)
 )
 
@@ -225,8 +228,8 @@ func (r *run) prepare(cfg sched.Config) error {
 	switch {
 	case total == 0:
 		return ErrEmpty
-	case len(r.mail.Dests) > MaxMessages/2:
-		return fmt.Errorf("%w: its mail is for %d destinations, and %d are allowed", ErrLarge, len(r.mail.Dests), MaxMessages/2)
+	case len(r.mail.Dests) > maxDests:
+		return errDests
 	}
 	r.thin(total, r.paced(&cfg) || r.mail.limited())
 	sims := 0.0
