@@ -118,7 +118,9 @@ func TestRewrittenPerRecipient(t *testing.T) {
 // What was led on from a domain of srs_forward_domains has a sender of that domain, unless the same delivery is for others, too.
 func TestRewrittenOfDomain(t *testing.T) {
 	t.Parallel()
-	from := func(original string) mail.Recipient { return mail.Recipient{Address: strings.ToLower(original) + ".far.test", Original: original} }
+	from := func(original string) mail.Recipient {
+		return mail.Recipient{Address: strings.ToLower(original) + ".far.test", Original: original}
+	}
 	for _, c := range []struct {
 		name string
 		to   []mail.Recipient
