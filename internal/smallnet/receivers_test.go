@@ -3,6 +3,8 @@ package smallnet
 import (
 	"os/exec"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"posthaste/internal/testpeers"
 )
@@ -85,6 +87,17 @@ func (s *story) receivers() {
 		}
 		for _, h := range hosts {
 			found(t, h.mail("joe", "Subject: of ours, "+subject), "dkim=pass")
+		}
+		// Programs whose clocks are right would prove nothing. That of OpenDKIM is seen by its own signatures.
+		offset, err := time.ParseDuration(ahead + "s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		day := "\n" + time.Now().Add(offset).UTC().Format(time.DateOnly) + " "
+		for name, log := range map[string]string{"rspamd": s.rspamd.read("var/log/rspamd.out"), "Exim": s.exim.read("var/log/exim4/mainlog")} {
+			if !strings.Contains("\n"+log, day) {
+				t.Errorf("the clock of %s is not ahead by %s s:\n%s", name, ahead, log)
+			}
 		}
 		send(s.postfix, "joe@pfix.net", "ann@example.org", "of theirs, "+subject)
 		found(t, s.ours.mail("ann", "Subject: of theirs, "+subject), theirs, "spf=pass", "dmarc=pass")
