@@ -135,7 +135,7 @@ func newManager(env *service.Env, set *settings, answers *responder) (*manager, 
 	seen := &view{nameserver.View[asker]{DNS: names, At: nameServer}}
 	var solve solver = answers
 	if set.challenge == dns01 {
-		d := &dnsSolver{publisher: set.update, view: seen, warn: env.Log.Warning}
+		d := &dnsSolver{patience: visibleTime, publisher: set.update, view: seen, warn: env.Log.Warning}
 		if set.update == nil {
 			d.publisher = commander(set.command)
 		}

@@ -23,9 +23,10 @@ import (
 
 // A solver shows the authority that a name is ours.
 type solver interface {
-	// present prepares the answer to a challenge, and returns what takes it back. The
-	// authority may look as soon as present has returned.
+	// present prepares the answer to a challenge, and returns what takes it back.
 	present(ctx context.Context, c acme.Challenge) (undo func(context.Context), err error)
+	// settle returns when the authority may look at the answers to these, which are all that there are.
+	settle(ctx context.Context, list []acme.Challenge) error
 }
 
 // A client speaks with one certification authority.
@@ -181,6 +182,9 @@ func (c *client) authorize(ctx context.Context, a acme.Account, urls []string) e
 			undo(ctx)
 		}()
 		asked, ready = append(asked, auth), append(ready, ch)
+	}
+	if err := c.solver.settle(ctx, ready); err != nil {
+		return err
 	}
 	for i, ch := range ready {
 		if _, err := c.acme.InitiateChallenge(ctx, a, ch); err != nil {

@@ -30,44 +30,59 @@ type publisher interface {
 	remove(ctx context.Context, name, text string) error
 }
 
-// A dnsSolver answers dns-01: it publishes a record, and waits until all name servers have it.
+// A dnsSolver answers dns-01: it publishes records, and waits until all name servers have them.
 type dnsSolver struct {
 	publisher
 	*view
-	warn func(format string, args ...any)
+	patience time.Duration // until all name servers should have the records
+	warn     func(format string, args ...any)
 }
 
 func (d *dnsSolver) present(ctx context.Context, c acme.Challenge) (func(context.Context), error) {
-	name, text := "_acme-challenge."+strings.TrimPrefix(c.Identifier.Value, "*."), c.DNS01KeyAuthorization()
-	undo := func(ctx context.Context) {
-		if err := d.remove(ctx, name, text); err != nil {
-			d.warn("the record stays: %s IN TXT %q: %v", name, text, err)
-		}
-	}
+	name, text := recordOf(c)
 	if err := d.add(ctx, name, text); err != nil {
 		// It may be there nevertheless: the command may have hung after that, or the answer of the server been lost. If it
 		// is not, there is nothing to say.
 		_ = d.remove(context.WithoutCancel(ctx), name, text)
 		return nil, fmt.Errorf("publish %s: %w", name, err)
 	}
-	if err := d.wait(ctx, name, text); err != nil {
-		undo(context.WithoutCancel(ctx))
-		return nil, err
-	}
-	return undo, nil
+	return func(ctx context.Context) {
+		if err := d.remove(ctx, name, text); err != nil {
+			d.warn("the record stays: %s IN TXT %q: %v", name, text, err)
+		}
+	}, nil
 }
 
-// wait returns when all name servers of the zone show a text, or after a while, with a warning: the
-// authority decides then. The error is that of ctx.
-func (d *dnsSolver) wait(ctx context.Context, name, text string) error {
-	end := time.Now().Add(visibleTime)
+// recordOf is the TXT record that answers a challenge.
+func recordOf(c acme.Challenge) (name, text string) {
+	return "_acme-challenge." + strings.TrimPrefix(c.Identifier.Value, "*."), c.DNS01KeyAuthorization()
+}
+
+// settle returns when all name servers of the zones show the records, or after d.patience, with a warning for each that
+// some do not: the authority decides then. The time is one for all, so that a name server that does not follow does not use
+// up the attempt. The error is that of ctx.
+func (d *dnsSolver) settle(ctx context.Context, list []acme.Challenge) error {
+	end := time.Now().Add(d.patience)
+	for _, c := range list {
+		name, text := recordOf(c)
+		if err := d.wait(ctx, name, text, end); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wait waits for one record until end, and looks once at least.
+func (d *dnsSolver) wait(ctx context.Context, name, text string, end time.Time) error {
 	for {
 		err := d.shown(ctx, name, text)
-		if err == nil {
+		switch {
+		case err == nil:
 			return nil
-		}
-		if time.Now().After(end) {
-			d.warn("%s is not visible everywhere after %v, and the authority is asked nevertheless: %v", name, visibleTime, err)
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !time.Now().Before(end):
+			d.warn("%s is not visible everywhere after %v, and the authority is asked nevertheless: %v", name, d.patience, err)
 			return nil
 		}
 		select {

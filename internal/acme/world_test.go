@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/letsencrypt/pebble/v2/ca"
 	"github.com/letsencrypt/pebble/v2/db"
@@ -274,7 +275,7 @@ func (s *site) open(t *testing.T, set *settings) *manager {
 	if set.challenge == dns01 {
 		names := resolver.New(resolver.Options{Servers: []string{s.dns.addr}, CacheSize: -1})
 		t.Cleanup(names.Close)
-		d := &dnsSolver{publisher: set.update, warn: s.lines.Warning, view: &view{nameserver.View[asker]{DNS: names, At: func(netip.Addr) (asker, func()) { return names, func() {} }}}}
+		d := &dnsSolver{patience: time.Second, publisher: set.update, warn: s.lines.Warning, view: &view{nameserver.View[asker]{DNS: names, At: func(netip.Addr) (asker, func()) { return names, func() {} }}}}
 		if set.update == nil {
 			d.publisher = commander(set.command)
 		}
