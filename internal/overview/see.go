@@ -97,25 +97,21 @@ func SeeAll(ctx context.Context, managers []Manager, now time.Time) (*Seen, erro
 // leave takes out what nodes have that have failed since they were counted: left is without them.
 func (n *Now) leave(left *Now) {
 	n.Queues = left.Queues
-	n.Hurts = slices.DeleteFunc(n.Hurts, func(h Hurt) bool {
-		return !slices.ContainsFunc(left.Hurts, func(l Hurt) bool { return l.Domain == h.Domain })
-	})
-	for i := range n.Hurts {
-		for j := range left.Hurts {
-			if left.Hurts[j].Domain == n.Hurts[i].Domain {
-				n.Hurts[i].Waiting = left.Hurts[j].Waiting
-			}
+	n.Hurts = remaining(n.Hurts, left.Hurts, func(h, l *Hurt) bool { return h.Domain == l.Domain }, func(h, l *Hurt) { h.Waiting = l.Waiting })
+	n.Tenants = remaining(n.Tenants, left.Tenants, func(t, l *Tenant) bool { return t.Name == l.Name },
+		func(t, l *Tenant) { t.Waiting, t.Oldest = l.Waiting, l.Oldest })
+}
+
+// remaining is list, in its memory, without what left does not have. Each gets from left what is counted.
+func remaining[T any](list, left []T, same func(a, b *T) bool, count func(to, from *T)) []T {
+	kept := list[:0]
+	for i := range list {
+		if j := slices.IndexFunc(left, func(l T) bool { return same(&list[i], &l) }); j >= 0 {
+			count(&list[i], &left[j])
+			kept = append(kept, list[i])
 		}
 	}
-	n.Tenants = slices.DeleteFunc(n.Tenants, func(t Tenant) bool {
-		return !slices.ContainsFunc(left.Tenants, func(l Tenant) bool { return l.Name == t.Name })
-	})
-	for i := range n.Tenants {
-		t := &n.Tenants[i]
-		if j := slices.IndexFunc(left.Tenants, func(l Tenant) bool { return l.Name == t.Name }); j >= 0 {
-			t.Waiting, t.Oldest = left.Tenants[j].Waiting, left.Tenants[j].Oldest
-		}
-	}
+	return kept
 }
 
 // A lookedAt is what one node has answered.
@@ -163,29 +159,27 @@ func (l *lookedAt) ask(ctx context.Context, m Manager, n *Now) {
 	}
 }
 
-// told takes in what a node has said of a tenant. What others than the first say has their name.
-func (t *Tenant) told(reply *proto.ExplainReply, node string, first bool) {
-	for _, line := range reply.Lines[:min(len(reply.Lines), 1+whyLines-len(t.Why))] {
-		line = strings.TrimPrefix(strings.TrimSpace(line), "tenant "+t.Name+": ")
+// said adds sentences of a node to why, as far as there is room, without what each begins with. Those of others than the first
+// node have its name.
+func said(why, lines []string, most int, prefix, node string, first bool) []string {
+	for _, line := range lines[:min(len(lines), most-len(why))] {
+		line = strings.TrimPrefix(strings.TrimSpace(line), prefix)
 		if !first {
 			line = "node " + node + ": " + line
 		}
-		t.Why = append(t.Why, line)
+		why = append(why, line)
 	}
+	return why
 }
 
-// told takes in what a node has said of a domain. What others than the first say has their name.
+// told takes in what a node has said of a tenant.
+func (t *Tenant) told(reply *proto.ExplainReply, node string, first bool) {
+	t.Why = said(t.Why, reply.Lines, 1+whyLines, "tenant "+t.Name+": ", node, first)
+}
+
+// told takes in what a node has said of a domain. The first sentence is about the whole.
 func (h *Hurt) told(reply *proto.ExplainReply, node string, first bool) {
-	for _, line := range reply.Lines[min(1, len(reply.Lines)):] {
-		if len(h.Why) == whyLines {
-			break
-		}
-		line = strings.TrimSpace(line)
-		if !first {
-			line = "node " + node + ": " + line
-		}
-		h.Why = append(h.Why, line)
-	}
+	h.Why = said(h.Why, reply.Lines[min(1, len(reply.Lines)):], whyLines, "", node, first)
 	for _, d := range Destinations(reply) {
 		d.Node = node
 		h.Destinations = append(h.Destinations, d)
