@@ -22,6 +22,14 @@ func (s *system) send(from string, to []string, content string) error {
 	if err := c.Hello("client.test"); err != nil {
 		return err
 	}
+	if err := transaction(c, from, to, content); err != nil {
+		return err
+	}
+	return c.Quit()
+}
+
+// transaction sends one message over a session that is open.
+func transaction(c *smtp.Client, from string, to []string, content string) error {
 	if err := c.Mail(from); err != nil {
 		return err
 	}
@@ -37,10 +45,7 @@ func (s *system) send(from string, to []string, content string) error {
 	if _, err := w.Write([]byte(strings.ReplaceAll(content, "\n", "\r\n"))); err != nil {
 		return err
 	}
-	if err := w.Close(); err != nil {
-		return err
-	}
-	return c.Quit()
+	return w.Close()
 }
 
 // replyCode is the code of an SMTP server's refusal, 0 when there was none.

@@ -74,20 +74,7 @@ smtp_generic_maps = texthash:{dir}/secret/generic
 		if err := c.StartTLS(&tls.Config{InsecureSkipVerify: true}); err != nil {
 			return err
 		}
-		if err := c.Mail(from); err != nil {
-			return err
-		}
-		if err := c.Rcpt(to); err != nil {
-			return err
-		}
-		w, err := c.Data()
-		if err != nil {
-			return err
-		}
-		if _, err := w.Write([]byte("X-Secret: 1\r\nSubject: confined\r\n\r\nbody\r\n")); err != nil {
-			return err
-		}
-		return w.Close()
+		return transaction(c, from, []string{to}, "X-Secret: 1\nSubject: confined\n\nbody\n")
 	}
 	if err := sendTLS("a@from.test", "alias@to.test"); err != nil {
 		t.Fatal(err)

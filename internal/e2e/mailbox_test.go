@@ -108,20 +108,7 @@ func (s *system) sendNumbered(to string, messages int) error {
 		return err
 	}
 	for n := range messages {
-		if err := c.Mail("load@from.test"); err != nil {
-			return err
-		}
-		if err := c.Rcpt(to); err != nil {
-			return err
-		}
-		w, err := c.Data()
-		if err != nil {
-			return err
-		}
-		if _, err := w.Write([]byte(strings.ReplaceAll(numbered(0, n), "\n", "\r\n"))); err != nil {
-			return err
-		}
-		if err := w.Close(); err != nil {
+		if err := transaction(c, "load@from.test", []string{to}, numbered(0, n)); err != nil {
 			return err
 		}
 	}

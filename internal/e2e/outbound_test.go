@@ -51,7 +51,7 @@ smtp_destination_recipient_limit = 1
 	}
 	defer c.Close()
 	for i := range n {
-		if err := sendOver(c, fmt.Sprintf("u%d@slow.test", i)); err != nil {
+		if err := transaction(c, "a@from.test", []string{fmt.Sprintf("u%d@slow.test", i)}, "Subject: x\n\n"+strings.Repeat("content\n", 100)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -78,24 +78,6 @@ smtp_destination_recipient_limit = 1
 	if distinct := slices.Compact(slices.Clone(to)); len(to) != n || len(distinct) != n {
 		t.Errorf("%d messages were delivered, %d of them different; want %d", len(to), len(distinct), n)
 	}
-}
-
-// sendOver sends one message over a session.
-func sendOver(c *smtp.Client, to string) error {
-	if err := c.Mail("a@from.test"); err != nil {
-		return err
-	}
-	if err := c.Rcpt(to); err != nil {
-		return err
-	}
-	w, err := c.Data()
-	if err != nil {
-		return err
-	}
-	if _, err := w.Write([]byte("Subject: x\r\n\r\n" + strings.Repeat("content\r\n", 100))); err != nil {
-		return err
-	}
-	return w.Close()
 }
 
 // residentAll is the resident memory of all processes of each of these services, in octets.

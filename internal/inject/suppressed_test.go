@@ -26,12 +26,10 @@ func (fakeSuppressor) Ask(_ context.Context, q *proto.SuppressAsk) (proto.Suppre
 	return proto.SuppressAnswer{}, nil
 }
 
-// Recipients on the suppression list are refused, each by itself, and the others get their mail, once with a key; mail of
-// other senders is not asked for. Nobody's quota is used for mail that is not sent.
-func TestSuppressed(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	cfg, err := config.LoadString("compatibility_level = 3.6\nsuppress_list_maps = inline:{ {news@from.test = news} {bad@from.test = a list} }\n")
+// listsOf are the suppression lists that mail is under by these settings.
+func listsOf(t *testing.T, main string) *suppressclient.Lists {
+	t.Helper()
+	cfg, err := config.LoadString("compatibility_level = 3.6\n" + main)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +37,16 @@ func TestSuppressed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lists.Close()
+	t.Cleanup(func() { lists.Close() })
+	return lists
+}
+
+// Recipients on the suppression list are refused, each by itself, and the others get their mail, once with a key; mail of
+// other senders is not asked for. Nobody's quota is used for mail that is not sent.
+func TestSuppressed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	lists := listsOf(t, "suppress_list_maps = inline:{ {news@from.test = news} {bad@from.test = a list} }\n")
 	d := w.server.door
 	d.lists, d.suppress = lists, fakeSuppressor{}
 	w.token = w.newToken(apitoken.Token{Name: "quota", Roles: []string{apitoken.Inject}, Senders: []string{"from.test"}, Quota: 6})
@@ -87,15 +94,7 @@ func TestSuppressed(t *testing.T) {
 func TestOurLinks(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	cfg, err := config.LoadString("compatibility_level = 3.6\nsuppress_tenants = shop\nsuppress_list_maps = inline:{ {news@from.test = news} }\n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	lists, err := suppressclient.OpenLists(cfg, table.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer lists.Close()
+	lists := listsOf(t, "suppress_tenants = shop\nsuppress_list_maps = inline:{ {news@from.test = news} }\n")
 	w.server.door.lists = lists
 	w.server.limits.unsubscribe = "X-Unsubscribe"
 	shop := w.newToken(apitoken.Token{Name: "shop", Tenant: "shop", Roles: []string{apitoken.Inject}, Senders: []string{"from.test"}})
