@@ -102,7 +102,7 @@ type server struct {
 	// Messages that are delivered before they are durable. Empty unless submitters want that.
 	waits waits
 
-	// Who is queueing a message and has not announced it.
+	// Those that are queueing a message and have not announced it.
 	queueing grace
 
 	mu sync.Mutex

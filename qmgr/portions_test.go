@@ -10,7 +10,7 @@ import (
 )
 
 // Of each bound of a shared limit this node has what the exchange says, and nothing of what it has not asked for, which is asked
-// for at once. Who is alone has all, but of a day; and of a day that has begun nobody has anything yet.
+// for at once. A node that is alone has all, but of a day; and of a day that has begun nobody has anything yet.
 func TestPortions(t *testing.T) {
 	t.Parallel()
 	s := &Server{nodes: newNodes(true), now: time.Unix(1800000000, 0)}

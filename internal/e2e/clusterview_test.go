@@ -320,7 +320,7 @@ func TestClusterDeadHost(t *testing.T) {
 	if out, status := b.tool(nil, "explain", "to.test"); status != 0 || !strings.Contains(out, "as node a has found") {
 		t.Errorf("explain: status %d\n%s", status, out)
 	}
-	// Who wants to know tries it all the same.
+	// An operator who wants to know has it tried all the same.
 	if out, status := b.tool(nil, "postqueue", "-f"); status != 0 {
 		t.Errorf("postqueue -f: status %d\n%s", status, out)
 	}

@@ -14,7 +14,7 @@ import (
 // signedFields are what a DKIM signature covers.
 var signedFields = regexp.MustCompile(`(?s)DKIM-Signature:.*?\bh=([^;]*);`)
 
-// A tenant's mail gets a link for each recipient, by HTTP and by SMTP, and a signature covers it. Who looks at the link changes
+// A tenant's mail gets a link for each recipient, by HTTP and by SMTP, and a signature covers it. Looking at the link changes
 // nothing; who follows it as a mailbox provider does is on the list of this tenant when the answer comes, with an event,
 // also after the service has been killed. Other tenants' mail goes on.
 func TestUnsubscribe(t *testing.T) {
@@ -128,7 +128,7 @@ dkim_sign_headers = from, subject
 	if err := send("ann@from.test", "joe@to.test"); err == nil || !strings.Contains(err.Error(), "on the suppression list") {
 		t.Errorf("the tenant's next message: %v", err)
 	}
-	// Who has left one list gets the tenant's other mail at the door, and not that of the list at the end.
+	// A recipient who has left one list gets the tenant's other mail at the door, and not that of the list at the end.
 	if err := send("ann@from.test", "jim@to.test"); err != nil {
 		t.Error(err)
 	}

@@ -89,7 +89,7 @@ func TestSuppressed(t *testing.T) {
 	}
 }
 
-// Who asks for a link of this system gets the field by which cleanup makes one, and is told when there can be none. What is
+// A program that asks for a link of this system gets the field by which cleanup makes one, and is told when there can be none. What is
 // asked of the suppression list is the list that is named.
 func TestOurLinks(t *testing.T) {
 	t.Parallel()

@@ -103,7 +103,7 @@ func noteIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request, r *nodeshare.R
 	}
 	keys, shares, demands := make([]string, 0, len(r.Grants)), make([]int32, 0, len(r.Grants)), make([]int32, 0, len(r.Grants))
 	for i := range r.Grants {
-		// Who is alone needs no rows: the node's own says that it has everything, but of a day.
+		// A node that is alone needs no rows: the node's own says that it has everything, but of a day.
 		if g := &r.Grants[i]; (!r.Alone || nodeshare.IsDay(g.Key)) && (g.Share > 0 || q.Claims[i].Demand > 0) {
 			keys, shares, demands = append(keys, g.Key), append(shares, int32(g.Share)), append(demands, int32(q.Claims[i].Demand))
 		}

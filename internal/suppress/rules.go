@@ -19,8 +19,6 @@ const (
 	reasonBounce    = "bounce"
 	reasonBounces   = "bounces" // several that pass
 	reasonComplaint = "complaint"
-	// reasonUnsubscribe is a recipient's own wish, by the link that the message had for that.
-	reasonUnsubscribe = "unsubscribe"
 )
 
 // rules say for what an address is suppressed.
@@ -94,7 +92,7 @@ func (s *server) tell(q *proto.SuppressTell) (*proto.SuppressTold, error) {
 	case q.What == proto.ToldComplaint:
 		e.Reason = reasonComplaint
 	case q.What == proto.ToldUnsubscribed:
-		e.Reason, e.List = reasonUnsubscribe, q.List // of the one list, if the link was for one
+		e.Reason, e.List = suppressclient.Unsubscribed, q.List // of the one list, if the link was for one
 	case s.rules.lifetime > 0:
 		e.Until = now.Add(s.rules.lifetime).Unix()
 	}

@@ -567,7 +567,7 @@ func rank(reason string) int {
 	switch reason {
 	case reasonComplaint:
 		return rankComplaint
-	case reasonUnsubscribe:
+	case suppressclient.Unsubscribed:
 		return rankUnsubscribe
 	}
 	return rankOther

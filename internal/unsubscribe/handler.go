@@ -30,9 +30,6 @@ const (
 // The one field of a request, and its value (RFC 8058 section 3.1).
 const field, oneClick = "List-Unsubscribe", "One-Click"
 
-// reason is that of the entries that the suppress service makes for unsubscribing.
-const reason = "unsubscribe"
-
 // A suppressor has the suppression list: the suppress service. It may be called concurrently.
 type suppressor interface {
 	Ask(ctx context.Context, q *proto.SuppressAsk) (proto.SuppressAnswer, error)
@@ -174,7 +171,7 @@ func (d *door) unsubscribe(ctx context.Context, t *optout.Token) error {
 	known, err := d.suppress.Ask(ctx, &proto.SuppressAsk{List: t.Scope, Address: t.Recipient})
 	e := &known.Entry
 	here := err == nil && known.Suppressed && e.List == t.Scope
-	if here && e.Reason == reason && e.Until == 0 {
+	if here && e.Reason == suppressclient.Unsubscribed && e.Until == 0 {
 		return nil
 	}
 	// If the list cannot be asked it may still take what is new, as one does that was damaged.

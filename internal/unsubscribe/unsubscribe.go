@@ -26,7 +26,7 @@
 //
 // # Security
 //
-// Who knows a link can have its recipient taken off its list, and nothing else. A link is the only proof, and no stranger can
+// Whoever knows a link can have its recipient taken off its list, and nothing else. A link is the only proof, and no stranger can
 // make one (package optout): what the answers say of one that is good is the recipient's domain and the first letter of
 // the address, and of others nothing. Pages have no scripts, and a policy by which browsers run none. Of
 // answers to clients nothing is kept; addresses of links are told to nobody (Referrer-Policy). A request has 15 seconds, a
@@ -46,7 +46,7 @@
 //
 // # Diagnostics
 //
-// Who has unsubscribed is in the lines of the suppress service: see suppressd(8).
+// The recipients who have unsubscribed are in the lines of the suppress service: see suppressd(8).
 package unsubscribe
 
 import (

@@ -106,7 +106,7 @@ func TestOneClick(t *testing.T) {
 	if got := strings.Join(w.journal, ";"); got != want {
 		t.Errorf("%s\nexpected %s", got, want)
 	}
-	// Who has complained and then unsubscribes has done both.
+	// A recipient who has complained and then unsubscribes has done both.
 	w.list["shop/letter joe@example.net"] = "complaint"
 	w.journal = nil
 	if status, _, _ := w.ask(http.MethodPost, link, urlencoded, good); status != http.StatusOK || len(w.journal) != 3 {
@@ -294,7 +294,7 @@ func TestUnavailable(t *testing.T) {
 	}
 }
 
-// Who asks with many links that count for nothing is not answered for a minute. Others are, and so is this host, and good
+// A client that asks with many links that count for nothing is not answered for a minute. Others are, and so is this host, and good
 // links may be as many as they like.
 func TestErrorLimit(t *testing.T) {
 	t.Parallel()

@@ -16,6 +16,9 @@ import (
 //
 // No name of a list or a tenant has a slash, so that neither is ever taken for the other.
 
+// Unsubscribed is the reason of an entry that a recipient has asked for, by the link that the message had for that.
+const Unsubscribed = "unsubscribe"
+
 // Enabled says whether any mail is under the suppression list.
 func Enabled(cfg *config.Config) bool {
 	return len(cfg.List("suppress_list_maps")) > 0 || len(cfg.List("suppress_tenants")) > 0
