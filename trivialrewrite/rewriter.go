@@ -104,11 +104,12 @@ type Rewriter struct {
 	relocated  *table.Maps   // empty: nobody has moved
 	dotParents bool          // transport_maps has parents as .parent
 
-	sites         *sites       // what destinations share; nil: nothing is limited, and there are no pools
-	egressPools   *egressPools // what mail goes from; nil: there are no pools
-	plain, verify routes       // of mail, and of address probes
-	warn          func(string) // never nil; called by any goroutine
-	helpful       bool         // helpful_warnings
+	sites         *sites         // what destinations share; nil: nothing is limited, and there are no pools
+	egressPools   *egressPools   // what mail goes from; nil: there are no pools
+	plain, verify routes         // of mail, and of address probes
+	changes       *table.Changes // of all tables
+	warn          func(string)   // never nil; called by any goroutine
+	helpful       bool           // helpful_warnings
 
 	// warned keeps a domain that is listed twice from being warned of with
 	// each message; it is bounded by maxWarned.
@@ -153,6 +154,7 @@ func New(cfg *config.Config, o table.Options) (*Rewriter, error) {
 		emptyTransportKey: cfg.String("empty_address_default_transport_maps_lookup_key"),
 		warn:              warn,
 		helpful:           cfg.Bool("helpful_warnings"),
+		changes:           new(table.Changes),
 		unknownAlias:      "5.1.1 User unknown",
 		warned:            make(map[string]struct{}),
 	}
@@ -165,6 +167,7 @@ func New(cfg *config.Config, o table.Options) (*Rewriter, error) {
 	if cfg.Bool("show_user_unknown_table_name") {
 		r.unknownAlias += " in virtual alias table"
 	}
+	o.Changes = r.changes
 	// All that is wrong is said at once, not one mistake with each start.
 	var errs []error
 	list := func(name string, kind table.Kind) *table.List {

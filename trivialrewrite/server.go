@@ -17,9 +17,12 @@ import (
 
 const (
 	// staleInterval is how long an answer that came from tables may be kept
-	// by those who asked. It is as long as a table file is taken to be
-	// unchanged.
+	// by those who asked, if the tables may have changed. It is as long as a table file is taken to be
+	// unchanged. So often it is seen whether they have, while somebody keeps answers.
 	staleInterval = time.Second
+	// maxStale is how long such an answer may be kept at most. Mail hosts change, and days of a warm-up begin,
+	// without a table.
+	maxStale = 10 * time.Second
 	// drainTime is how long questions under way may take when the service stops.
 	drainTime = 10 * time.Second
 )
@@ -58,9 +61,10 @@ func run(ctx context.Context, env *service.Env) error {
 type keeping uint8
 
 const (
-	keepNot   keeping = iota // they depend on the sender, or on chance
-	keepShort                // they depend on tables: for staleInterval
-	keepLong                 // they depend on main.cf alone
+	keepNot    keeping = iota // they depend on chance
+	keepSender                // as keepShort, and for the same sender
+	keepShort                 // they depend on tables: until these change, and for maxStale at most
+	keepLong                  // they depend on main.cf alone
 )
 
 // keepingOf says how long answers are good with this configuration. It looks at the kinds of tables, not at
@@ -76,10 +80,13 @@ func keepingOf(cfg *config.Config) keeping {
 				continue
 			}
 			keep = min(keep, keepShort)
-			// The client's key has the recipient alone. randmap answers otherwise each time,
-			// which is what it is there for: to spread mail over several hosts.
-			if strings.HasPrefix(name, "sender_dependent_") || strings.Contains(item, "randmap:") {
+			// randmap answers otherwise each time, which is what it is there for: to spread mail over
+			// several hosts.
+			if strings.Contains(item, "randmap:") {
 				return keepNot
+			}
+			if strings.HasPrefix(name, "sender_dependent_") {
+				keep = keepSender
 			}
 		}
 	}
@@ -90,7 +97,7 @@ func keepingOf(cfg *config.Config) keeping {
 type server struct {
 	rewriter *Rewriter
 	log      *maillog.Logger
-	keep     keeping         // of every answer; failures are kept for tables' time
+	keep     keeping         // of every answer; failures are kept for staleInterval
 	ctx      context.Context // bounds lookups; it ends when the service stops
 	srv      ipc.Server
 	wg       sync.WaitGroup // questions under way; more only come while sockets are open
@@ -98,6 +105,10 @@ type server struct {
 	mu    sync.Mutex  // guards what follows
 	conns []*ipc.Conn // everybody who may keep an answer and has to be told that it is stale
 	timer *time.Timer // runs while answers have been given that are not stale yet; else nil
+	base  uint64      // while it runs: what the tables were when the first of them was sought
+	since time.Time   // and when it was given
+	done  bool        // the service stops: nobody is told any more
+	short bool        // one of them is to be forgotten with the next look, whatever the tables are
 	said  string      // the latest failure that was logged
 	when  time.Time   // when that was
 }
@@ -117,6 +128,7 @@ func (s *server) Close() {
 	s.wg.Wait()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.done = true
 	if s.timer != nil {
 		s.timer.Stop()
 	}
@@ -163,36 +175,52 @@ func (s *server) handle(_ *ipc.Conn, r *ipc.Request) {
 // resolve answers a question. A table that fails is logged here, and not by those who ask: they
 // are many, and know only that they have to ask again.
 func (s *server) resolve(q *proto.Resolve) *proto.ResolveReply {
-	keep := s.keep
-	res, err := s.rewriter.Resolve(s.ctx, q.Sender, q.Address, q.Verify)
+	revision := s.rewriter.changes.Revision()
+	res, keep, err := s.find(q)
+	if err != nil {
+		s.complain(err.Error(), time.Now())
+		keep = min(keep, keepShort) // a failure is no longer good than any answer that comes from tables
+	}
+	reply := Reply(res, err)
+	// Probes go other ways than mail, and those who keep answers do not tell the two apart.
+	if !q.Verify {
+		reply.Fixed, reply.FixedSender = keep > keepSender, keep == keepSender
+	}
+	if keep == keepShort || keep == keepSender {
+		s.expire(revision, err != nil)
+	}
+	return &reply
+}
+
+// find finds the answer, and says how it may be kept.
+func (s *server) find(q *proto.Resolve) (res Result, keep keeping, err error) {
+	keep = s.keep
+	res, err = s.rewriter.Resolve(s.ctx, q.Sender, q.Address, q.Verify)
+	if err != nil || !q.Limits {
+		return res, keep, err
+	}
 	// Mail hosts change, and limits come from tables.
-	if err == nil && q.Limits && s.rewriter.sites != nil {
+	if s.rewriter.sites != nil {
 		keep = min(keep, keepShort)
 		if s.rewriter.sites.due() {
 			s.wg.Go(func() { s.rewriter.sites.findPeers(s.ctx) })
 		}
-		res.share, err = s.rewriter.sites.share(s.ctx, &res)
-	}
-	if err == nil && q.Limits {
-		if q.Pool != "" || s.rewriter.egressPools.dependsOnSender() {
-			keep = keepNot // the client's key has the recipient alone
+		if res.share, err = s.rewriter.sites.share(s.ctx, &res); err != nil {
+			return res, keep, err
 		}
-		err = s.rewriter.egress(s.ctx, q.Sender, q.Pool, &res)
+	}
+	if s.rewriter.egressPools.dependsOnSender() {
+		keep = min(keep, keepSender)
+	}
+	// The pool that the envelope names comes from a table of somebody else's, who keeps the answer by its name.
+	if err = s.rewriter.egress(s.ctx, q.Sender, q.Pool, &res); err != nil {
+		return res, keep, err
 	}
 	// With a pool what the files say is said of each source.
-	if err == nil && res.share.unit != "" && res.pool == "" {
+	if res.share.unit != "" && res.pool == "" {
 		s.rewriter.sites.shape(&res.share)
 	}
-	if err != nil {
-		s.complain(err.Error(), time.Now())
-	}
-	reply := Reply(res, err)
-	// A failure is for as long as any answer that comes from tables.
-	reply.Fixed = (err == nil && keep != keepNot || keep == keepShort) && !q.Verify
-	if keep == keepShort {
-		s.expire()
-	}
-	return &reply
+	return res, keep, nil
 }
 
 // complain logs a failure, once if several ask the same question one after
@@ -220,23 +248,38 @@ func Reply(res Result, err error) proto.ResolveReply {
 		Pool: res.pool, Members: res.members, Hop: x.hop, Advice: x.advice}
 }
 
-// expire sees to it that the answer that is about to be given is forgotten
-// in time.
-func (s *server) expire() {
+// expire sees to it that the answer that is about to be given is forgotten in time. revision is what the tables were
+// before it was sought. short says that it is not kept beyond the next look.
+func (s *server) expire(revision uint64, short bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// A timer that runs already ends sooner than asked for, which is no harm: the answer
 	// is asked for once more. Nothing runs while nobody asks.
-	if s.timer == nil {
-		s.timer = time.AfterFunc(staleInterval, s.stale)
+	if s.timer == nil && !s.done {
+		s.base, s.since, s.short = revision, time.Now(), false
+		s.timer = time.AfterFunc(staleInterval, s.look)
 	}
+	s.short = s.short || short || revision != s.base
 }
 
-// stale has everybody forget the answers that came from tables. One word for all of them costs
-// less than a time for each, and a change of a table is seen by all services at once.
-func (s *server) stale() {
+// look has everybody forget the answers that came from tables if the tables, or what else they depend on, may have
+// changed. One word for all of them costs less than a time for each, and a change of a table is seen by all services at
+// once.
+func (s *server) look() {
+	changes := s.rewriter.changes
+	revision, blind := changes.Look(), changes.Blind()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// The service stopped while the files were looked at.
+	if s.done {
+		return
+	}
+	// Less than staleInterval is left of the time: it would be over before the next look.
+	old := time.Since(s.since) > maxStale-staleInterval
+	if !blind && !s.short && !old && revision == s.base {
+		s.timer.Reset(staleInterval)
+		return
+	}
 	s.timer = nil
 	for _, c := range s.conns {
 		c.Push(&proto.Stale{})

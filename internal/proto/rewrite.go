@@ -94,8 +94,9 @@ type ResolveReply struct {
 	Flags                         ResolveFlags
 	// Fixed says that the answer depends on nothing but the address's domain
 	// class and files whose change would be announced by Stale: the asker may
-	// keep it until then.
-	Fixed bool
+	// keep it until then. FixedSender says the same of an answer that depends on the sender, too.
+	// With Resolve.Pool either depends on that as well.
+	Fixed, FixedSender bool
 
 	// The rest answers Resolve.Limits. Site is the name of the set of mail hosts that the
 	// next hop has, when destinations that share them are one; Alone says that this next hop
@@ -194,7 +195,7 @@ func (m *ResolveReply) Append(b []byte) []byte {
 	b = pack.String(b, 'n', m.Nexthop)
 	b = pack.String(b, 'r', m.Recipient)
 	b = pack.Uint(b, 'f', m.Flags)
-	b = pack.Bool(b, 'x', m.Fixed)
+	b = pack.Bool(pack.Bool(b, 'x', m.Fixed), 'y', m.FixedSender)
 	b = pack.String(pack.String(b, 's', m.Site), 'p', m.Provider)
 	b = pack.Bool(b, 'a', m.Alone)
 	b = pack.String(pack.String(pack.String(b, 'o', m.OwnLimits), 'l', m.SiteLimits), 'm', m.ProviderLimits)
@@ -215,6 +216,8 @@ func (m *ResolveReply) Decode(b []byte) error {
 			m.Flags = ResolveFlags(r.Uint())
 		case 'x':
 			m.Fixed = r.Bool()
+		case 'y':
+			m.FixedSender = r.Bool()
 		case 's':
 			m.Site = r.String()
 		case 'p':

@@ -2,7 +2,7 @@
 // standard form and for where mail to them goes, and keeps answers for as
 // long as they cannot change.
 //
-// An answer is kept when the service says that it is Fixed, and forgotten
+// An answer is kept when the service says that it is Fixed, or FixedSender, and forgotten
 // when the service says that a table has changed (proto.Stale), or when the
 // connection over which it would say so is gone. The standard form of an address
 // depends on no table, and is forgotten with the connection alone. Questions that are under way
@@ -35,6 +35,8 @@ const (
 	// generation is the number of answers in the younger half of a cache: at
 	// most twice as many are kept.
 	generation = 5000
+	// generationOctets bounds them in another way: with a large pool of sources an answer has thousands of octets.
+	generationOctets = 4 << 20
 	// maxKept is the longest question that is worth keeping an answer to.
 	maxKept = 512
 	// maxAhead bounds the questions under way when another is asked ahead: a
@@ -55,7 +57,8 @@ type Client struct {
 	epoch    uint64    // raised by what makes answers of Resolve void
 	dials    uint64    // raised by what makes all answers void
 	rewrites cache[question, string]
-	resolves cache[string, proto.ResolveReply]
+	resolves cache[string, proto.ResolveReply]   // by the address, for any sender, without a pool
+	asked    cache[question, proto.ResolveReply] // those that depend on the sender, or on a pool
 	flights  map[question]*flight
 	ahead    cache[question, *flight] // what was asked ahead, and is not kept
 	limits   bool                     // set before the first question
@@ -120,6 +123,7 @@ func (c *Client) pushed(_ *ipc.Conn, r *ipc.Request) {
 func (c *Client) stale() {
 	c.epoch++
 	c.resolves.clear()
+	c.asked.clear()
 	c.ahead.clear()
 }
 
@@ -146,26 +150,19 @@ func (c *Client) Rewrite(ctx context.Context, rewriteContext, addr string) (stri
 // form. A reply with proto.ResolveFail is no error here: the service was
 // asked, and could not ask a table of its own.
 func (c *Client) Resolve(ctx context.Context, sender, addr string) (proto.ResolveReply, error) {
-	c.mu.Lock()
-	if a, ok := c.resolves.get(addr); ok && c.current() {
-		c.mu.Unlock()
-		return a, nil
-	}
-	f, err := c.ask(ctx, question{proto.KindResolve, sender, addr, ""})
-	if err != nil {
-		return proto.ResolveReply{}, fmt.Errorf("resolve address: %w", err)
-	}
-	return f.resolve, nil
+	return c.ResolveFrom(ctx, sender, addr, "")
 }
 
 // ResolveFrom is Resolve for mail whose envelope names a pool of sources, which the answer is
-// about. Such answers are not kept. With an empty pool it is Resolve.
+// about. With an empty pool it is Resolve.
 func (c *Client) ResolveFrom(ctx context.Context, sender, addr, pool string) (proto.ResolveReply, error) {
-	if pool == "" {
-		return c.Resolve(ctx, sender, addr)
-	}
+	q := question{proto.KindResolve, sender, addr, pool}
 	c.mu.Lock()
-	f, err := c.ask(ctx, question{proto.KindResolve, sender, addr, pool})
+	if a, ok := c.held(q); ok && c.current() {
+		c.mu.Unlock()
+		return a, nil
+	}
+	f, err := c.ask(ctx, q)
 	if err != nil {
 		return proto.ResolveReply{}, fmt.Errorf("resolve address: %w", err)
 	}
@@ -189,9 +186,20 @@ func (c *Client) Foresee(ctx context.Context, sender, addr string) {
 func (c *Client) ForeseeResolve(ctx context.Context, sender, addr string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, ok := c.resolves.get(addr); !ok {
-		c.foresee(ctx, question{proto.KindResolve, sender, addr, ""})
+	q := question{proto.KindResolve, sender, addr, ""}
+	if _, ok := c.held(q); !ok {
+		c.foresee(ctx, q)
 	}
+}
+
+// held is the answer to a question of Resolve's, if there is one. Called with mu held.
+func (c *Client) held(q question) (proto.ResolveReply, bool) {
+	if q.pool == "" {
+		if a, ok := c.resolves.get(q.addr); ok {
+			return a, true
+		}
+	}
+	return c.asked.get(q)
 }
 
 // Known is Resolve's answer, for any sender, if it is there and nobody needs to
@@ -309,14 +317,17 @@ func (c *Client) land(q question, f *flight, since uint64, payload []byte, err e
 		now = c.dials
 	}
 	if err == nil && since == now && q.length() <= maxKept {
+		size := q.length() + len(payload)
 		switch {
 		case q.kind == proto.KindRewrite: // depends on main.cf alone
-			c.rewrites.put(q, f.rewrite.Address)
+			c.rewrites.put(q, f.rewrite.Address, size)
 		case f.resolve.Fixed && q.pool == "": // for any sender
-			c.resolves.put(q.addr, f.resolve)
+			c.resolves.put(q.addr, f.resolve, size)
+		case f.resolve.Fixed, f.resolve.FixedSender:
+			c.asked.put(q, f.resolve, size)
 		case f.ahead:
 			f.stale = c.now().Add(shelfLife)
-			c.ahead.put(q, f)
+			c.ahead.put(q, f, size)
 		}
 	}
 	c.mu.Unlock()
@@ -325,26 +336,37 @@ func (c *Client) land(q question, f *flight, since uint64, payload []byte, err e
 
 // A cache keeps the answers of the last two generations: when the younger is
 // full the older is dropped. An answer that is used stays.
-type cache[K comparable, V any] struct{ young, old map[K]V }
+type cache[K comparable, V any] struct {
+	young, old map[K]kept[V]
+	octets     int // of the younger
+}
+
+// kept is an answer with how many octets it has, about.
+type kept[V any] struct {
+	v      V
+	octets int
+}
 
 func (c *cache[K, V]) get(k K) (v V, ok bool) {
-	if v, ok = c.young[k]; ok {
-		return v, true
+	if a, ok := c.young[k]; ok {
+		return a.v, true
 	}
-	if v, ok = c.old[k]; ok {
-		c.put(k, v)
+	a, ok := c.old[k]
+	if ok {
+		c.put(k, a.v, a.octets)
 	}
-	return v, ok
+	return a.v, ok
 }
 
-func (c *cache[K, V]) put(k K, v V) {
-	if len(c.young) >= generation {
-		c.old, c.young = c.young, nil
+func (c *cache[K, V]) put(k K, v V, octets int) {
+	if len(c.young) >= generation || c.octets >= generationOctets {
+		c.old, c.young, c.octets = c.young, nil, 0
 	}
 	if c.young == nil {
-		c.young = make(map[K]V)
+		c.young = make(map[K]kept[V])
 	}
-	c.young[k] = v
+	c.octets += octets // of one that is replaced, twice
+	c.young[k] = kept[V]{v, octets}
 }
 
-func (c *cache[K, V]) clear() { c.young, c.old = nil, nil }
+func (c *cache[K, V]) clear() { c.young, c.old, c.octets = nil, nil, 0 }

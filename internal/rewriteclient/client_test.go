@@ -21,6 +21,7 @@ type fakeRewrite struct {
 	mu    sync.Mutex
 	asked int
 	fixed bool
+	loyal bool // answers are for the same sender
 	conns []*ipc.Conn
 	block chan struct{} // when set, answers wait for it
 	drop  int           // that many questions are met with a closed connection
@@ -73,7 +74,7 @@ func (f *fakeRewrite) handle(c *ipc.Conn, r *ipc.Request) {
 				return
 			}
 			r.Reply(&proto.ResolveReply{Transport: "smtp", Nexthop: m.Sender, Recipient: fmt.Sprintf("%s#%d", m.Address, n),
-				Fixed: f.fixed})
+				Fixed: f.fixed, FixedSender: f.loyal, Pool: m.Pool})
 		}
 	}
 	if f.block != nil {
@@ -142,6 +143,44 @@ func TestKeepsAnswers(t *testing.T) {
 	long := strings.Repeat("x", maxKept+1)
 	if one, two := rewrite(t, c, long), rewrite(t, c, long); one == two {
 		t.Error("an over-long question was kept")
+	}
+}
+
+// An answer that depends on the sender, or on the pool that the envelope names, is for the same question alone.
+func TestKeepsAnswersForSender(t *testing.T) {
+	t.Parallel()
+	from := func(c *Client, sender, pool string) string {
+		a, err := c.ResolveFrom(t.Context(), sender, "a@b", pool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.Nexthop + " " + a.Recipient + " " + a.Pool
+	}
+	f, c := start(t)
+	f.fixed, f.loyal = false, true
+	for range 2 {
+		for i, q := range []struct{ sender, pool string }{{"s", ""}, {"other", ""}, {"s", "p"}, {"other", "p"}, {"s", "q"}} {
+			if got, want := from(c, q.sender, q.pool), fmt.Sprintf("%s a@b#%d %s", q.sender, i+1, q.pool); got != want {
+				t.Errorf("%q from pool %q: %q, want %q", q.sender, q.pool, got, want)
+			}
+		}
+	}
+	if a, ok := c.Known("a@b"); ok {
+		t.Errorf("%+v is known for any sender", a)
+	}
+	f.mu.Lock()
+	f.conns[0].Send(&proto.Stale{})
+	f.fixed, f.loyal = true, false
+	f.mu.Unlock()
+	rewrite(t, c, "x") // comes after the Stale on the same connection
+	// One that does not depend on the sender depends on the pool.
+	for range 2 {
+		if got := from(c, "s", "p"); got != "s a@b#7 p" {
+			t.Errorf("from a pool %q", got)
+		}
+		if got := from(c, "s", ""); got != "s a@b#8 " {
+			t.Errorf("without a pool %q", got)
+		}
 	}
 }
 
@@ -269,7 +308,7 @@ func TestCacheIsBounded(t *testing.T) {
 	t.Parallel()
 	var c cache[int, int]
 	for i := range 10 * generation {
-		c.put(i, i)
+		c.put(i, i, 1)
 		if i%100 == 0 {
 			c.get(7) // what is used stays
 		}
@@ -282,6 +321,14 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 	if _, ok := c.get(8); ok {
 		t.Error("an answer out of use was kept")
+	}
+	// Large answers are as many as have room.
+	c.clear()
+	for i := range 100 {
+		c.put(i, i, generationOctets/4)
+		if n := len(c.young) + len(c.old); n > 8 {
+			t.Fatalf("%d answers of %d octets each", n, generationOctets/4)
+		}
 	}
 }
 

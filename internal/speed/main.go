@@ -2,7 +2,7 @@
 // something has become slower. "make speed" runs it.
 //
 //	speed [-base commit] [-rounds number] [-workloads name,...] [-loss percent] [-dir directory] [-keep] [-wait]
-//	speed -sending [-shaping file,...] [-rounds number] [-dir directory] [-keep]
+//	speed -sending [-workloads settings,...] [-shaping file,...] [-rounds number] [-dir directory] [-keep]
 //
 // Both are built, and both mail systems are started from the same main.cf and master.cf, each with
 // a queue of its own on the same disk. They get the same mail in turn: the one, the other; the other,
@@ -34,7 +34,8 @@
 // With -sending the present tree relays with nothing configured, with all of docs/sending.md for one tenant, and with
 // 1,000 tenants, 50 sources and shaping files, in turn. It prints what each comes to beside the first, the memory of
 // its processes, and for how long a reload of it has nothing delivered. -shaping names KumoMTA's files, the base first;
-// without it some are made up. The last line has a file as sink of each event besides.
+// without it some are made up. The last settings have a file as sink of each event besides. -workloads chooses the
+// settings by how their names begin. What each service takes of the processors stands above.
 //
 // # Diagnostics
 //

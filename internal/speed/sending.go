@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,17 +18,18 @@ type sender struct {
 	name string
 	more string // lines of main.cf; {dir} is the system's directory
 	*system
-	rates, times []pair // of each round, beside the first of the senders in the same round
+	rates, times []pair                   // of each round, beside the first of the senders in the same round
+	services     map[string]time.Duration // processor time by service, of all rounds; empty before the first
 }
 
-// The first of the senders is what the others are compared with.
+// The first of the senders is what the others are compared with; with -workloads it has only some of the others beside it.
 func senders() []*sender {
 	return []*sender{
 		{name: "nothing"},
-		{name: "one tenant, mail of others", more: oneTenant + "tenant_maps = inline:{ {own.test = t0} }\nsender_dependent_egress_pool_maps = inline:{ {@own.test = two} }\n"},
-		{name: "one tenant, its mail", more: oneTenant + "tenant_maps = inline:{ {127.0.0.1 = t0} }\ndefault_egress_pool = two\n"},
+		{name: "beside one tenant", more: oneTenant + "tenant_maps = inline:{ {own.test = t0} }\nsender_dependent_egress_pool_maps = inline:{ {@own.test = two} }\n"},
+		{name: "one tenant", more: oneTenant + "tenant_maps = inline:{ {127.0.0.1 = t0} }\ndefault_egress_pool = two\n"},
 		{name: "many tenants", more: forMany},
-		{name: "many tenants, each event", more: forMany + "event_sinks = file:{dir}/data/events/all\n"},
+		{name: "each event", more: forMany + "event_sinks = file:{dir}/data/events/all\n"},
 	}
 }
 
@@ -83,7 +86,10 @@ func sending(ctx context.Context, o *options, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	list := senders()
+	list, err := chosenSenders(o.workloads)
+	if err != nil {
+		return err
+	}
 	for i, s := range list {
 		if err := s.open(filepath.Join(dir, strconv.Itoa(i)), filepath.Join(dir, "bin"), files); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
@@ -98,6 +104,7 @@ func sending(ctx context.Context, o *options, w io.Writer) error {
 			return err
 		}
 	}
+	byService(list, o.rounds*load.messages, w)
 	report(ctx, list, w)
 	return nil
 }
@@ -108,9 +115,13 @@ func sendRound(ctx context.Context, list []*sender, load workload, n int) error 
 	for i := range list {
 		at := (i + n + 1) % len(list)
 		s := list[at]
+		before := s.processorTimes()
 		wall, cpu, err := s.round(ctx, &load)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		if n >= 0 {
+			s.count(before, s.processorTimes())
 		}
 		got[at] = [2]float64{float64(load.messages) / wall.Seconds(), max(float64(cpu.Microseconds())/float64(load.messages), .01)}
 	}
@@ -135,6 +146,61 @@ func report(ctx context.Context, list []*sender, w io.Writer) {
 			fmt.Fprintf(w, "%12d\n", took.Milliseconds())
 		}
 	}
+}
+
+// chosenSenders are the first of the senders and those whose names begin with what is listed; all, if nothing is.
+func chosenSenders(names string) ([]*sender, error) {
+	all := senders()
+	if names == "" {
+		return all, nil
+	}
+	list := all[:1]
+	for name := range strings.SplitSeq(names, ",") {
+		n := len(list)
+		for _, s := range all[1:] {
+			if strings.HasPrefix(s.name, strings.TrimSpace(name)) {
+				list = append(list, s)
+			}
+		}
+		if len(list) == n {
+			return nil, fmt.Errorf("%q: no such settings", name)
+		}
+	}
+	return list, nil
+}
+
+// count adds what each service has used in a round. A process that ended in the round is left out.
+func (s *sender) count(before, after map[string]time.Duration) {
+	if s.services == nil {
+		s.services = map[string]time.Duration{}
+	}
+	for name, t := range after {
+		s.services[name] += max(t-before[name], 0)
+	}
+}
+
+// byService prints the processor time of a message, in µs, that each service takes.
+func byService(list []*sender, messages int, w io.Writer) {
+	names := map[string]bool{}
+	for _, s := range list {
+		for name, t := range s.services {
+			if t > 0 {
+				names[name] = true
+			}
+		}
+	}
+	sorted := slices.Sorted(maps.Keys(names))
+	fmt.Fprintf(w, "\n%-28s", "µs/message by service")
+	for _, name := range sorted {
+		fmt.Fprintf(w, "%16s", name)
+	}
+	for _, s := range list {
+		fmt.Fprintf(w, "\n%-28s", s.name)
+		for _, name := range sorted {
+			fmt.Fprintf(w, "%16.1f", float64(s.services[name].Microseconds())/float64(messages))
+		}
+	}
+	fmt.Fprintln(w)
 }
 
 // interval is a ratio with what has it with 95 % confidence.

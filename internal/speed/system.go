@@ -192,19 +192,28 @@ func (s *system) processes() (list []string) {
 }
 
 // processorTime is what the processes of the mail system have used, in user and system mode.
-func (s *system) processorTime() time.Duration {
-	ticks := 0
+func (s *system) processorTime() (sum time.Duration) {
+	for _, t := range s.processorTimes() {
+		sum += t
+	}
+	return sum
+}
+
+// processorTimes is the same by the names of the services, as the processes bear them.
+func (s *system) processorTimes() map[string]time.Duration {
+	times := map[string]time.Duration{}
 	for _, d := range s.processes() {
 		b, err := os.ReadFile(d + "/stat")
 		if err != nil {
 			continue
 		}
-		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+		open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
+		f := strings.Fields(string(b[end+1:]))
 		user, _ := strconv.Atoi(f[11])
 		system, _ := strconv.Atoi(f[12])
-		ticks += user + system
+		times[string(b[open+1:end])] += time.Duration(user+system) * time.Second / 100 // USER_HZ, which Linux has everywhere
 	}
-	return time.Duration(ticks) * time.Second / 100 // USER_HZ, which Linux has everywhere
+	return times
 }
 
 func freePort() (int, error) {

@@ -20,8 +20,9 @@ type watched[T any] struct {
 	opt  Options
 
 	cur  atomic.Pointer[version[T]]
-	next atomic.Int64 // Unix nanoseconds: the file is not looked at before
-	mu   sync.Mutex   // held while looking and loading
+	next atomic.Int64  // Unix nanoseconds: the file is not looked at before
+	revs atomic.Uint64 // how often the file has been read
+	mu   sync.Mutex    // held while looking and loading
 }
 
 // version is one reading of the file, with what was known of it then.
@@ -62,8 +63,9 @@ func newWatchedOf[T any](pick func() string, o Options, load func(path string) (
 	if err != nil {
 		return nil, err
 	}
-	w.cur.Store(v)
+	w.set(v)
 	w.next.Store(time.Now().Add(w.interval()).UnixNano())
+	o.Changes.watch(w)
 	return w, nil
 }
 
@@ -158,7 +160,23 @@ func (w *watched[T]) refresh() {
 		return
 	}
 	old.mark.Close()
+	w.set(v)
+}
+
+// set has lookups answer from v.
+func (w *watched[T]) set(v *version[T]) {
 	w.cur.Store(v)
+	w.revs.Add(1) // last: whoever has seen the number gets this version
+}
+
+// revision and look are for Changes.
+func (w *watched[T]) revision() uint64 { return w.revs.Load() }
+
+func (w *watched[T]) look() {
+	w.mu.Lock()
+	w.refresh()
+	w.next.Store(time.Now().Add(w.interval()).UnixNano())
+	w.mu.Unlock()
 }
 
 func (w *watched[T]) owner() (uid int, ok bool) {

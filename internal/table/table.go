@@ -137,6 +137,9 @@ type Options struct {
 	// looked at: zero means one second, negative not at all.
 	Recheck time.Duration
 
+	// Changes is told of the table, and so can tell when it changes; nil: nobody asks.
+	Changes *Changes
+
 	// Timeout bounds one request to a server (socketmap, tcp, proxymap); zero
 	// means 100 seconds, as in Postfix.
 	Timeout time.Duration
@@ -299,10 +302,14 @@ func Open(spec string, o Options) (Table, error) {
 	if o.NoServers && (kind == "socketmap" || kind == "tcp" || kind == "memcache") {
 		return nil, fmt.Errorf("table %s: %s is not allowed for security-sensitive data", spec, kind)
 	}
+	// A table that cannot be opened is tried again, and must not leave parts behind.
+	all, own := o.Changes, &Changes{blind: o.Types[kind] != nil || !sees(kind)}
+	o.Changes = own
 	t, err := open(name, o)
 	if err != nil {
 		return nil, fmt.Errorf("table %s: %w", spec, err)
 	}
+	all.adopt(own)
 	return t, nil
 }
 
