@@ -62,8 +62,10 @@ func (s *server) tellReceived(env *mail.Envelope) {
 	if s.opt.Events == nil || env.Trace.DontDeliver() {
 		return
 	}
-	s.opt.Events.Tell(receivedEvent(env))
-	s.opt.Events.Wait(s.ctx)
+	if s.opt.Events.Wants(event.Received) {
+		s.opt.Events.Tell(receivedEvent(env))
+		s.opt.Events.Wait(s.ctx)
+	}
 	s.told(env.ID)
 }
 

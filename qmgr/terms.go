@@ -62,6 +62,8 @@ type terms struct {
 	left map[string]bool
 	// What rules of automation have set; nil: nothing.
 	settings *settingSet
+	// The answer of which terms were made last.
+	last lastTerms
 	// When waiting destinations are asked about next. It belongs to the loop.
 	again time.Time
 }
@@ -79,6 +81,15 @@ type place struct {
 type asked struct {
 	addr, transport, nexthop string
 	pool                     string // "": the terms are not those of one source
+}
+
+// lastTerms is what was made of an answer. Much mail goes where the mail before it went.
+type lastTerms struct {
+	key     termsKey // of what settings had laid on it
+	nexthop string
+	terms   *sched.Terms
+	version uint64 // of terms; another one says that more was noted, or forgotten, since
+	times   int    // how often it was the same since
 }
 
 // termsKey is all that terms are made of. whole says that the site is the destination. hop is
@@ -110,6 +121,11 @@ func (t *terms) of(ans *proto.ResolveReply, whole bool) *sched.Terms {
 		ans = &with
 	}
 	k := keyOf(ans, whole)
+	last := &t.last
+	if last.times < notedFor && last.version == t.version && last.nexthop == ans.Nexthop && last.key == k {
+		last.times++
+		return last.terms
+	}
 	// Terms that are in use go on to hold when they are forgotten here.
 	if t.known == nil || len(t.known) >= maxTerms || len(t.sites) >= maxTerms || len(t.from) >= 2*maxTerms {
 		t.known, t.from, t.sites = make(map[termsKey]*sched.Terms), make(map[*sched.Terms]asked), make(map[string]string)
@@ -120,6 +136,7 @@ func (t *terms) of(ans *proto.ResolveReply, whole bool) *sched.Terms {
 		terms = k.terms()
 		t.known[k] = terms
 	}
+	*last = lastTerms{key: k, nexthop: ans.Nexthop, version: t.version}
 	if terms == nil {
 		return nil
 	}
@@ -130,6 +147,7 @@ func (t *terms) of(ans *proto.ResolveReply, whole bool) *sched.Terms {
 	if k.whole {
 		t.sites[strings.ToLower(ans.Nexthop)] = k.site
 	}
+	last.terms, last.version = terms, t.version // what this has changed itself is noted by now
 	return terms
 }
 
@@ -255,6 +273,7 @@ func (t *terms) setSettings(set *settingSet) {
 	// Terms that are in use go on to hold until they are renewed; where they came from is kept for that.
 	t.settings = set
 	t.known, t.pools, t.same, t.pooled = make(map[termsKey]*sched.Terms), make(map[poolKey]*knownPool), make(map[sched.Terms]*sched.Terms), 0
+	t.last = lastTerms{}
 	if t.from == nil {
 		t.from, t.sites = make(map[*sched.Terms]asked), make(map[string]string)
 	}

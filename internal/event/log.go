@@ -11,45 +11,90 @@ import (
 // Of makes the event that a line of the log tells of. ok is false when it tells of none. now is when
 // the line was logged.
 func Of(now time.Time, line maillog.Event) (e Event, ok bool) {
-	switch l := line.(type) {
-	case *maillog.Delivery:
-		e, ok = ofDelivery(l)
-	case maillog.Delivery:
-		e, ok = ofDelivery(&l)
-	case *maillog.Reject:
-		e, ok = ofReject(l)
-	case maillog.Reject:
-		e, ok = ofReject(&l)
-	case *maillog.ContentCheck:
-		e, ok = ofReject(&l.Reject)
-	case maillog.ContentCheck:
-		e, ok = ofReject(&l.Reject)
-	case maillog.ScreenReject:
-		e, ok = Event{Kind: Rejected, Sender: l.From, FromMessage: true, Recipient: l.To, ClientAddr: l.Client.Addr, Helo: l.Helo, Protocol: l.Proto,
-			Stage: "RCPT", Reply: l.Reply}, true
-	case maillog.BounceNotice:
-		e, ok = Event{Kind: Returned, QueueID: l.ID, NewID: l.NewID, Notice: string(l.Kind)}, true
-	case maillog.Suspended:
-		e, ok = Event{Kind: Suspended, Target: l.Target, By: l.By, Reply: l.Reason, Until: l.Until}, true
-	case maillog.Resumed:
-		e, ok = Event{Kind: Resumed, Target: l.Target, By: l.By}, true
-	}
-	e.Time = now
-	return e, ok
-}
-
-// ofDelivery is one attempt's outcome for one recipient. Probes, which deliver nothing, are no events.
-func ofDelivery(l *maillog.Delivery) (e Event, ok bool) {
-	switch l.Status {
-	case "sent":
-		e.Kind = Delivered
-	case "deferred", "SOFTBOUNCE":
-		e.Kind = Deferred
-	case "bounced":
-		e.Kind = Bounced
-	default: // deliverable, undeliverable
+	kind, ok := kindOf(line)
+	if !ok {
 		return e, false
 	}
+	switch l := line.(type) {
+	case *maillog.Delivery:
+		e = ofDelivery(l)
+	case maillog.Delivery:
+		e = ofDelivery(&l)
+	case *maillog.Reject:
+		e = ofReject(l)
+	case maillog.Reject:
+		e = ofReject(&l)
+	case *maillog.ContentCheck:
+		e = ofReject(&l.Reject)
+	case maillog.ContentCheck:
+		e = ofReject(&l.Reject)
+	case maillog.ScreenReject:
+		e = Event{Sender: l.From, FromMessage: true, Recipient: l.To, ClientAddr: l.Client.Addr, Helo: l.Helo, Protocol: l.Proto,
+			Stage: "RCPT", Reply: l.Reply}
+	case maillog.BounceNotice:
+		e = Event{QueueID: l.ID, NewID: l.NewID, Notice: string(l.Kind)}
+	case maillog.Suspended:
+		e = Event{Target: l.Target, By: l.By, Reply: l.Reason, Until: l.Until}
+	case maillog.Resumed:
+		e = Event{Target: l.Target, By: l.By}
+	}
+	e.Kind, e.Time = kind, now
+	return e, true
+}
+
+// kindOf is the kind of the event that a line tells of; ok is false when it tells of none.
+func kindOf(line maillog.Event) (k Kind, ok bool) {
+	switch l := line.(type) {
+	case *maillog.Delivery:
+		return kindOfStatus(l.Status)
+	case maillog.Delivery:
+		return kindOfStatus(l.Status)
+	case *maillog.Reject:
+		return kindOfAction(l.Action)
+	case maillog.Reject:
+		return kindOfAction(l.Action)
+	case *maillog.ContentCheck:
+		return kindOfAction(l.Action)
+	case maillog.ContentCheck:
+		return kindOfAction(l.Action)
+	case maillog.ScreenReject:
+		return Rejected, true
+	case maillog.BounceNotice:
+		return Returned, true
+	case maillog.Suspended:
+		return Suspended, true
+	case maillog.Resumed:
+		return Resumed, true
+	}
+	return "", false
+}
+
+// kindOfStatus is what a delivery's status means. Probes, which deliver nothing, are no events.
+func kindOfStatus(status string) (k Kind, ok bool) {
+	switch status {
+	case "sent":
+		return Delivered, true
+	case "deferred", "SOFTBOUNCE":
+		return Deferred, true
+	case "bounced":
+		return Bounced, true
+	}
+	return "", false // deliverable, undeliverable
+}
+
+// kindOfAction is what a decision means that was made before a message was queued.
+func kindOfAction(action string) (k Kind, ok bool) {
+	switch action {
+	case "reject", "milter-reject", "proxy-reject", "hangup":
+		return Rejected, true
+	case "discard", "milter-discard":
+		return Discarded, true
+	}
+	return "", false // it goes on
+}
+
+// ofDelivery is one attempt's outcome for one recipient.
+func ofDelivery(l *maillog.Delivery) (e Event) {
 	delays := l.Delays
 	e.QueueID, e.MessageID, e.EnvID, e.Sender, e.FromMessage = l.ID, l.MessageID, l.EnvID, l.From, true
 	e.Recipient, e.DSN, e.Reply, e.BounceClass = l.To, l.DSN.String(), l.Text, l.Class
@@ -60,7 +105,7 @@ func ofDelivery(l *maillog.Delivery) (e Event, ok bool) {
 	e.Tenant, e.Campaign = l.Tenant, l.Campaign
 	e.Delay, e.Delays = l.Delay, &delays
 	e.Relay, e.RelayAddr, e.RelayPort = splitRelay(l.Relay)
-	return e, true
+	return e
 }
 
 // splitRelay takes apart what the log has as relay=: host[address]:port, host[path], or a word.
@@ -84,17 +129,9 @@ func splitRelay(relay string) (host, addr, port string) {
 }
 
 // ofReject is what was decided of a message, or of one recipient, before it was queued.
-func ofReject(l *maillog.Reject) (e Event, ok bool) {
-	switch l.Action {
-	case "reject", "milter-reject", "proxy-reject", "hangup":
-		e.Kind = Rejected
-	case "discard", "milter-discard":
-		e.Kind = Discarded
-	default: // it goes on
-		return e, false
-	}
+func ofReject(l *maillog.Reject) (e Event) {
 	e.QueueID, e.Sender, e.FromMessage, e.Recipient = l.QueueID, l.From, l.HasFrom, l.To
 	e.ClientName, e.ClientAddr, e.Helo, e.Protocol, e.SASLUser = l.Name, l.Addr, l.Helo, l.Proto, l.SASLUsername
 	e.Stage, e.Reply = l.Stage, l.Text
-	return e, true
+	return e
 }

@@ -93,8 +93,11 @@ func wanted(cfg *config.Config) (kinds []Kind) {
 	return slices.Compact(kinds)
 }
 
-// wants says whether a sink wants events of a kind.
-func (r *Reporter) wants(k Kind) bool {
+// Wants says whether a sink wants events of a kind, so that others need not be made. Any goroutine may call it.
+func (r *Reporter) Wants(k Kind) bool {
+	if r == nil {
+		return false
+	}
 	if len(r.kinds) == 0 {
 		return true
 	}
@@ -138,6 +141,10 @@ func (r *Reporter) Observe(_ maillog.Level, _ bool, line maillog.Event) {
 	if r == nil || line == nil {
 		return
 	}
+	// There is a line for each delivery, and most sinks want to hear of what failed.
+	if k, ok := kindOf(line); !ok || !r.Wants(k) {
+		return
+	}
 	if e, ok := Of(time.Now(), line); ok {
 		r.Tell(&e)
 	}
@@ -146,7 +153,7 @@ func (r *Reporter) Observe(_ maillog.Level, _ bool, line maillog.Event) {
 // Tell tells of an event. It does not wait, and does not keep e. The transport of an attempt is the service's
 // own name.
 func (r *Reporter) Tell(e *Event) {
-	if r == nil || !r.wants(e.Kind) {
+	if r == nil || !r.Wants(e.Kind) {
 		return
 	}
 	if e.Delays != nil && e.Transport == "" {

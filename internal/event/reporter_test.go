@@ -283,6 +283,14 @@ func TestWanted(t *testing.T) {
 		if n := len(r.pending); n != 2 && want == nil || n != 1 && want != nil {
 			t.Errorf("%s: %d events", sinks, n)
 		}
+		// What the log says goes the same way, and is not made when nobody wants it.
+		n := len(r.pending)
+		r.Observe(0, true, maillog.Resumed{Target: "a.test"})
+		r.Observe(0, true, &maillog.Delivery{Status: "bounced"})
+		r.Observe(0, true, &maillog.Delivery{Status: "deliverable"})
+		if n = len(r.pending) - n; n != 2 && want == nil || n != 1 && want != nil {
+			t.Errorf("%s: %d events of lines", sinks, n)
+		}
 	}
 }
 

@@ -37,6 +37,8 @@ const (
 	generation = 5000
 	// generationOctets bounds them in another way: with a large pool of sources an answer has thousands of octets.
 	generationOctets = 4 << 20
+	// maxShared bounds the texts that answers share.
+	maxShared = 500
 	// maxKept is the longest question that is worth keeping an answer to.
 	maxKept = 512
 	// maxAhead bounds the questions under way when another is asked ahead: a
@@ -61,8 +63,11 @@ type Client struct {
 	asked    cache[question, proto.ResolveReply] // those that depend on the sender, or on a pool
 	flights  map[question]*flight
 	ahead    cache[question, *flight] // what was asked ahead, and is not kept
-	limits   bool                     // set before the first question
-	now      func() time.Time
+	// The members of pools, of which there are as many texts as destinations, and thousands of octets in each: all answers
+	// have the same one, which is compared in no time.
+	members map[string]string
+	limits  bool // set before the first question
+	now     func() time.Time
 }
 
 // A question is what makes two requests the same one. For Rewrite, a is the
@@ -125,6 +130,7 @@ func (c *Client) stale() {
 	c.resolves.clear()
 	c.asked.clear()
 	c.ahead.clear()
+	clear(c.members)
 }
 
 // current says whether what is kept is still good. Called with mu held.
@@ -316,8 +322,9 @@ func (c *Client) land(q question, f *flight, since uint64, payload []byte, err e
 	if q.kind == proto.KindRewrite {
 		now = c.dials
 	}
+	f.resolve.Members = c.shared(f.resolve.Members)
 	if err == nil && since == now && q.length() <= maxKept {
-		size := q.length() + len(payload)
+		size := q.length() + len(payload) - len(f.resolve.Members)
 		switch {
 		case q.kind == proto.KindRewrite: // depends on main.cf alone
 			c.rewrites.put(q, f.rewrite.Address, size)
@@ -332,6 +339,21 @@ func (c *Client) land(q question, f *flight, since uint64, payload []byte, err e
 	}
 	c.mu.Unlock()
 	close(f.done)
+}
+
+// shared is a text of an answer as others have it, which are kept. Called with mu held.
+func (c *Client) shared(text string) string {
+	if text == "" {
+		return ""
+	}
+	if same, ok := c.members[text]; ok {
+		return same
+	}
+	if c.members == nil || len(c.members) >= maxShared {
+		c.members = make(map[string]string)
+	}
+	c.members[text] = text
+	return text
 }
 
 // A cache keeps the answers of the last two generations: when the younger is
