@@ -41,6 +41,7 @@ const (
 	slipNull uint8 = 1 << iota // the null sender
 	slipMore                   // there is something in book.more
 	slipLost                   // its envelope could not be read: not asked for again
+	slipOrig                   // a recipient's address was in another domain before aliases
 )
 
 // more is what does not go into a slip.
@@ -65,7 +66,8 @@ type book struct {
 	campaigns map[sched.MsgID]nameID
 	// Domains, counted by the slips that name them.
 	names   names
-	unknown int // slips without domains that are worth reading
+	unknown int      // slips without domains that are worth reading
+	sweeps  []*sweep // those under way
 }
 
 func newBook() *book {
@@ -107,6 +109,7 @@ func (b *book) add(num sched.MsgID, created time.Time, ref queue.Ref, nrcpt int,
 	b.setDone(p, done)
 	b.index.Add(num, i)
 	b.unknown++
+	b.moved(num, i, false)
 	return p
 }
 
@@ -117,6 +120,7 @@ func (b *book) drop(num sched.MsgID) {
 		return
 	}
 	p := b.at(i)
+	b.moved(num, i, true)
 	b.forgetDomains(p)
 	if p.flags&slipLost == 0 {
 		b.unknown--
@@ -168,6 +172,13 @@ func (b *book) setDomains(p *slip, sender string, domains map[string]int) {
 	m := b.more[p.num]
 	m.domains = string(list)
 	b.setMore(p, m)
+}
+
+// setAliased notes, with a message's domains, whether a recipient's address was in another one before aliases.
+func (b *book) setAliased(p *slip, aliased bool) {
+	if p.flags &^= slipOrig; aliased {
+		p.flags |= slipOrig
+	}
 }
 
 // setCampaign notes of which campaign a message in the book is; "": of none. What a message is of does not change, and most

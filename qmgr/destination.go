@@ -53,10 +53,11 @@ type portrait struct {
 	dests []proto.DestInfo
 	// How they have fared is to be said as well. Who does not show it does not want as many octets as that.
 	course bool
-	// Where the count of the queue goes on; now is the time of the question, which all
-	// ages refer to.
-	cursor int
-	now    time.Time
+	// The count of the queue, while it is under way; now is the time of the question, which
+	// all ages refer to.
+	sweep *sweep
+	means func(nameID) bool // whether a domain is meant
+	now   time.Time
 
 	// Mail for the domain in any queue.
 	messages, recipients int // deferred, incoming and held mail for the domain
@@ -316,43 +317,28 @@ func threadText(d *sched.Dest) string {
 	return "; its thread needs no agent now"
 }
 
-// portrayQueue counts the mail for the domain, censusTurn messages in a turn of the loop.
+// portrayQueue counts the mail for the domain, a part of the book in a turn of the loop: that
+// looks at most messages only as long as it takes to see that they are for others.
 // After the last turn a task reads the sample and answers.
 func (s *Server) portrayQueue(p *portrait) {
-	p.cursor = s.sched.Scan(p.cursor, censusTurn, func(info sched.Info) bool {
-		b := s.book.find(info.ID)
-		switch {
-		// Worked on: the recipients are at hand, if all have been read.
-		case b == nil:
-			if m := s.messages[info.ID]; m != nil {
-				if _, domains := m.domains(); domains != nil {
-					n := 0
-					for d, k := range domains {
-						if p.dest.Match("", "", d) {
-							n += k
-						}
-					}
-					p.count(s, m, &info, n)
-				}
-			}
-		case b.sender == 0:
-			p.unread++
-		default:
-			n := 0
-			s.book.eachDomain(b, info.Pending, func(id nameID, k int) {
-				if p.dest.Match("", "", s.book.names.list[id].text) {
-					n += k
-				}
-			})
-			if n > 0 {
-				p.count(s, s.book.message(b), &info, n)
-			}
-		}
-		return true
-	})
-	if p.cursor != 0 {
+	if p.sweep == nil {
+		p.sweep = s.book.sweep()
+		p.means = s.book.names.asked(func(domain string) bool { return p.dest.Match("", "", domain) })
+	}
+	if p.sweep.step(sweepSlips, func(b *slip) { s.portraySlip(p, b) }) {
 		s.post(func() { s.portrayQueue(p) }, sched.Event{})
 		return
+	}
+	// In the order of their numbers: which of them are in the sample does not depend on chance.
+	var rest []sched.MsgID
+	p.sweep.end(s.messages, func(num sched.MsgID) { rest = append(rest, num) })
+	slices.Sort(rest)
+	for _, num := range rest {
+		if b := s.book.find(num); b != nil {
+			s.portraySlip(p, b)
+		} else {
+			s.portrayWorked(p, s.messages[num])
+		}
 	}
 	// What is not in memory is only counted, and the head line says so.
 	p.away = s.away.deferred + s.away.hold
@@ -362,6 +348,46 @@ func (s *Server) portrayQueue(p *portrait) {
 		last, hops := s.portrayReplies(p)
 		s.post(func() { s.portrayRelays(p, hops, last) }, sched.Event{})
 	})
+}
+
+// portraySlip counts a message of the book.
+func (s *Server) portraySlip(p *portrait, b *slip) {
+	if b.sender == 0 {
+		p.unread++
+		return
+	}
+	n := 0
+	s.book.eachDomain(b, 1, func(id nameID, k int) {
+		if p.means(id) {
+			n += k
+		}
+	})
+	if n == 0 {
+		return
+	}
+	// Only now, since a search costs more than all that was done for the slip so far.
+	info, ok := s.sched.Lookup(b.num)
+	if b.domain != 0 {
+		n = info.Pending // all are in one domain
+	}
+	if ok {
+		p.count(s, s.book.message(b), &info, n)
+	}
+}
+
+// portrayWorked counts a message that is worked on: the recipients are at hand, if all have been
+// read.
+func (s *Server) portrayWorked(p *portrait, m *message) {
+	_, domains := m.domains()
+	n := 0
+	for d, k := range domains {
+		if p.dest.Match("", "", d) {
+			n += k
+		}
+	}
+	if info, ok := s.sched.Lookup(m.num); ok && n > 0 {
+		p.count(s, m, &info, n)
+	}
 }
 
 // portrayRelays says how things are with the relay hosts by which mail for the domain goes, and

@@ -37,10 +37,20 @@ func TestSources(t *testing.T) {
 	specs := map[string]string{"m1": "address=192.0.2.1", "m2": "address=192.0.2.2"}
 	seen := map[string]int{}
 	for i := range 40 {
-		st.arrive("s@from.test", "x@a.test")
+		id := st.arrive("s@from.test", "x@a.test")
 		o := smtp.next()
 		if rows := st.split(); i == 0 && !slices.Contains(rows, "active source "+o.Source+": 1") {
 			t.Errorf("%q: nothing waits for %s", rows, o.Source)
+		}
+		if i == 0 {
+			st.located[id] = false // nothing of it is on the disk, so it is selected without being read
+			other := map[string]string{"m1": "m2", "m2": "m1"}[o.Source]
+			for words, want := range map[string][]mail.QueueID{"source=" + o.Source: {id}, "source=" + other: nil, "source=" + other + " source=" + o.Source: {id},
+				"source=" + o.Source + " waits-for=smtp:a.test": {id}, "waits-for=relay:": nil, "waits-for=smtp: queue=active": {id}} {
+				if got := st.selectedBriefly(words); !slices.Equal(got, want) {
+					t.Errorf("%s selects %q, not %q", words, got, want)
+				}
+			}
 		}
 		if specs[o.Source] == "" || specs[o.Source] != o.Spec {
 			t.Fatalf("from %q, which is %q", o.Source, o.Spec)

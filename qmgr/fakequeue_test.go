@@ -13,9 +13,10 @@ import (
 
 // A fakeQueue is the index of the spool of a stage. It belongs to who has the stage locked.
 type fakeQueue struct {
-	list []queue.Entry // by number; those without an ID have left
+	list []queue.Entry // in the order of their numbers
 	// perPage is how many messages are on a page; 0: all.
 	perPage int
+	paged   int // messages that pages had
 }
 
 func number(id mail.QueueID) uint64 {
@@ -24,15 +25,18 @@ func number(id mail.QueueID) uint64 {
 }
 
 func (q *fakeQueue) find(n uint64) *queue.Entry {
-	if i := slices.IndexFunc(q.list, func(e queue.Entry) bool { return e.ID != "" && number(e.ID) == n }); i >= 0 {
+	if i, found := slices.BinarySearchFunc(q.list, n, byNumber); found {
 		return &q.list[i]
 	}
 	return nil
 }
 
+func byNumber(e queue.Entry, n uint64) int { return cmp.Compare(number(e.ID), n) }
+
 func (q *fakeQueue) add(e queue.Entry) {
 	if q.find(number(e.ID)) == nil {
-		q.list = append(q.list, e)
+		at, _ := slices.BinarySearchFunc(q.list, number(e.ID), byNumber)
+		q.list = slices.Insert(q.list, at, e)
 	}
 }
 
@@ -43,7 +47,7 @@ func (q *fakeQueue) change(op *proto.Op) {
 		return
 	}
 	if op.Remove {
-		*e = queue.Entry{}
+		q.list = slices.DeleteFunc(q.list, func(e queue.Entry) bool { return e.ID == op.ID })
 		return
 	}
 	if op.Set&queue.SetQueue != 0 {
@@ -75,7 +79,7 @@ func (q *fakeQueue) change(op *proto.Op) {
 func (q *fakeQueue) due(c *ipc.Conn, r *ipc.Request, d proto.Due) {
 	var list []queue.Entry
 	for _, e := range q.list {
-		if e.ID == "" || e.Queue != queue.Deferred {
+		if e.Queue != queue.Deferred {
 			continue
 		}
 		if e.NextAttempt.After(d.Sane) && !d.Amnesty.Before(d.After.Next) {
@@ -107,17 +111,19 @@ func (q *fakeQueue) page(p proto.Page) *proto.PageReply {
 		}
 	}
 	if len(p.Numbers) > 0 {
+		q.paged += len(reply.Entries)
 		return reply
 	}
-	for i := int(p.Cursor); i < len(q.list); i++ {
-		if q.perPage > 0 && len(reply.Entries) == q.perPage {
-			reply.Next = uint64(i)
+	// As with the spool's, a cursor is a number, and any will do.
+	at, _ := slices.BinarySearchFunc(q.list, p.Cursor, byNumber)
+	for i, e := range q.list[at:] {
+		if q.perPage > 0 && i == q.perPage {
+			reply.Next = number(e.ID)
 			break
 		}
-		if e := q.list[i]; e.ID != "" {
-			reply.Entries = append(reply.Entries, queue.Placed{Entry: e, Next: uint64(i + 1)})
-		}
+		reply.Entries = append(reply.Entries, queue.Placed{Entry: e, Next: number(e.ID) + 1})
 	}
+	q.paged += len(reply.Entries)
 	return reply
 }
 
@@ -130,7 +136,6 @@ func (st *stage) pushed() *proto.Entries {
 	batch.List = nil
 	for _, e := range st.queue.list {
 		switch {
-		case e.ID == "":
 		case e.Queue == queue.Incoming:
 			batch.List = append(batch.List, proto.Entry{Entry: e})
 		case e.Queue == queue.Deferred:

@@ -87,9 +87,9 @@ func (s *Server) flushAway(sites []string, cursor uint64, began time.Time) {
 				if s.ctx.Err() != nil {
 					return
 				}
-				_, _, domains, err := s.peruse(m)
+				read, err := s.peruse(m)
 				for i := 0; err == nil && i < len(sites); i++ {
-					if domains[sites[i]] > 0 {
+					if read.domains[sites[i]] > 0 {
 						found[sites[i]] = append(found[sites[i]], m.num)
 					}
 				}
@@ -133,7 +133,7 @@ func (s *Server) flushKnown(site string) {
 			if s.ctx.Err() != nil {
 				return
 			}
-			if _, _, domains, err := s.peruse(m); err == nil && domains[site] > 0 {
+			if read, err := s.peruse(m); err == nil && read.domains[site] > 0 {
 				found = append(found, m.num)
 			}
 		}

@@ -6,6 +6,7 @@
 package qmgr
 
 import (
+	"slices"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -174,7 +175,7 @@ func (s *Server) rest(m *message) {
 		return
 	}
 	sender, domains := m.domains()
-	campaign := m.campaign()
+	campaign, aliased := m.campaign(), m.aliased()
 	s.dropInline(m)
 	m.active = nil
 	delete(s.messages, m.num)
@@ -182,6 +183,7 @@ func (s *Server) rest(m *message) {
 	p := s.book.add(m.num, created, m.ref, int(m.nrcpt), m.null, m.done)
 	if domains != nil {
 		s.book.setDomains(p, sender, domains)
+		s.book.setAliased(p, aliased)
 		s.book.setCampaign(m.num, campaign)
 	}
 }
@@ -240,6 +242,24 @@ func (m *message) domains() (sender string, list map[string]int) {
 		return env.Sender, m.count(rcpts)
 	}
 	return "", nil
+}
+
+// aliased says whether a recipient's address was in another domain before aliases, as far as recipients are in memory.
+func (m *message) aliased() bool {
+	if m.active != nil && m.active.complete {
+		return slices.ContainsFunc(m.active.rcpts, func(r *rcpt) bool { return r != nil && movedDomain(&r.Recipient) })
+	}
+	rcpts, err := mail.DecodeRecipients(nil, m.inline.recipients, 0, -1)
+	return err == nil && anyAliased(rcpts)
+}
+
+func anyAliased(rcpts []mail.Recipient) bool {
+	return slices.ContainsFunc(rcpts, func(r mail.Recipient) bool { return movedDomain(&r) })
+}
+
+// movedDomain says whether a recipient's address was in another domain before aliases.
+func movedDomain(r *mail.Recipient) bool {
+	return r.Original != "" && domainOf(r.Original) != domainOf(r.Address)
 }
 
 // count counts pending recipients by domain, given all.

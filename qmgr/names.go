@@ -16,6 +16,8 @@ type names struct {
 	ids  map[string]nameID
 	list []name // by nameID; the first is none
 	free []nameID
+	// It changes whenever a number begins to stand for a name.
+	version uint64
 }
 
 type name struct {
@@ -40,6 +42,7 @@ func (n *names) use(text string) nameID {
 		}
 		n.list[id].text = text
 		n.ids[text] = id
+		n.version++
 	}
 	n.list[id].uses++
 	return id

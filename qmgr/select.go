@@ -39,12 +39,15 @@ type selecting struct {
 	// The conditions; without any, every message meets them.
 	where *selection.Selection
 	r     *ipc.Request
+	begun time.Time
 	seen  int // messages looked at for this answer
 	round int // how often the present page has been judged
 	// The messages of the present page that may be meant, as far as memory tells, and those
 	// of them that are, by what was read of them.
 	page, chosen []listed
-	items        int // octets of reply.Items
+	items        int  // octets of reply.Items
+	looked       bool // the page has been looked for in memory
+	held         held // which of two lists it is
 	reply        proto.SelectReply
 }
 
@@ -72,6 +75,8 @@ func (s *Server) fromSelector(r *ipc.Request) {
 	}
 	c := &selecting{q: q, where: where, r: r}
 	s.ask(r, func() {
+		c.begun = s.now
+		s.openList(c)
 		// Conditions of the message alone are judged by what is in memory. A page that is not
 		// the first waits for nothing: what was under way when the request began is recorded.
 		if !where.NeedsRecipients() || q.Cursor != 0 {
@@ -96,21 +101,21 @@ func (s *Server) gather(c *selecting) {
 }
 
 // gathered takes the page in, and keeps the messages that may be meant by what is known
-// without reading them. When none is, it goes on with the next page at once.
+// without reading them. While there is room for others, it goes on with the next page at once.
 func (s *Server) gathered(c *selecting, reply *proto.PageReply) {
 	next := int(reply.Next)
 	for i := range reply.Entries {
 		e := &reply.Entries[i]
 		c.seen++
 		m, info, ok := s.view(&e.Entry)
-		if !ok || !s.maybe(c.where, &info) || len(c.q.IDs) > 0 && !slices.Contains(c.q.IDs, m.id) {
+		if !ok || !c.lists(&info) || !c.where.OfTenant(e.Entry.Tenant) || !s.maybe(c.where, &info) || len(c.q.IDs) > 0 && !slices.Contains(c.q.IDs, m.id) {
 			continue
 		}
 		// A full page ends the request here, unless messages were named: those are few, and
 		// all of them are in this answer.
 		l := s.listed(m, info, false)
 		l.next = int(e.Next)
-		if c.page = append(c.page, l); len(c.page) == listPage && len(c.q.IDs) == 0 && i < len(reply.Entries)-1 {
+		if c.page = append(c.page, l); len(c.page) == c.room() && len(c.q.IDs) == 0 && i < len(reply.Entries)-1 {
 			next = l.next
 			break
 		}
@@ -118,19 +123,21 @@ func (s *Server) gathered(c *selecting, reply *proto.PageReply) {
 	// An answer that has looked at enough messages is sent, even if it has none: the tool shows that it goes on, and
 	// may be stopped.
 	if len(c.q.IDs) == 0 {
-		c.q.Cursor, c.reply.Next = next, next
-		if next != 0 && len(c.page) == 0 && c.seen < selectPage {
-			s.gather(c)
+		c.goOn(next)
+		if next != 0 && len(c.page) < c.room() && c.seen < selectPage && !s.longEnough(c) {
+			if !s.lookFor(c) {
+				s.gather(c)
+			}
 			return
 		}
 	}
 	s.tasks.Go(func() { s.judgeAll(c) })
 }
 
-// maybe says whether a message can be meant, by what is in memory: queue, age, size, and
-// domains where they are known. false is certain, true is not.
+// maybe says whether a message can be meant, by what is in memory: queue, age, size, what it waits for, and
+// domains and campaign where they are known. false is certain, true is not.
 func (s *Server) maybe(where *selection.Selection, info *sched.Info) bool {
-	if !where.Message(&selection.Message{Queue: info.Queue.String(), Created: info.Created, Size: info.Size}) {
+	if !where.Message(&selection.Message{Queue: info.Queue.String(), Created: info.Created, Size: info.Size}) || !s.waitsFor(where, info.ID) {
 		return false
 	}
 	// The domains of a message are known once its envelope has been read, which qshape or a delivery does.
@@ -138,9 +145,19 @@ func (s *Server) maybe(where *selection.Selection, info *sched.Info) bool {
 	if p == nil || p.sender == 0 {
 		return true
 	}
-	found := false
-	s.book.eachDomain(p, 1, func(id nameID, _ int) { found = found || where.Domain(s.book.names.list[id].text) })
-	return found
+	names := s.book.names.list
+	return where.OfCampaign(s.book.campaign(info.ID)) && s.inDomains(p, where.ByOriginal(),
+		func(id nameID) bool { return where.SenderIn(names[id].text) }, func(id nameID) bool { return where.RecipientIn(names[id].text) })
+}
+
+// waitsFor says whether a message waits for what is asked for, as the scheduler has it now.
+func (s *Server) waitsFor(where *selection.Selection, num sched.MsgID) bool {
+	// Most selections do not ask, and a search in the records is not free.
+	if !where.NeedsScheduler() {
+		return true
+	}
+	transport, queue := s.sched.Bound(num)
+	return waitsAt(where, transport, queue)
 }
 
 // judgeAll reads the page's messages, decides which are meant, and has the loop carry out
@@ -170,7 +187,7 @@ judging:
 				size += rc.Size()
 			}
 			if size > listOctets && l.next != 0 && len(c.q.IDs) == 0 { // the rest is for the next page
-				c.reply.Next = l.next
+				c.goOn(l.next)
 				break judging
 			}
 		}
@@ -340,7 +357,7 @@ func (s *Server) carryOut(c *selecting) {
 		if !ok {
 			info.Size = l.item.Size
 		}
-		if c.q.Verb != 0 && changed(l, &info) {
+		if c.q.Verb != 0 && (changed(l, &info) || !s.waitsFor(c.where, info.ID)) {
 			if m := s.message(info.ID); m != nil && s.maybe(c.where, &info) {
 				c.page = append(c.page, s.listed(m, info, false))
 			}

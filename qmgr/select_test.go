@@ -29,6 +29,17 @@ func deferredMail(q queue.Name, age time.Duration, sender, reply string, rcpts .
 // selected has something done to what words select, page by page.
 func (st *stage) selected(verb proto.Verb, words string) (ids []mail.QueueID) {
 	st.t.Helper()
+	return st.selectedAs(&proto.Select{Verb: verb, Items: verb == 0}, words)
+}
+
+// selectedBriefly is what words select, without a list of it.
+func (st *stage) selectedBriefly(words string) []mail.QueueID {
+	st.t.Helper()
+	return st.selectedAs(new(proto.Select), words)
+}
+
+func (st *stage) selectedAs(q *proto.Select, words string) (ids []mail.QueueID) {
+	st.t.Helper()
 	where := selection.New(time.Now())
 	for _, w := range strings.Fields(words) {
 		name, value, _ := strings.Cut(w, "=")
@@ -36,7 +47,7 @@ func (st *stage) selected(verb proto.Verb, words string) (ids []mail.QueueID) {
 			st.t.Fatal(err)
 		}
 	}
-	q := &proto.Select{Where: where.Encode(), Verb: verb, Items: verb == 0}
+	q.Where = where.Encode()
 	for first := true; first || q.Cursor != 0; first = false {
 		var reply proto.SelectReply
 		if err := st.tool.Call(st.t.Context(), q, &reply); err != nil {

@@ -228,6 +228,7 @@ type Server struct {
 	// Then cleanup is asked once more what is in hand: see lookForHands.
 	lookAgain bool
 	callTime  time.Duration // how long these agents have: agentPatience
+	looks     lookSizes
 
 	nodes   *nodes   // what other nodes leave of limits; nil: there are none
 	courier *courier // the way to other queue managers; nil: there is none
@@ -301,7 +302,7 @@ func New(o Options) *Server {
 		messages: make(map[sched.MsgID]*message), book: newBook(),
 		room: make(chan struct{}, maxBatches), entries: make(map[sched.EntryID]*delivery),
 		agents: make(map[mail.Transport]*agentConn), formers: make(map[sched.MsgID][]*former), early: make(map[sched.MsgID][]*proto.Finished),
-		verdicts: make(map[sched.MsgID][]mail.Outcome), callTime: agentPatience}
+		verdicts: make(map[sched.MsgID][]mail.Outcome), callTime: agentPatience, looks: lookSizes{lookAfter, sweepSlips, lookRecords}}
 	if s.opt.Patience == 0 {
 		s.opt.Patience = askPatience
 	}

@@ -59,8 +59,7 @@ func (s *Server) lookAround() {
 			if s.ctx.Err() != nil {
 				return
 			}
-			found[i] = finding{num: m.num}
-			found[i].sender, found[i].campaign, found[i].domains, _ = s.peruse(m)
+			found[i], _ = s.peruse(m)
 		}
 		// Half of one processor's time at most: deliveries come first.
 		pause := time.NewTimer(time.Since(start))
@@ -79,6 +78,7 @@ type finding struct {
 	num      sched.MsgID
 	sender   string
 	campaign string
+	aliased  bool
 	domains  map[string]int
 }
 
@@ -95,6 +95,7 @@ func (s *Server) surveyed(list []finding) {
 			s.book.setLost(p)
 		default:
 			s.book.setDomains(p, f.sender, f.domains)
+			s.book.setAliased(p, f.aliased)
 			s.book.setCampaign(f.num, f.campaign)
 		}
 	}
@@ -102,20 +103,21 @@ func (s *Server) surveyed(list []finding) {
 
 // peruse reads for whom a message is: its sender, its campaign, and the domains of its pending
 // recipients with their numbers. It runs in a task.
-func (s *Server) peruse(m *message) (sender, campaign string, domains map[string]int, err error) {
+func (s *Server) peruse(m *message) (finding, error) {
+	f := finding{num: m.num}
 	st, err := s.opt.Open(s.ctx, m.ref, m.id)
 	if err != nil {
-		return "", "", nil, err
+		return f, err
 	}
 	env, err := st.Envelope()
 	if err != nil {
-		return "", "", nil, err
+		return f, err
 	}
 	rcpts, err := st.Recipients(0, -1)
 	if err != nil {
-		return "", "", nil, err
+		return f, err
 	}
-	return env.Sender, campaignOf(&env), m.count(rcpts), nil
+	return finding{m.num, env.Sender, campaignOf(&env), anyAliased(rcpts), m.count(rcpts)}, nil
 }
 
 const (

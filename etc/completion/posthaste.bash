@@ -105,9 +105,11 @@ _posthaste() {
         --queue) _posthaste_words "incoming active deferred hold corrupt"; return ;;
         --tenant) :; return ;;
         --campaign) :; return ;;
+        --waits-for) :; return ;;
+        --source) :; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-c -f -i -j -p -s -v --sender --recipient --domain --nexthop --transport --destination --reply --older --younger --larger --smaller --queue --tenant --campaign --all-recipients --dry-run"
+            _posthaste_words "-c -f -i -j -p -s -v --sender --recipient --domain --nexthop --transport --destination --reply --older --younger --larger --smaller --queue --tenant --campaign --waits-for --source --all-recipients --dry-run"
         fi
         ;;
     postsuper)
@@ -133,9 +135,11 @@ _posthaste() {
         --queue) _posthaste_words "incoming active deferred hold corrupt"; return ;;
         --tenant) :; return ;;
         --campaign) :; return ;;
+        --waits-for) :; return ;;
+        --source) :; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-c -d -e -f -H -h -p -r -S -s -v --sender --recipient --domain --nexthop --transport --destination --reply --older --younger --larger --smaller --queue --tenant --campaign --all-recipients --dry-run"
+            _posthaste_words "-c -d -e -f -H -h -p -r -S -s -v --sender --recipient --domain --nexthop --transport --destination --reply --older --younger --larger --smaller --queue --tenant --campaign --waits-for --source --all-recipients --dry-run"
         else
             _posthaste_words "hold incoming active deferred corrupt maildrop"
         fi
@@ -564,12 +568,14 @@ _posthaste() {
         --queue) _posthaste_words "incoming active deferred hold corrupt"; return ;;
         --tenant) :; return ;;
         --campaign) :; return ;;
+        --waits-for) :; return ;;
+        --source) :; return ;;
         --reason) :; return ;;
         --until) :; return ;;
         --for) :; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-j -v --sender --recipient --domain --nexthop --transport --destination --reply --older --younger --larger --smaller --queue --tenant --campaign --all-recipients --dry-run --reason --until --for"
+            _posthaste_words "-j -v --sender --recipient --domain --nexthop --transport --destination --reply --older --younger --larger --smaller --queue --tenant --campaign --waits-for --source --all-recipients --dry-run --reason --until --for"
         elif ((COMP_CWORD == first)); then
             _posthaste_words "list hold release delete requeue expire flush suspend resume suspended limit unlimit limited divert undivert diverted"
         elif [[ ${COMP_WORDS[first]} == list ]]; then

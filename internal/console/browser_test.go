@@ -343,7 +343,7 @@ func playStory(t *testing.T, b *tab) {
 	b.do(chromedp.Click(chromedp.CSS("input[value=nexthop]")), chromedp.Click(chromedp.CSS("main form.choose button")))
 	b.see("smtp:[hub.test]:25")
 	b.do(chromedp.Click(chromedp.CSS(`a[href*="hub.test"][href*="younger"]`)))
-	b.see("nexthop=[hub.test]:25")
+	b.see("waits-for=smtp:[hub.test]:25")
 	b.sound("next hops")
 	b.to("/queue?queue=deferred")
 	b.do(chromedp.Click(chromedp.CSS(`tbody tr:nth-child(2) td:nth-child(5) a`)))

@@ -26,8 +26,8 @@ const (
 	// searchTime bounds how long a search of the log may take.
 	searchTime = 30 * time.Second
 	// listTime is how long a list looks for messages that fulfil its conditions before it shows what it has found. In a
-	// queue of a million there may be few, anywhere.
-	listTime = time.Second
+	// queue of a million there may be few, anywhere. The first page of a list is there sooner, and the browser goes on.
+	listTime, firstTime = time.Second, 30 * time.Millisecond
 	// pageItems is how many messages a list has before it goes on with a next page.
 	pageItems = 100
 	// maxFound is how many things a search of the log finds.
@@ -75,7 +75,7 @@ func (m *mta) call(ctx context.Context, q, reply ipc.Message) error {
 }
 
 // list is the messages that fulfil conditions, from a place in the queue on: about pageItems of
-// them, or those that were found in listTime. What this node has comes first.
+// them, or those that were found in listTime, or firstTime at the beginning. What this node has comes first.
 func (m *mta) list(ctx context.Context, where *selection.Selection, cursor int) (*listing, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -83,13 +83,16 @@ func (m *mta) list(ctx context.Context, where *selection.Selection, cursor int) 
 	if err != nil {
 		return nil, err
 	}
-	out := new(listing)
+	out, patience := new(listing), listTime
+	if cursor == 0 {
+		patience = firstTime
+	}
 	for begin := time.Now(); ; {
 		if r.own == nil || m.node != "" && cursor>>partShift > 0 {
 			cursor = m.elsewhere(ctx, r, where, cursor, out)
 		} else {
 			var reply proto.SelectReply
-			if err := m.call(ctx, &proto.Select{Cursor: cursor, Where: where.Encode(), Items: true}, &reply); err != nil {
+			if err := m.call(ctx, &proto.Select{Cursor: cursor, Where: where.Encode(), Items: true, Most: pageItems}, &reply); err != nil {
 				return nil, err
 			}
 			if reply.Refused != "" {
@@ -100,7 +103,7 @@ func (m *mta) list(ctx context.Context, where *selection.Selection, cursor int) 
 				cursor = 1 << partShift
 			}
 		}
-		if cursor == 0 || len(out.items) >= pageItems || time.Since(begin) > listTime {
+		if cursor == 0 || len(out.items) >= pageItems || time.Since(begin) > patience {
 			out.next = cursor
 			return out, nil
 		}

@@ -168,7 +168,7 @@ func (m *mta) elsewhere(ctx context.Context, r *reach, where *selection.Selectio
 		behind = (p.ID + 1) << partShift
 	}
 	var err error
-	if where.NeedsRoute() {
+	if where.NeedsManager() {
 		// Where mail goes only a queue manager knows. It answers for all parts of its node: those that follow have been looked at.
 		for i := range r.parts {
 			if q := &r.parts[i]; q.Node == p.Node && q.ID < p.ID {
@@ -202,7 +202,7 @@ func (m *mta) selected(ctx context.Context, r *reach, p *proto.NodePart, where *
 		return 0, errors.New("it is down, and where its mail goes is not known")
 	}
 	var reply proto.SelectReply
-	if err := r.node(p.Node).Call(ctx, &proto.Select{Cursor: at, Where: where.Encode(), Items: true}, &reply); err != nil {
+	if err := r.node(p.Node).Call(ctx, &proto.Select{Cursor: at, Where: where.Encode(), Items: true, Most: pageItems}, &reply); err != nil {
 		return 0, err
 	}
 	if reply.Refused != "" {

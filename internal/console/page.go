@@ -64,7 +64,7 @@ func functions() template.FuncMap {
 		"number": number, "size": size, "join": strings.Join, "rate": func(v float64) string { return overview.Number(int64(math.Round(v))) }, "vis": visible, "stamp": stamp, "ago": func(t time.Time) string { return overview.Span(time.Since(t)) },
 		"heat": heat, "named": named,
 		"side": sideName, "placed": placed, "lower": strings.ToLower,
-		"cells": cells, "total": total, "domain": domainName, "place": func(name string) string { return "/destination/" + url.PathEscape(name) },
+		"cells": cells, "total": total, "all": all, "domain": domainName, "place": func(name string) string { return "/destination/" + url.PathEscape(name) },
 		"form": func(p *page, name, label, confirm string, fields ...string) actForm {
 			return newForm(p, name, label, confirm, fields)
 		},
@@ -152,10 +152,9 @@ type cell struct {
 	Link string // to the messages behind it; empty: there are none, or they cannot be told
 }
 
-// told says whether the messages behind a row can be told: those of an earlier time are others by now, and from
-// which source a message will go is not known before it goes.
+// told says whether the messages behind a row can be told: those of an earlier time are others by now.
 func told(s *overview.Shape, domain string) bool {
-	return s.Side != overview.BySource && !strings.HasPrefix(domain, "(") && time.Since(s.At) < time.Hour
+	return !strings.HasPrefix(domain, "(") && time.Since(s.At) < time.Hour
 }
 
 // total is the cell of all ages.
@@ -168,11 +167,27 @@ func total(s *overview.Shape, r overview.ShapeRow) cell {
 }
 
 // cells are a row's, with the way to the messages behind each.
-func cells(s *overview.Shape, r overview.ShapeRow) (list []cell) {
+func cells(s *overview.Shape, r overview.ShapeRow) []cell {
+	return aged(s, r, told(s, r.Domain), func() url.Values { return conditions(s, r.Domain) })
+}
+
+// all are the cells of the row of all domains, that of all ages first. All messages are in it where each has a row or is
+// of the others, and where not, no list has just those.
+func all(s *overview.Shape) []cell {
+	linked := time.Since(s.At) < time.Hour && (s.Side == overview.ByRecipient || s.Side == overview.BySender)
+	first := cell{N: s.Total.Total}
+	if linked && first.N > 0 {
+		first.Link = "/messages?" + url.Values{"queue": s.Queues}.Encode()
+	}
+	return append([]cell{first}, aged(s, s.Total, linked, func() url.Values { return url.Values{"queue": s.Queues} })...)
+}
+
+// aged are cells by age; of makes the conditions that select the mail of all ages.
+func aged(s *overview.Shape, r overview.ShapeRow, linked bool, of func() url.Values) (list []cell) {
 	for i, n := range r.Counts {
 		c := cell{N: n}
-		if n > 0 && told(s, r.Domain) {
-			v := conditions(s, r.Domain)
+		if n > 0 && linked {
+			v := of()
 			if i > 0 {
 				v.Set("older", fmt.Sprint(int(history.Tick/time.Minute)<<(i-1), "m"))
 			}
@@ -186,18 +201,17 @@ func cells(s *overview.Shape, r overview.ShapeRow) (list []cell) {
 	return list
 }
 
-// conditions select the mail of a row.
+// conditions select the mail of a row. What it waits for is as the scheduler has it, as it was counted: where it would
+// go by the tables of now may be somewhere else.
 func conditions(s *overview.Shape, domain string) url.Values {
 	v := url.Values{"queue": s.Queues}
 	switch {
 	case s.Side == overview.ByNexthop:
-		transport, nexthop, _ := strings.Cut(domain, ":")
-		v.Set("transport", transport)
-		if nexthop != "" {
-			v.Set("nexthop", nexthop)
-		}
+		v.Set("waits-for", domain)
 	case s.Side == overview.ByTransport:
-		v.Set("transport", domain)
+		v.Set("waits-for", domain+":")
+	case s.Side == overview.BySource:
+		v.Set("source", domain)
 	case s.Side == overview.ByTenant:
 		v.Set("tenant", domain)
 	case s.Side == overview.ByCampaign:
@@ -305,6 +319,7 @@ func named(list []Message) bool {
 type messagesBody struct {
 	*Messages
 	NextLink string
+	Few      bool // there is less than a page so far: the browser goes on by itself
 	Where    url.Values
 	Counting string   // the way to the page that says how many there are in all; empty: there are no conditions
 	Counted  *Counted // that page; then something can be done to all
@@ -319,6 +334,7 @@ func viewMessages(c *console, q *query) (string, any, error) {
 		return "Messages", nil, err
 	}
 	b := messagesBody{Messages: list.(*Messages), NextLink: nextLink(q.values, list.(*Messages).Next), Where: url.Values{}}
+	b.Few = b.NextLink != "" && len(b.Messages.Messages) < pageItems
 	for _, name := range selection.Names() {
 		for _, v := range q.values[name] {
 			if v != "" {
@@ -436,9 +452,13 @@ type searchBody struct {
 	Q, Reply, Since, Until string
 	Asked                  bool
 	Queued                 []Message
+	QueueNext              []nextList
 	Found                  *Found
 	LogSays                string
 }
+
+// A nextList is where a list of the queue goes on that a search has begun.
+type nextList struct{ What, Link string }
 
 func viewSearch(c *console, q *query, r *http.Request) (string, any, error) {
 	b := searchBody{Q: strings.TrimSpace(q.get("q")), Reply: strings.TrimSpace(q.get("reply")), Since: q.get("since"), Until: q.get("until")}
@@ -449,6 +469,9 @@ func viewSearch(c *console, q *query, r *http.Request) (string, any, error) {
 		list, err := c.opMessages(&query{ctx: q.ctx, values: v})
 		if err != nil {
 			return "Search", nil, err
+		}
+		if link := nextLink(v, list.(*Messages).Next); link != "" {
+			b.QueueNext = append(b.QueueNext, nextList{listName(v), link})
 		}
 		for _, m := range list.(*Messages).Messages {
 			if !slices.ContainsFunc(b.Queued, func(o Message) bool { return o.ID == m.ID }) && len(b.Queued) < pageItems {
@@ -463,6 +486,17 @@ func viewSearch(c *console, q *query, r *http.Request) (string, any, error) {
 		b.Found = found.(*Found)
 	}
 	return "Search", b, nil
+}
+
+// listName says by which conditions a list is.
+func listName(v url.Values) string {
+	var list []string
+	for _, name := range selection.Names() {
+		for _, value := range v[name] {
+			list = append(list, name+"="+value)
+		}
+	}
+	return strings.Join(list, " ")
 }
 
 // queueConditions are the lists of the queue that a search is for.

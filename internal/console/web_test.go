@@ -369,10 +369,10 @@ func TestHostileData(t *testing.T) {
 		}
 	}
 	for p, want := range map[string]string{"/": "4,311 recipients wait, the oldest for over 10 min", "/queue": `class="n h7"`, "/message/" + queueID: `\u202e\u001b[2J`,
-		"/search?q=" + queueID: "status", "/suspended": "slow.test", "/destination/slow.test": "Resume", "/queue?side=sender": `<td class="n">7</td>`,
-		"/queue?side=nexthop": `nexthop=%5Bhub.test%5D%3A25&amp;queue=incoming&amp;queue=active&amp;queue=deferred&amp;transport=smtp&amp;younger=5m"`, "/queue?side=transport": `<th scope="row">smtp</th><td class="n"><a href="/messages?queue=incoming&amp;queue=active&amp;queue=deferred&amp;transport=smtp">6</a></td>`,
+		"/search?q=" + queueID: "status", "/suspended": "slow.test", "/destination/slow.test": "Resume", "/queue?side=sender": `&amp;queue=deferred">7</a></td>`,
+		"/queue?side=nexthop": `queue=incoming&amp;queue=active&amp;queue=deferred&amp;waits-for=smtp%3A%5Bhub.test%5D%3A25&amp;younger=5m"`, "/queue?side=transport": `<th scope="row">smtp</th><td class="n"><a href="/messages?queue=incoming&amp;queue=active&amp;queue=deferred&amp;waits-for=smtp%3A">6</a></td>`,
 		"/queue?side=tenant":   `older=5m&amp;queue=incoming&amp;queue=active&amp;queue=deferred&amp;tenant=acme&amp;younger=10m"`,
-		"/queue?side=campaign": `href="/messages?campaign=acme%2Fspring&amp;older=5m&amp;queue=incoming&amp;queue=active&amp;queue=deferred&amp;younger=10m"`, "/queue?side=source": `<td class="n">13</td><td class="n h2">13</td>`} {
+		"/queue?side=campaign": `href="/messages?campaign=acme%2Fspring&amp;older=5m&amp;queue=incoming&amp;queue=active&amp;queue=deferred&amp;younger=10m"`, "/queue?side=source": `">13</a></td><td class="n h2"><a href="/messages?queue=incoming&amp;queue=active&amp;queue=deferred&amp;source=`} {
 		if status, text, _ := b.do("GET", p, nil); status != 200 || !strings.Contains(text, want) {
 			t.Errorf("%s: %d, there is no %q\n%s", p, status, want, text)
 		}

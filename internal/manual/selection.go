@@ -24,6 +24,8 @@ var selectionText = []struct {
 	{longOption{"queue", "name", "incoming|active|deferred|hold|corrupt", "in this queue"}, "In this queue: incoming, active, deferred, hold or corrupt."},
 	{longOption{"tenant", "name", none, "of this tenant"}, "Mail of this tenant (tenant_maps)."},
 	{longOption{"campaign", "tenant/name", none, "of this campaign"}, "Mail of this campaign of the tenant."},
+	{longOption{"waits-for", "destination", site, "that waits for this"}, "Mail that waits for a delivery there, as the queue manager has it now and qshape counts it: a next hop, transport:nexthop, or transport:. Mail that has not been tried since the queue manager was started waits for nothing that it knows."},
+	{longOption{"source", "name", none, "that waits to go from this source"}, "Mail that waits for a delivery from this source of egress_source_maps."},
 	{longOption{"all-recipients", "", none, "every recipient must match"}, "The conditions on recipients must match every recipient that has not received the message."},
 	{longOption{"dry-run", "", none, "change nothing"}, "Change nothing: list and count what would be changed."},
 }

@@ -193,8 +193,8 @@ func eligible(step byte, items []proto.Item) (r result) {
 // chooseCorrupt deletes mail that was set aside, which the queue manager does
 // not know: it is looked for in the spool.
 func (l *live) chooseCorrupt(ctx context.Context, ch *choice, f func(result) error) error {
-	if ch.where.NeedsRoute() {
-		return cli.Errorf(cli.ExitUsage, "where mail in the queue corrupt would go is not known: --nexthop, --transport and --destination do not select it")
+	if ch.where.NeedsManager() {
+		return cli.Errorf(cli.ExitUsage, "where mail in the queue corrupt would go is not known: --nexthop, --transport, --destination, --waits-for and --source do not select it")
 	}
 	g := &grouped{do: func(list []target, items []*proto.Item) error {
 		if ch.dry {
@@ -256,8 +256,8 @@ func idsOf(list []target) (ids []mail.QueueID) {
 }
 
 func (o *offline) choose(ctx context.Context, ch *choice, f func(result) error) error {
-	if ch.where.NeedsRoute() {
-		return cli.Errorf(cli.ExitUnavailable, "--nexthop, --transport and --destination need the running mail system: only that knows where mail goes")
+	if ch.where.NeedsManager() {
+		return cli.Errorf(cli.ExitUnavailable, "--nexthop, --transport, --destination, --waits-for and --source need the running mail system: only that knows where mail goes")
 	}
 	if err := o.open(); err != nil {
 		return err

@@ -16,6 +16,7 @@ type Select struct {
 	Verb   Verb           // 0: nothing is done
 	Now    bool           // VerbExpire: return at once what is not on hold
 	Items  bool           // list what was selected, as List does
+	Most   int            // with Items and without Verb: so many messages are enough for one answer; 0: as many as it has room for
 }
 
 // SelectIDs is how many messages Select.IDs may name.
@@ -32,7 +33,8 @@ func (m *Select) Append(b []byte) []byte {
 	}
 	b = pack.Uint(b, 'v', m.Verb)
 	b = pack.Bool(b, 'n', m.Now)
-	return pack.Bool(b, 'i', m.Items)
+	b = pack.Bool(b, 'i', m.Items)
+	return pack.Int(b, 'm', m.Most)
 }
 func (m *Select) Decode(b []byte) error {
 	r := pack.NewReader(b)
@@ -50,6 +52,8 @@ func (m *Select) Decode(b []byte) error {
 			m.Now = r.Bool()
 		case 'i':
 			m.Items = r.Bool()
+		case 'm':
+			m.Most = int(r.Int())
 		}
 	}
 	return r.Err()

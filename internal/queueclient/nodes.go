@@ -227,7 +227,7 @@ func (q *Queue) SelectedOfAll(ctx context.Context, conn *ipc.Conn, where *select
 	if conn == nil {
 		return own(f)
 	}
-	if !where.NeedsRoute() {
+	if !where.NeedsManager() {
 		return eachOfAll(ctx, q.Config, conn, own, f, func(it *proto.Item) bool { return !Meant(where, it) || f(it) })
 	}
 	return q.OnAll(ctx, conn, func(m Caller) error {

@@ -103,7 +103,7 @@ func (q *Queue) Selected(ctx context.Context, conn *ipc.Conn, where *selection.S
 		return more
 	}
 	if where.NamesQueue(queue.Corrupt.String()) && conn != nil {
-		if where.NeedsRoute() {
+		if where.NeedsManager() {
 			return errRoute
 		}
 		if err := q.Items(warn, corrupt); err != nil || !more {
@@ -113,7 +113,7 @@ func (q *Queue) Selected(ctx context.Context, conn *ipc.Conn, where *selection.S
 	if conn != nil {
 		return selected(ctx, conn, where, f)
 	}
-	if where.NeedsRoute() {
+	if where.NeedsManager() {
 		return errRoute
 	}
 	if err := q.Readable(); err != nil {
@@ -145,7 +145,7 @@ func selected(ctx context.Context, manager Caller, where *selection.Selection, f
 
 var (
 	errEnough = fmt.Errorf("enough")
-	errRoute  = cli.Errorf(cli.ExitUnavailable, "--nexthop, --transport and --destination need the running mail system: only that knows where mail goes")
+	errRoute  = cli.Errorf(cli.ExitUnavailable, "--nexthop, --transport, --destination, --waits-for and --source need the running mail system: only that knows where mail goes")
 )
 
 // Meant says whether a message in the spool is meant. Conditions on where mail

@@ -8,6 +8,7 @@
 //	--reply=TEXT           --older=TIME           --younger=TIME
 //	--larger=SIZE          --smaller=SIZE         --queue=NAME
 //	--tenant=NAME          --campaign=TENANT/NAME
+//	--waits-for=DESTINATION  --source=NAME
 //	--all-recipients
 //
 // The same name given several times means any of the values; different names
@@ -15,6 +16,10 @@
 // transport, destination, reply) must be fulfilled by one and the same recipient, of those
 // that have not got the message yet. A message is selected as soon as one
 // recipient fulfils them; with --all-recipients, when every one does.
+//
+// Where mail goes (nexthop, transport, destination) is found out anew, by the tables as they are now. waits-for and
+// source are about messages, and mean what the scheduler has them wait for at this moment, as qshape counts them:
+// mail that has not been tried yet waits for nothing that it knows.
 //
 // ADDRESS is an address, @DOMAIN, @.DOMAIN for its subdomains, <> for the null sender, or /REGEXP/. DOMAIN,
 // NEXTHOP and DESTINATION are described at [Destination]. TEXT is a part of the reply, in any
@@ -39,6 +44,8 @@ const (
 	// maxValues bounds how many conditions a selection has, and maxValue how many octets one has.
 	maxValues = 1000
 	maxValue  = 4096
+	// maxSource bounds the name of a source.
+	maxSource = 64
 )
 
 // Queues are the names that --queue knows. The queue manager does not know of corrupt.
@@ -72,6 +79,8 @@ var conditions = []condition{
 	}},
 	{"tenant", false, func(s *Selection, v string) error { return addGroup(&s.tenants, v, parseTenant) }},
 	{"campaign", false, func(s *Selection, v string) error { return addGroup(&s.campaigns, v, parseCampaign) }},
+	{"waits-for", false, func(s *Selection, v string) error { return addDestination(&s.waits, v, false) }},
+	{"source", false, func(s *Selection, v string) error { return addGroup(&s.sources, v, parseSource) }},
 	{"all-recipients", true, func(s *Selection, _ string) error { s.every = true; return nil }},
 }
 
@@ -97,6 +106,8 @@ type Selection struct {
 	senders    []matcher
 	tenants    []string
 	campaigns  []string // TENANT/NAME
+	waits      []Destination
+	sources    []string
 	recipients []matcher
 	domains    []Destination
 	nexthops   []Destination
@@ -112,8 +123,12 @@ type Selection struct {
 	every        bool
 }
 
-// A matcher says whether a text is meant.
-type matcher func(text string) bool
+// A matcher says whether a text is meant. in says whether one can be that is an address in a domain: what follows its last @ in
+// lower case, the whole address if it has none, "@" if nothing follows. nil: any can be.
+type matcher struct {
+	means func(text string) bool
+	in    func(domain string) bool
+}
 
 // New makes a selection of all mail that was queued at now or before; with the zero time, of all mail.
 func New(now time.Time) *Selection {
@@ -182,9 +197,7 @@ type Message struct {
 
 // Message says whether queue, age and size are those that are meant.
 func (s *Selection) Message(m *Message) bool {
-	age := s.at.Sub(m.Created)
-	return (age >= 0 || s.at.IsZero()) && (len(s.queues) == 0 || slices.Contains(s.queues, m.Queue)) &&
-		(s.older == 0 || age > s.older) && (s.younger == 0 || age < s.younger) &&
+	return s.Aged(m.Created) && (len(s.queues) == 0 || slices.Contains(s.queues, m.Queue)) &&
 		(s.larger < 0 || m.Size > s.larger) && (s.smaller < 0 || m.Size < s.smaller)
 }
 
@@ -195,6 +208,11 @@ func (s *Selection) Queue(name string) bool {
 
 // NamesQueue says whether the queue was asked for by name.
 func (s *Selection) NamesQueue(name string) bool { return slices.Contains(s.queues, name) }
+
+// NamesOneQueue says whether one queue was asked for by name, and no other.
+func (s *Selection) NamesOneQueue() bool {
+	return len(s.queues) > 0 && !slices.ContainsFunc(s.queues, func(q string) bool { return q != s.queues[0] })
+}
 
 // NeedsEnvelope says that sender or recipients must be known to tell.
 func (s *Selection) NeedsEnvelope() bool {
@@ -211,6 +229,18 @@ func (s *Selection) NeedsRoute() bool {
 	return len(s.nexthops)+len(s.transports)+len(s.destinations) > 0
 }
 
+// NeedsScheduler says that it must be known what messages wait for.
+func (s *Selection) NeedsScheduler() bool { return len(s.waits)+len(s.sources) > 0 }
+
+// NeedsManager says that only a running queue manager can tell: where mail goes, or what it waits for.
+func (s *Selection) NeedsManager() bool { return s.NeedsRoute() || s.NeedsScheduler() }
+
+// Waits says whether mail is meant that waits for a next hop by a transport, from a source. What it does not wait for is empty.
+func (s *Selection) Waits(transport, nexthop, source string) bool {
+	return (len(s.waits) == 0 || transport != "" && slices.ContainsFunc(s.waits, func(d Destination) bool { return d.Match(transport, nexthop, "") })) &&
+		(len(s.sources) == 0 || slices.Contains(s.sources, source))
+}
+
 // Sender says whether mail from addr is meant. The null sender is "".
 func (s *Selection) Sender(addr string) bool { return anyOf(s.senders, addr) }
 
@@ -223,6 +253,43 @@ func (s *Selection) Group(tenant, campaign string) bool {
 // Domain says whether mail for a recipient in the domain can be meant.
 func (s *Selection) Domain(domain string) bool {
 	return len(s.domains) == 0 || slices.ContainsFunc(s.domains, func(d Destination) bool { return d.Match("", "", domain) })
+}
+
+// OfTenant says whether mail of a tenant can be meant, by its name; "": of none.
+func (s *Selection) OfTenant(name string) bool {
+	return (len(s.tenants) == 0 || slices.Contains(s.tenants, name)) &&
+		(len(s.campaigns) == 0 || slices.ContainsFunc(s.campaigns, func(c string) bool { return strings.HasPrefix(c, name+"/") }))
+}
+
+// OfCampaign says whether mail of a campaign can be meant, TENANT/NAME; "": of none.
+func (s *Selection) OfCampaign(name string) bool {
+	return len(s.campaigns) == 0 || slices.Contains(s.campaigns, name)
+}
+
+// NamesTenants says that only mail of tenants that are named, or of campaigns of theirs, is meant.
+func (s *Selection) NamesTenants() bool { return len(s.tenants)+len(s.campaigns) > 0 }
+
+// SenderIn says whether mail from a sender in the domain can be meant. The domain is as [Selection.RecipientIn] has it; the null sender's is "".
+func (s *Selection) SenderIn(domain string) bool { return anyIn(s.senders, domain) }
+
+// RecipientIn is Domain with the conditions on recipients' addresses as well. The domain is what follows the last @ of the address in
+// lower case, the whole address if it has none, and "@" if nothing follows. What an address was before aliases is not asked: see ByOriginal.
+func (s *Selection) RecipientIn(domain string) bool {
+	return s.Domain(domain) && anyIn(s.recipients, domain)
+}
+
+// ByOriginal says whether a recipient can be meant by an address that it had before aliases.
+func (s *Selection) ByOriginal() bool { return len(s.recipients) > 0 }
+
+// Narrow says that the domains of senders or recipients tell of most mail whether it can be meant.
+func (s *Selection) Narrow() bool {
+	return len(s.domains) > 0 || narrows(s.senders) || narrows(s.recipients)
+}
+
+// Aged says whether mail that was queued at a time can be meant.
+func (s *Selection) Aged(created time.Time) bool {
+	age := s.at.Sub(created)
+	return (age >= 0 || s.at.IsZero()) && (s.older == 0 || age > s.older) && (s.younger == 0 || age < s.younger)
 }
 
 // A Recipient is what conditions on recipients look at.
@@ -258,7 +325,17 @@ func (s *Selection) Recipient(r *Recipient) bool {
 
 // anyOf says whether one of the matchers matches, or there is none.
 func anyOf(list []matcher, text string) bool {
-	return len(list) == 0 || slices.ContainsFunc(list, func(m matcher) bool { return m(text) })
+	return len(list) == 0 || slices.ContainsFunc(list, func(m matcher) bool { return m.means(text) })
+}
+
+// anyIn says whether one of the matchers can match an address in a domain, or there is none.
+func anyIn(list []matcher, domain string) bool {
+	return len(list) == 0 || slices.ContainsFunc(list, func(m matcher) bool { return m.in == nil || m.in(domain) })
+}
+
+// narrows says that the matchers leave domains out.
+func narrows(list []matcher) bool {
+	return len(list) > 0 && !slices.ContainsFunc(list, func(m matcher) bool { return m.in == nil })
 }
 
 func domainOf(addr string) string { return addr[strings.LastIndexByte(addr, '@')+1:] }
@@ -277,6 +354,13 @@ func addGroup(list *[]string, value string, check func(string) error) error {
 		*list = append(*list, value)
 	}
 	return err
+}
+
+func parseSource(value string) error {
+	if len(value) > maxSource || strings.ContainsFunc(value, func(r rune) bool { return !validSource(r) }) {
+		return fmt.Errorf("%q is not the name of a source", value)
+	}
+	return nil
 }
 
 func parseTenant(value string) error {
@@ -317,13 +401,13 @@ func addDestination(list *[]Destination, value string, domain bool) error {
 // pattern is the matcher of /REGEXP/; ok is false for another text.
 func pattern(value string) (m matcher, ok bool, err error) {
 	if len(value) < 2 || value[0] != '/' || value[len(value)-1] != '/' {
-		return nil, false, nil
+		return m, false, nil
 	}
 	re, err := regexp.Compile("(?i)" + value[1:len(value)-1])
 	if err != nil {
-		return nil, true, err
+		return m, true, err
 	}
-	return re.MatchString, true, nil
+	return matcher{means: re.MatchString}, true, nil
 }
 
 func parseAddress(value string) (matcher, error) {
@@ -332,16 +416,23 @@ func parseAddress(value string) (matcher, error) {
 	}
 	switch {
 	case value == "<>" || strings.EqualFold(value, "mailer-daemon"):
-		return func(text string) bool { return text == "" }, nil
+		null := func(text string) bool { return text == "" }
+		return matcher{null, null}, nil
 	case value[0] == '@' && len(value) > 1:
 		d := Destination{name: strings.ToLower(value[1:])}
-		return func(text string) bool {
+		return matcher{func(text string) bool {
 			at := strings.LastIndexByte(text, '@')
 			return at >= 0 && d.matchName(text[at+1:])
-		}, nil
+		}, d.matchName}, nil
 	}
 	value = strings.TrimSuffix(strings.TrimPrefix(value, "<"), ">")
-	return func(text string) bool { return strings.EqualFold(text, value) }, nil
+	domain := domainOf(value)
+	if domain == "" {
+		domain = "@" // an address that ends in it is said to be in this domain
+	}
+	lower := strings.ToLower(domain)
+	return matcher{func(text string) bool { return strings.EqualFold(text, value) },
+		func(in string) bool { return in == lower || strings.EqualFold(in, domain) }}, nil
 }
 
 func parseReply(value string) (matcher, error) {
@@ -349,7 +440,7 @@ func parseReply(value string) (matcher, error) {
 		return m, err
 	}
 	value = strings.ToLower(value)
-	return func(text string) bool { return strings.Contains(strings.ToLower(text), value) }, nil
+	return matcher{means: func(text string) bool { return strings.Contains(strings.ToLower(text), value) }}, nil
 }
 
 // ParseTime reads a time span as in main.cf: 30m, 2h, 1d, 1w, and seconds

@@ -205,3 +205,77 @@ func TestNames(t *testing.T) {
 		t.Error("nosuch is known")
 	}
 }
+
+// What is not in a domain that can be meant is not meant, whatever the conditions and the address.
+func TestIn(t *testing.T) {
+	t.Parallel()
+	addresses := []string{"", "a@x.test", "A@X.Test", "b@sub.x.test", "b@y.test", "local", "x@", "@", "a@\u017f.test", "a@\u0130.test", "@y.test", `"a@b"@x.test`}
+	values := append(slices.Clone(addresses[1:]), "<>", "@x.test", "@.x.test", "@X.TEST", "/^a/", "<a@x.test>", "mailer-daemon", "a@S.test", "@.")
+	in := func(addr string) string { // as the queue manager's book has it
+		if strings.HasSuffix(addr, "@") {
+			return "@"
+		}
+		return strings.ToLower(addr[strings.LastIndexByte(addr, '@')+1:])
+	}
+	narrow := 0
+	for _, value := range values {
+		for _, name := range []string{"sender", "recipient"} {
+			s := New(now)
+			if err := s.Set(name, value); err != nil {
+				t.Fatalf("%s=%s: %v", name, value, err)
+			}
+			if s.Narrow() {
+				narrow++
+			}
+			for _, addr := range addresses {
+				means, can := s.Sender(addr), s.SenderIn(in(addr))
+				if name == "recipient" {
+					means, can = s.Recipient(&Recipient{Address: addr}), s.RecipientIn(in(addr))
+				}
+				if means && !can {
+					t.Errorf("%s=%s means %q, which its domain says it cannot", name, value, addr)
+				}
+				if s.Narrow() && can && value == "a@x.test" && addr == "b@y.test" {
+					t.Errorf("%s=%s can mean %q by its domain", name, value, addr)
+				}
+			}
+		}
+	}
+	if narrow != 2*(len(values)-1) {
+		t.Errorf("%d of %d leave domains out", narrow, 2*len(values))
+	}
+}
+
+// What mail waits for is a condition on the message: on its destination and its source as the scheduler has them.
+func TestWaits(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		words, transport, nexthop, source string
+		want                              bool
+	}{
+		{"waits-for=a.test", "smtp", "A.test", "", true},
+		{"waits-for=a.test", "smtp", "b.test", "", false},
+		{"waits-for=smtp:a.test", "relay", "a.test", "", false},
+		{"waits-for=smtp:", "smtp", "b.test", "one", true},
+		{"waits-for=*", "", "", "", false}, // it waits for nothing that is known
+		{"waits-for=[hub.test]:25 waits-for=b.test", "smtp", "[hub.test]:25", "", true},
+		{"source=one", "smtp", "a.test", "one", true},
+		{"source=one source=two", "smtp", "a.test", "two", true},
+		{"source=one", "smtp", "a.test", "", false},
+		{"source=one waits-for=a.test", "smtp", "b.test", "one", false},
+		{"queue=hold", "", "", "", true},
+	} {
+		s := parse(t, c.words)
+		if got := s.Waits(c.transport, c.nexthop, c.source); got != c.want || s.NeedsScheduler() != (c.words != "queue=hold") || s.NeedsManager() != s.NeedsScheduler() {
+			t.Errorf("%s means %s:%s from %q: %v", c.words, c.transport, c.nexthop, c.source, got)
+		}
+		if s.NeedsEnvelope() || s.NeedsRoute() {
+			t.Errorf("%s reads messages", c.words)
+		}
+	}
+	for _, v := range []string{"a b", "x/y", strings.Repeat("x", maxSource+1)} {
+		if New(now).Set("source", v) == nil {
+			t.Errorf("source=%.20s is accepted", v)
+		}
+	}
+}

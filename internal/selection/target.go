@@ -25,7 +25,7 @@ type Target struct {
 	by     string // destination, domain, nexthop, sender, tenant, campaign or source
 	value  string // in its only form
 	dest   Destination
-	sender matcher // of a sender; nil: dest counts
+	sender func(addr string) bool // of a sender; nil: dest counts
 }
 
 // Mail is what a Target looks at: one recipient of a message, and where mail for it goes.
@@ -58,7 +58,7 @@ func NewTarget(by, value string) (t Target, err error) {
 		return t, t.setSender()
 	case "source":
 		name, site, part := strings.Cut(value, toSite)
-		if name == "" || len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool { return !validSource(r) }) || part && !validSite(site) {
+		if name == "" || len(name) > maxSource || strings.ContainsFunc(name, func(r rune) bool { return !validSource(r) }) || part && !validSite(site) {
 			err = fmt.Errorf("%q is not the name of a source", value)
 		}
 		return t, err
@@ -166,7 +166,8 @@ func (t *Target) setSender() (err error) {
 	if t.value == "" || len(t.value) > maxDestination || strings.ContainsFunc(t.value, func(r rune) bool { return r < ' ' || r == 0x7f }) {
 		return fmt.Errorf("a sender has 1 to %d octets, and no control characters; the null sender is <>", maxDestination)
 	}
-	if t.sender, err = parseAddress(t.value); err != nil || t.pattern() {
+	m, err := parseAddress(t.value)
+	if t.sender = m.means; err != nil || t.pattern() {
 		return err
 	}
 	t.value = strings.ToLower(t.value)

@@ -62,7 +62,8 @@ type Engine interface {
 	// q.Limit bounds the memory used.
 	Due(q *queue.DueQuery, yield func(queue.Entry) bool) (last queue.Mark, whole bool)
 	// Page appends several hundred messages to list, starting at cursor; 0 is the beginning. next is the
-	// cursor for the following page, 0 at the end. No message appears twice.
+	// cursor for the following page, 0 at the end. They come in the order of their numbers, and a cursor is
+	// a number: of those from it on the first are given, whether there is one with it or not.
 	Page(cursor uint64, list []queue.Placed) (_ []queue.Placed, next uint64)
 	// InHand returns those of rcpts that an agent has in hand according to batch.Handed.
 	InHand(id mail.QueueID, rcpts []int) []int

@@ -327,7 +327,10 @@ func (s *Scheduler) Bound(id MsgID) (transport mail.Transport, queue string) {
 	if i == 0 {
 		return "", ""
 	}
-	rec := s.recs.at(i)
+	return s.bound(s.recs.at(i))
+}
+
+func (s *Scheduler) bound(rec *record) (transport mail.Transport, queue string) {
 	switch {
 	case rec.where == whereDeferred && rec.site != 0:
 		st := &s.sites[rec.site]
@@ -437,6 +440,52 @@ func (s *Scheduler) Scan(cursor, n int, yield func(Info) bool) int {
 				return 0
 			}
 		}
+	}
+	if i >= s.recs.used {
+		return 0
+	}
+	return int(i)
+}
+
+// A Sought says which messages Sweep looks for. nil means all.
+type Sought struct {
+	Tenant func(name string) bool                            // "": of none
+	Waits  func(transport mail.Transport, queue string) bool // as Bound has it
+}
+
+// Sweep is Scan for who looks for few messages among many: it visits those that are sought, of about n that it looks
+// at. What deferred mail waits for is asked once in a call for each destination, not for each message.
+func (s *Scheduler) Sweep(cursor, n int, sought Sought, yield func(Info)) int {
+	const yes, no = 1, 2
+	sites := []uint8(nil) // by number: what was answered; 0: not asked yet
+	if sought.Waits != nil {
+		sites = make([]uint8, len(s.sites))
+	}
+	waits := func(rec *record) bool {
+		if rec.where == whereDeferred && sites[rec.site] != 0 {
+			return sites[rec.site] == yes
+		}
+		meant := sought.Waits(s.bound(rec))
+		if rec.where == whereDeferred {
+			if sites[rec.site] = no; meant {
+				sites[rec.site] = yes
+			}
+		}
+		return meant
+	}
+	// Mail of tenants that are one too many has no name here: it may be anybody's.
+	nameless := len(s.tenants) > maxTenants
+	i := int32(max(cursor, 1))
+	for ; i < s.recs.used && n > 0; i++ {
+		rec := s.recs.at(i)
+		if rec.id == 0 {
+			continue
+		}
+		n--
+		if sought.Tenant != nil && !sought.Tenant(s.tenantOf(rec).name) && !(nameless && rec.tenant == 0) || sought.Waits != nil && !waits(rec) {
+			continue
+		}
+		yield(s.info(rec))
 	}
 	if i >= s.recs.used {
 		return 0

@@ -26,3 +26,44 @@ for (const part of document.querySelectorAll("[data-live]")) {
     };
   }
 }
+
+// A list that has found few of its messages so far goes on by itself, until it has a page of them or the reader stops it. What comes is
+// put behind what is there.
+const lookOn = async (found, next) => {
+  const link = next.querySelector("a"), says = document.createElement("span"), stop = document.createElement("button");
+  let stopped = false;
+  says.setAttribute("role", "status");
+  says.textContent = "Looking on ";
+  stop.type = "button";
+  stop.textContent = "Stop looking";
+  stop.onclick = () => { stopped = true; };
+  link.hidden = true;
+  next.append(says, stop);
+  while (!stopped && found.dataset.more) {
+    const answer = await fetch(found.dataset.more, { redirect: "error" }).catch(() => null);
+    const page = answer && answer.ok ? new DOMParser().parseFromString(await answer.text(), "text/html") : null;
+    const part = page && page.getElementById("found");
+    if (!part) {
+      break;
+    }
+    const body = found.querySelector("tbody"), rows = part.querySelectorAll("tbody > tr");
+    if (body) {
+      body.append(...rows);
+    } else if (rows.length > 0 || !part.dataset.more) {
+      found.replaceChildren(...part.childNodes);
+    }
+    const on = page.querySelector("#next > a");
+    found.dataset.more = part.dataset.more && found.querySelectorAll("tbody > tr").length < 100 ? part.dataset.more : "";
+    link.hidden = !on;
+    if (on) {
+      link.href = on.getAttribute("href");
+      link.textContent = found.querySelector("tbody") ? "More" : on.textContent;
+    }
+  }
+  link.hidden = link.hidden && !found.dataset.more;
+  says.textContent = "";
+  stop.remove();
+};
+for (const found of document.querySelectorAll("#found[data-more]")) {
+  lookOn(found, document.getElementById("next"));
+}

@@ -536,16 +536,28 @@ func testPage(t *testing.T, q *Queue) {
 		}
 		add(t, en, list...)
 	}
-	got := map[mail.QueueID]bool{}
+	got, last := map[mail.QueueID]bool{}, uint64(0)
 	for cursor, first := uint64(0), true; first || cursor != 0; first = false {
 		var page []queue.Placed
 		page, cursor = en.Page(cursor, nil)
 		for _, p := range page {
+			if n := numberOf(t, p.ID); n <= last {
+				t.Errorf("%s is behind one with a higher number", p.ID)
+			} else if last = n; p.Next <= n {
+				t.Errorf("the cursor behind %s is %d", p.ID, p.Next)
+			}
 			if got[p.ID] {
 				t.Errorf("%s twice", p.ID)
 			}
 			got[p.ID] = true
 		}
+	}
+	// Any number is a cursor.
+	if page, _ := en.Page(last, nil); len(page) != 1 || numberOf(t, page[0].ID) != last {
+		t.Errorf("from the last number on there are %d messages", len(page))
+	}
+	if page, next := en.Page(last+1, nil); len(page) != 0 || next != 0 {
+		t.Errorf("behind the last number there are %d messages", len(page))
 	}
 	listed := 0
 	for e := range en.Entries {

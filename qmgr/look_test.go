@@ -1,0 +1,161 @@
+package qmgr
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/queue"
+	"posthaste/internal/spooltool/faketest"
+	"posthaste/qmgr/sched"
+)
+
+// A sweep meets each message once, whatever is tried, comes and goes while it passes.
+func TestSweep(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		b, worked, all := newBook(), map[sched.MsgID]*message{}, map[sched.MsgID]bool{}
+		number := rapid.Uint64Range(1, 40)
+		come := func(num sched.MsgID) { b.add(num, time.UnixMicro(1e15), queue.Ref{File: 1}, 1, false, nil) }
+		for i := range rapid.IntRange(0, 40).Draw(t, "messages at first") {
+			all[sched.MsgID(i+1)] = true
+			come(sched.MsgID(i + 1))
+		}
+		w := b.sweep()
+		met := map[sched.MsgID]int{}
+		meet := func(num sched.MsgID) { met[num]++ }
+		there := maps.Clone(all) // all the time
+		for more := true; more; {
+			for range rapid.IntRange(0, 8).Draw(t, "changes") {
+				num := sched.MsgID(number.Draw(t, "number"))
+				switch {
+				case !all[num]:
+					all[num] = true
+					come(num)
+				case worked[num] != nil && rapid.Bool().Draw(t, "rests"):
+					delete(worked, num)
+					come(num)
+				case worked[num] == nil && rapid.IntRange(0, 3).Draw(t, "stays") > 0:
+					b.drop(num)
+					worked[num] = &message{num: num}
+				default:
+					delete(worked, num)
+					b.drop(num)
+					delete(all, num)
+					delete(there, num)
+				}
+			}
+			more = w.step(int32(rapid.IntRange(1, 9).Draw(t, "slips")), func(p *slip) { meet(p.num) })
+		}
+		w.end(worked, meet)
+		for num := range there {
+			if met[num] != 1 {
+				t.Fatalf("message %d was met %d times", num, met[num])
+			}
+		}
+		for num := range all {
+			if met[num] > 1 && there[num] {
+				t.Fatalf("message %d was met %d times", num, met[num])
+			}
+		}
+		if len(b.sweeps) != 0 || w.lost {
+			t.Fatal("the sweep goes on")
+		}
+	})
+}
+
+// A listing finds the same messages in the same order whether it goes through the pages of the queue or looks in
+// memory for those that it is about, however small its own pages are.
+func TestLook(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	var mails []faketest.Mail
+	for i := range 120 {
+		m := deferredMail(queue.Deferred, time.Duration(i)*time.Minute, fmt.Sprintf("s%d@from%d.test", i%2, i%7), "450 no", fmt.Sprintf("r@d%d.test", i%9))
+		switch {
+		case i%20 == 3: // an alias in another domain
+			m.Envelope.Recipients[0].Original = "old@alias.test"
+		case i%20 == 4:
+			m.Envelope.Recipients = append(m.Envelope.Recipients, mail.Recipient{Address: "x@d0.test"})
+		case i%20 == 5:
+			m.Queue = queue.Hold
+		case i%20 == 6:
+			m.Envelope.Tenant, m.Envelope.Campaign = "acme", "spring"
+		case i%20 == 7:
+			m.Envelope.Tenant = "acme"
+		case i%20 == 8:
+			m.Envelope.Sender = ""
+		}
+		mails = append(mails, m)
+	}
+	st.fill(mails...)
+	st.queue.perPage = 10
+	st.run()
+	st.waitAttached(1)
+	in := func(f func(*Server) bool) bool {
+		ch := make(chan bool)
+		st.srv.post(func() { ch <- f(st.srv) }, sched.Event{})
+		return <-ch
+	}
+	// The survey has read all of them: until then nothing is left out by domains.
+	st.until("all domains are known", func() bool { return in(func(s *Server) bool { return s.told && s.book.unknown == 0 }) })
+	for _, words := range []string{"domain=d3.test", "domain=.test", "domain=d0.test", "domain=none.test", "sender=@from5.test", "sender=s1@from5.test", "sender=<>",
+		"recipient=old@alias.test", "recipient=@alias.test", "recipient=r@d4.test", "recipient=r@d4.test sender=@from1.test", "queue=hold", "queue=hold domain=d7.test", "younger=20m", "older=100m domain=d1.test",
+		"tenant=acme", "campaign=acme/spring", "campaign=acme/autumn", "tenant=other", "tenant=acme domain=d8.test", "larger=1m", "waits-for=smtp:", "source=none", "reply=450 domain=d2.test", "sender=/s0/"} {
+		list := func(after, most int) []mail.QueueID {
+			in(func(s *Server) bool { s.looks = lookSizes{after, 7, 7}; return true })
+			return st.selectedAs(&proto.Select{Items: true, Most: most}, words)
+		}
+		want := list(lookAfter, 0)
+		slices.SortFunc(want, byID)
+		for _, most := range []int{0, 1, 5} {
+			got := list(1, most)
+			// Mail on hold comes after the other, where that is looked for in memory.
+			if slices.SortFunc(got, byID); !slices.Equal(got, want) {
+				t.Errorf("%s, %d at a time: %d messages are found, not %d:\n%q\n%q", words, most, len(got), len(want), got, want)
+			}
+		}
+	}
+}
+
+func byID(a, b mail.QueueID) int { return cmp.Compare(number(a), number(b)) }
+
+// A listing that looks in memory describes few messages that it is not about: cleanup is asked for those alone.
+func TestLookReadsLittle(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	var mails []faketest.Mail
+	for i := range 200 {
+		mails = append(mails, deferredMail(queue.Deferred, time.Hour, "s@from.test", "450 no", fmt.Sprintf("r@d%d.test", i/100)))
+	}
+	st.fill(mails...)
+	st.queue.perPage = 10
+	st.run()
+	st.waitAttached(1)
+	ch := make(chan bool)
+	st.until("all domains are known", func() bool {
+		st.srv.post(func() { st.srv.looks.after = 1; ch <- st.srv.told && st.srv.book.unknown == 0 }, sched.Event{})
+		return <-ch
+	})
+	st.mu.Lock()
+	st.queue.paged = 0
+	st.mu.Unlock()
+	var reply proto.SelectReply
+	q := &proto.Select{Where: []string{"0", "domain=d1.test"}, Items: true, Most: 10}
+	q.Where[0] = fmt.Sprint(time.Now().UnixMicro())
+	if err := st.tool.Call(t.Context(), q, &reply); err != nil || len(reply.Items) != 10 || reply.Next == 0 {
+		t.Fatalf("%d messages, next %d, %v", len(reply.Items), reply.Next, err)
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.queue.paged > 100 { // one page, and those ten
+		t.Errorf("cleanup was asked for %d messages", st.queue.paged)
+	}
+}
