@@ -24,9 +24,12 @@ import (
 const (
 	// lookAfter is how many messages a listing goes through page by page before it looks for the rest.
 	//
-	// In these there is a page of what is one message in a hundred and fifty, so that only what is
-	// rarer is looked for, and a look finds few.
-	lookAfter = 1 << 14
+	// In these there is a page of what is one message in twenty, so that only what is rarer is
+	// looked for, and a look finds few. They take some milliseconds.
+	lookAfter = 1 << 11
+	// lookUnread is how many messages may be in the book that nobody has read yet: a look has to
+	// pass each of them on to be read.
+	lookUnread = 1 << 12
 	// lookRecords is how many records are looked at in one turn of the loop: some milliseconds' work
 	// where each has to be described.
 	lookRecords = 1 << 15
@@ -127,7 +130,7 @@ func (s *Server) searchable(c *selecting) bool {
 		return false
 	// Those that nobody has read yet would all have to be read here.
 	case where.Narrow():
-		return s.book.unknown < s.looks.after
+		return s.book.unknown < lookUnread
 	default:
 		return !where.NeedsEnvelope() || where.NamesTenants()
 	}

@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +16,6 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"posthaste/internal/sasl"
-	"posthaste/internal/testpeers"
 )
 
 var trialQueue = flag.Int("trial.n", 3000, "messages in the queue of TestOperatorsTrial")
@@ -166,7 +163,7 @@ func newTrial(t *testing.T) *trial {
 func TestOperatorsTrial(t *testing.T) {
 	t.Parallel()
 	t.Run("commands", func(t *testing.T) { newTrial(t).commands(t) })
-	t.Run("mouse", func(t *testing.T) { newTrial(t).mouse(t, testpeers.Program(t, "chromium")) })
+	t.Run("mouse", func(t *testing.T) { newTrial(t).mouse(t) })
 }
 
 // commands are the steps by command, each of which says what it is for.
@@ -212,21 +209,8 @@ type hand struct {
 	began  time.Time
 }
 
-func (r *trial) mouse(t *testing.T, chromium string) {
-	dir, err := os.MkdirTemp("", "phb")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
-	t.Cleanup(cancel)
-	ctx, wait := chromedp.NewExecAllocator(ctx, append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(chromium), chromedp.NoSandbox, chromedp.WindowSize(1200, 900), chromedp.Env("TMPDIR="+dir))...)
-	t.Cleanup(wait)
-	ctx, closed := chromedp.NewContext(ctx, chromedp.WithErrorf(func(string, ...any) {}))
-	t.Cleanup(closed)
-	h := &hand{t: t, ctx: ctx}
-	h.do(chromedp.Navigate("http://"+r.address+"/login"), chromedp.SendKeys(chromedp.CSS("#user"), "ann"), chromedp.SendKeys(chromedp.CSS("#password"), "secret of ann"), chromedp.Click(chromedp.CSS("main button")))
-	h.see("What hurts")
+func (r *trial) mouse(t *testing.T) {
+	h := r.surf(t, "ann")
 	h.began = time.Now()
 
 	h.see("answers 421 4.7.0 to 100 % of sessions")
