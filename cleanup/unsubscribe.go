@@ -40,7 +40,7 @@ func (c *Core) initUnsubscribe(cfg *config.Config) (err error) {
 	}
 	u.field = cfg.String("unsubscribe_header")
 	// What has a meaning of its own must stay in the message.
-	if !rfc5322.IsField(u.field+":") || lookupField([]byte(u.field)).id != fieldOther || strings.HasPrefix(strings.ToLower(u.field), "list-") {
+	if !rfc5322.FreeField(u.field) {
 		return errors.New("unsubscribe_header: " + u.field + ": expected the name of a header field without a meaning of its own, such as X-Unsubscribe")
 	}
 	return nil

@@ -121,6 +121,11 @@ func Mistakes(cfg *config.Config, services []config.Service, system System) []Mi
 	c.accounts()
 	c.suppression()
 	c.unsubscribing()
+	for _, v := range c.of("tenant_header", "campaign_header") {
+		if v.text != "" {
+			c.askingField(v, "X-Tenant")
+		}
+	}
 	c.classes()
 	c.actions()
 	c.certificates()

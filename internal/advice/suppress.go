@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"posthaste/internal/config"
+	"posthaste/internal/rfc5322"
 	"posthaste/internal/suppress/suppressclient"
 )
 
@@ -42,6 +43,13 @@ func (c *checker) suppression() {
 	}
 }
 
+// askingField looks at a parameter that names a field by which mail tells this system something, and which is then removed.
+func (c *checker) askingField(v value, such string) {
+	if !rfc5322.FreeField(v.text) {
+		c.stop(v, "no mail is taken: %q: expected the name of a header field without a meaning of its own, such as %s", v.text, such)
+	}
+}
+
 // unsubscribing looks at links to unsubscribe.
 func (c *checker) unsubscribing() {
 	set := func(name string) bool {
@@ -54,6 +62,9 @@ func (c *checker) unsubscribing() {
 		// Without its links the cleanup service takes no mail. Who may not read the secret cannot tell.
 		if _, err := suppressclient.ReadLinks(c.cfg); err != nil && !errors.Is(err, fs.ErrPermission) {
 			c.stop(v, "no mail is taken: %s", strings.TrimPrefix(err.Error(), v.name+": "))
+		}
+		for _, w := range c.of("unsubscribe_header") {
+			c.askingField(w, "X-Unsubscribe")
 		}
 		if !slices.ContainsFunc(c.services, func(s config.Service) bool { return s.Command == "unsubscribe" }) {
 			c.warn(v, "master.cf has no line of unsubscribe: links lead nowhere, unless another host serves them with the same secret and suppression list")

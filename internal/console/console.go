@@ -164,6 +164,7 @@ func run(ctx context.Context, env *service.Env) error {
 		return fmt.Errorf("queue_history_directory: %w", err)
 	}
 	defer store.Close()
+	store.Warn = env.Log.Warning
 	manager := ipc.NewClient(env.Public(cfg.String("queue_service_name")), nil)
 	defer manager.Close()
 	serving, stop := context.WithCancel(ctx)

@@ -135,8 +135,12 @@ type Rates struct {
 	Bounced  float64 `json:"bounced" doc:"Recipients whose delivery failed for good"`
 }
 
+// RateTime is the least time that rates are of. What comes and goes within a moment says nothing: one message in a hundredth of a
+// second would be six thousand by the minute.
+const RateTime = 5 * time.Second
+
 // RatesBetween are those between two samples, the earlier one first. ok is false where they are not
-// known. A queue manager that was started in between counts since its start.
+// known, or there is less than RateTime between them. A queue manager that was started in between counts since its start.
 func RatesBetween(a, b *Sample) (r Rates, ok bool) {
 	from, to := a.Totals, b.Totals
 	begin := a.At
@@ -144,7 +148,7 @@ func RatesBetween(a, b *Sample) (r Rates, ok bool) {
 		from, begin = proto.Totals{Since: to.Since}, to.Since
 	}
 	d := b.At.Sub(begin).Seconds()
-	if from.Since.IsZero() || to.Since.IsZero() || d <= 0 {
+	if from.Since.IsZero() || to.Since.IsZero() || d < RateTime.Seconds() {
 		return r, false
 	}
 	rate := func(from, to int64) float64 { return float64(60*max(to-from, 0)) / d }

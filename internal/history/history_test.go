@@ -1,6 +1,7 @@
 package history
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -400,11 +402,63 @@ func TestTotals(t *testing.T) {
 		{at(0, proto.Totals{}), at(1, totals(since, 60)), 0, false},
 		{at(0, totals(since, 60)), at(1, proto.Totals{}), 0, false},
 		{at(0, totals(since, 60)), at(0, totals(since, 70)), 0, false},
-		{at(0, totals(since, 60)), at(1, totals(since, 50)), 0, true}, // never negative
+		{at(0, totals(since, 60)), later(at(0, totals(since, 70)), time.Second), 0, false},          // too short a time
+		{at(0, totals(since, 60)), later(at(0, totals(since, 70)), RateTime), 120, true},            // long enough
+		{at(0, totals(since, 60)), at(1, totals(start.Add(time.Minute-time.Second), 60)), 0, false}, // it was started a second ago
+		{at(0, totals(since, 60)), at(1, totals(since, 50)), 0, true},                               // never negative
 	} {
 		r, ok := RatesBetween(c.a, c.b)
 		if ok != c.ok || r.In != c.in || r.Sent != 2*c.in || r.Deferred != 3*c.in || r.Bounced != 4*c.in {
 			t.Errorf("%+v, %+v: %+v, %v", c.a, c.b, r, ok)
 		}
+	}
+}
+
+func later(s *Sample, d time.Duration) *Sample {
+	s.At = s.At.Add(d)
+	return s
+}
+
+// A file that another version has written is read by none but that one: the writer sets it aside, and says so, and a reader says
+// what it is. Others of the same time go on to be read. What is set aside goes with its age.
+func TestOtherVersion(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	rng := rand.New(rand.NewPCG(1, 2))
+	name := start.UTC().Format(hours) + suffix
+	newer := []byte(magicName + "12\nwhat nobody here can read")
+	if err := os.WriteFile(filepath.Join(dir, name), newer, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := At(dir, start.Add(time.Minute)); !errors.Is(err, ErrVersion) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "12") {
+		t.Errorf("the reader says %v", err)
+	}
+	if _, err := First(dir); !errors.Is(err, ErrVersion) {
+		t.Errorf("since when: %v", err)
+	}
+	w := openWriter(t, dir, Limits{Age: 2 * time.Hour})
+	var said []string
+	w.Warn = func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
+	one := sample(start.Add(time.Minute), rng, 3)
+	for _, s := range []*Sample{one, sample(start.Add(2*time.Minute), rng, 3)} {
+		if err := w.Append(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(said) != 1 || !strings.Contains(said[0], name+aside) || !strings.Contains(said[0], "format 12") {
+		t.Errorf("%q", said)
+	}
+	if kept, err := os.ReadFile(filepath.Join(dir, name+aside)); err != nil || !bytes.Equal(kept, newer) {
+		t.Errorf("what was set aside: %q, %v", kept, err)
+	}
+	if got := all(t, dir); len(got) != 2 || !same(got[:1], []*Sample{one}) {
+		t.Errorf("%d samples", len(got))
+	}
+	if err := w.Append(sample(start.Add(4*time.Hour), rng, 3)); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if _, err := os.Stat(filepath.Join(dir, name+aside)); !os.IsNotExist(err) {
+		t.Errorf("it is still there: %v", err)
 	}
 }

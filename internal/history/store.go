@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -22,8 +23,12 @@ import (
 )
 
 const (
-	magic    = "posthaste queue history 1\n"
-	suffix   = ".shape"
+	magicName = "posthaste queue history "
+	version   = "1"
+	magic     = magicName + version + "\n"
+	suffix    = ".shape"
+	// aside ends the name of a file of another version of the program that stood in the way.
+	aside    = ".other"
 	hours    = "2006010215" // names of files
 	lockName = "lock"
 	// recordHead are the octets before a sample.
@@ -38,6 +43,8 @@ var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
 	// ErrBusy says that another process writes the samples.
 	ErrBusy = errors.New("another process keeps the history of the queue")
+	// ErrVersion says that the samples of a time were written by another version of the program, which this one cannot read.
+	ErrVersion = errors.New("another version of Posthaste has written it")
 	// ErrNone says that there is no sample of the time that was asked for.
 	ErrNone = errors.New("there is no sample of the queue of that time")
 	// errTooLarge says that a sample has no room in a record.
@@ -55,6 +62,8 @@ type Limits struct {
 type Writer struct {
 	dir    *statedir.Dir
 	limits Limits
+	// Warn is told of files that were set aside; nil: nobody is.
+	Warn   func(format string, args ...any)
 	lock   *os.File
 	file   *os.File // nil: none is open
 	name   string
@@ -142,17 +151,18 @@ func (w *Writer) open(name string) error {
 	if err := w.prune(name); err != nil {
 		return err
 	}
-	f, err := w.dir.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
+	f, err := w.read(name)
+	if errors.Is(err, ErrVersion) {
+		// After a downgrade within the hour, or an upgrade and back. What the other version has written it can still read.
+		if err := w.dir.Rename(name, name+aside); err != nil {
+			return err
+		}
+		if w.Warn != nil {
+			w.Warn("%s of the history of the queue is set aside as %s: %v", name, name+aside, err)
+		}
+		f, err = w.read(name)
 	}
-	w.before, w.end = nil, 0
-	_, err = scan(f, func(_ *Sample, raw []byte, end int64) bool {
-		w.before, w.end = raw, end
-		return true
-	})
 	if err != nil {
-		f.Close()
 		return err
 	}
 	err = f.Truncate(w.end)
@@ -168,6 +178,24 @@ func (w *Writer) open(name string) error {
 	return nil
 }
 
+// read opens a file and finds its end, that of its last whole record.
+func (w *Writer) read(name string) (*os.File, error) {
+	f, err := w.dir.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	w.before, w.end = nil, 0
+	_, err = scan(f, func(_ *Sample, raw []byte, end int64) bool {
+		w.before, w.end = raw, end
+		return true
+	})
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
 // prune removes the files that are too old or too many. That of the name that is going to be
 // written stays.
 func (w *Writer) prune(name string) error {
@@ -181,8 +209,10 @@ func (w *Writer) prune(name string) error {
 	}
 	total := int64(0)
 	for _, e := range slices.Backward(list) { // the latest first
-		begin, err := time.Parse(hours, strings.TrimSuffix(e.Name(), suffix))
-		if err != nil || !strings.HasSuffix(e.Name(), suffix) || e.Name() == name {
+		// Those that were set aside take room as others do.
+		own := strings.TrimSuffix(e.Name(), aside)
+		begin, err := time.Parse(hours, strings.TrimSuffix(own, suffix))
+		if err != nil || !strings.HasSuffix(own, suffix) || e.Name() == name {
 			continue
 		}
 		if info, err := e.Info(); err == nil {
@@ -202,15 +232,19 @@ func (w *Writer) prune(name string) error {
 func dictionary(raw []byte) []byte { return raw[max(0, len(raw)-maxDictionary):] }
 
 // scan calls f for each sample of a file until f returns false, with its encoding, which f may
-// keep, and the place behind it. It stops without an error where the file has no whole record.
+// keep, and the place behind it. It stops without an error where the file has no whole record. A file of another version is
+// ErrVersion.
 func scan(file *os.File, f func(s *Sample, raw []byte, end int64) bool) (more bool, err error) {
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
 		return true, err
 	}
 	in := bufio.NewReaderSize(io.NewSectionReader(file, 0, 1<<40), 64<<10)
 	head := make([]byte, len(magic))
-	if _, err := io.ReadFull(in, head); err != nil || string(head) != magic {
+	if _, err := io.ReadFull(in, head); err != nil {
 		return true, ignoreEnd(err)
+	}
+	if string(head) != magic {
+		return true, otherVersion(head, in)
 	}
 	end := int64(len(magic))
 	var before []byte
@@ -228,6 +262,24 @@ func scan(file *os.File, f func(s *Sample, raw []byte, end int64) bool) (more bo
 			return false, nil
 		}
 	}
+}
+
+// otherVersion is ErrVersion where the head of a file is one, of which the first octets are given: with another number. Else the
+// file is damaged, and nil.
+func otherVersion(head []byte, in *bufio.Reader) error {
+	number, ok := strings.CutPrefix(string(head), magicName)
+	for ok && !strings.Contains(number, "\n") && len(number) < 9 {
+		b, err := in.ReadByte()
+		if err != nil {
+			return ignoreEnd(err)
+		}
+		number += string(rune(b))
+	}
+	number, _, whole := strings.Cut(number, "\n")
+	if _, err := strconv.ParseUint(number, 10, 31); err != nil || !ok || !whole || number == version {
+		return nil
+	}
+	return fmt.Errorf("%w (format %s, and this one knows %s)", ErrVersion, number, version)
 }
 
 // errTorn says that a record is not whole.
@@ -285,7 +337,8 @@ func files(dir string) ([]string, error) {
 }
 
 // Between calls f for the samples from since to until, both included, in the order of time, until
-// f returns false. Samples that are less than step after the one before are left out.
+// f returns false. Samples that are less than step after the one before are left out. Files of another version of the program are passed
+// over: ErrVersion says so if there is nothing else.
 func Between(dir string, since, until time.Time, step time.Duration, f func(*Sample) bool) error {
 	names, err := files(dir)
 	if err != nil {
@@ -293,6 +346,7 @@ func Between(dir string, since, until time.Time, step time.Duration, f func(*Sam
 	}
 	first, last := since.UTC().Format(hours)+suffix, until.UTC().Format(hours)+suffix
 	var next time.Time
+	var other error
 	for _, name := range names {
 		if name < first || name > last {
 			continue
@@ -315,9 +369,16 @@ func Between(dir string, since, until time.Time, step time.Duration, f func(*Sam
 			return f(s)
 		})
 		file.Close()
+		if errors.Is(err, ErrVersion) {
+			other = fmt.Errorf("%s: %w", name, err)
+			continue
+		}
 		if err != nil || !more {
 			return err
 		}
+	}
+	if next.IsZero() {
+		return other
 	}
 	return nil
 }
@@ -339,7 +400,7 @@ func At(dir string, t time.Time) (*Sample, error) {
 	return found, nil
 }
 
-// First says since when there are samples. It reads no more than the first. ErrNone says that there
+// First says since when there are samples. It reads no more than the first, but passes over files without one. ErrNone says that there
 // are none.
 func First(dir string) (first time.Time, err error) {
 	names, err := files(dir)
@@ -349,18 +410,20 @@ func First(dir string) (first time.Time, err error) {
 	if len(names) == 0 {
 		return first, ErrNone
 	}
-	begin, err := time.Parse(hours, strings.TrimSuffix(names[0], suffix))
-	if err != nil {
-		return first, err
+	for _, name := range names {
+		begin, bad := time.Parse(hours, strings.TrimSuffix(name, suffix))
+		if bad != nil {
+			return first, bad
+		}
+		err = Between(dir, begin, begin.Add(time.Hour-1), 0, func(s *Sample) bool {
+			first = s.At
+			return false
+		})
+		if !first.IsZero() || err != nil && !errors.Is(err, ErrVersion) {
+			return first, err
+		}
 	}
-	err = Between(dir, begin, begin.Add(time.Hour), 0, func(s *Sample) bool {
-		first = s.At
-		return false
-	})
-	if err == nil && first.IsZero() {
-		err = ErrNone
-	}
-	return first, err
+	return first, cmp.Or(err, ErrNone)
 }
 
 // Span says of what time there are samples. ErrNone says that there are none.
