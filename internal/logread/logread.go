@@ -11,7 +11,7 @@
 // The second one is what log services write with precise times. A JSON object may also stand
 // behind the beginning of a line of one of the other forms. Lines of other programs are passed over, and so is
 // what is longer than 1 MiB. The first form has no year: it is the last one in which
-// the line does not lie more than a day in the future.
+// the line does not lie more than a day in the future. It has no time zone either: whoever reads it says which.
 //
 // Files that gzip, bzip2, xz, zstd or lz4 has compressed are read as they are ([Open]). For the last three of these
 // their programs are executed.
@@ -44,6 +44,7 @@ const maxLine = 1 << 20
 type Line struct {
 	Raw      []byte // all of it, without the line end
 	Time     int64  // microseconds since 1970; 0: it has none that can be read
+	Guessed  bool   // the line has neither the year nor the time zone of Time: these are the Reader's
 	Tag      []byte // postfix/submission/smtpd
 	Instance []byte // postfix, or another syslog_name: the tag up to its first slash
 	Program  []byte // smtpd: the tag behind its last slash
@@ -65,7 +66,7 @@ type Reader struct {
 	at    int64
 }
 
-// NewReader reads from r. now is the time that lines without a year lie before.
+// NewReader reads from r. now is the time that lines without a year lie before; they are of its time zone.
 func NewReader(r io.Reader, now time.Time) *Reader {
 	return &Reader{br: bufio.NewReaderSize(r, 256<<10), now: now}
 }
@@ -336,15 +337,16 @@ func (r *Reader) time(b []byte) int64 {
 	case len(b) > precise && isDigit(b[0]) && b[10] == 'T':
 		return r.precise(b)
 	case len(b) > classic && b[3] == ' ' && b[6] == ' ' && b[9] == ':':
+		r.line.Guessed = true
 		if string(b[:classic]) == r.stamp {
 			return r.at
 		}
-		t, err := time.ParseInLocation(time.Stamp, string(b[:classic]), time.Local)
+		t, err := time.ParseInLocation(time.Stamp, string(b[:classic]), r.now.Location())
 		if err != nil {
 			return 0
 		}
 		for year := r.now.Year() + 1; ; year-- {
-			at := time.Date(year, t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), 0, time.Local)
+			at := time.Date(year, t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), 0, r.now.Location())
 			if at.Day() == t.Day() && !at.After(r.now.Add(24*time.Hour)) || year < r.now.Year()-8 {
 				r.stamp, r.at = string(b[:classic]), at.UnixMicro()
 				return r.at

@@ -110,7 +110,7 @@ func (c *command) end(err error, found int) int {
 
 // options are where the log and the index are.
 func (c *command) options() (o track.Options, err error) {
-	o = track.Options{Logs: c.args.logs, Stdin: c.Stdin, Now: c.now, Warn: c.warn, Progress: c.progress}
+	o = track.Options{Logs: c.args.logs, Others: len(c.args.logs) > 0, Stdin: c.Stdin, Now: c.now, Warn: c.warn, Progress: c.progress}
 	cfg, err := config.Load(config.Dir(c.args.configDir))
 	if err != nil {
 		if len(o.Logs) == 0 || !c.args.noIndex {

@@ -175,7 +175,7 @@ func TestStandardInput(t *testing.T) {
 // The index is made by command, within its limit, and says so.
 func TestBuild(t *testing.T) {
 	t.Parallel()
-	dir := configured(t, "track_index_limit = 8k\n")
+	dir := configured(t, "track_index_limit = 128k\n")
 	line := "Nov 24 10:00:00 mx postfix/qmgr[12]: 4aAAAA1z: removed\n"
 	if err := os.WriteFile(filepath.Join(dir, "mail.log"), []byte(strings.Repeat(line, 40000)), 0o644); err != nil {
 		t.Fatal(err)

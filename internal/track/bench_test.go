@@ -86,9 +86,27 @@ func writeLogs(b *testing.B, dir string, size int64) (names []string, id, to str
 	return names, id, to, messages
 }
 
+// keptName is the file that says what the logs are that an earlier run has kept.
+const keptName = "track-log.txt"
+
+// keptLogs are logs of an earlier run, if it has kept them, or new ones.
+func keptLogs(b *testing.B, dir string, size int64) (names []string, id, to string, messages int) {
+	var was int64
+	if text, err := os.ReadFile(filepath.Join(dir, keptName)); err == nil {
+		if _, err := fmt.Sscan(string(text), &was, &id, &to, &messages); err == nil && was == size {
+			return []string{filepath.Join(dir, "mail.log.text"), filepath.Join(dir, "mail.log.json")}, id, to, messages
+		}
+	}
+	names, id, to, messages = writeLogs(b, dir, size)
+	if err := os.WriteFile(filepath.Join(dir, keptName), fmt.Append(nil, size, " ", id, " ", to, " ", messages, "\n"), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	return names, id, to, messages
+}
+
 // BenchmarkLog says how fast the index of a log is made, how large it is, and how fast it is searched. The size of the log is that
 // of the environment variable TRACK_LOG_SIZE, in MB, by default 32: TRACK_LOG_SIZE=10240 go test ./internal/track -run '^$'
-// -bench Log -benchtime 1x -timeout 30m. TRACK_LOG_DIR is where it is written. With TRACK_LOG_COLD each search is also measured when
+// -bench Log -benchtime 1x -timeout 30m. TRACK_LOG_DIR is where it is written. TRACK_LOG_KEEP leaves it, and the index, for the next run. With TRACK_LOG_COLD each search is also measured when
 // nothing of the log and of the index is in the kernel's memory.
 func BenchmarkLog(b *testing.B) {
 	size, err := strconv.ParseInt(os.Getenv("TRACK_LOG_SIZE"), 10, 64)
@@ -99,13 +117,15 @@ func BenchmarkLog(b *testing.B) {
 	if dir == "" {
 		dir = b.TempDir()
 	}
-	names, id, to, messages := writeLogs(b, dir, size<<20)
-	defer os.RemoveAll(filepath.Join(dir, "track"))
-	defer func() {
-		for _, n := range names {
-			os.Remove(n)
-		}
-	}()
+	names, id, to, messages := keptLogs(b, dir, size<<20)
+	if os.Getenv("TRACK_LOG_KEEP") == "" {
+		defer os.RemoveAll(filepath.Join(dir, "track"))
+		defer func() {
+			for _, n := range append(names, filepath.Join(dir, keptName)) {
+				os.Remove(n)
+			}
+		}()
+	}
 	o := Options{Logs: names, Index: filepath.Join(dir, "track"), IndexLimit: 1 << 40, Now: day.AddDate(0, 3, 0), Warn: b.Logf}
 	b.Run("build", func(b *testing.B) {
 		b.SetBytes(size << 20)

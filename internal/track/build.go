@@ -84,7 +84,7 @@ func (x *run) load(s *source) {
 	for {
 		at, _ := s.covered()
 		seg := x.store.get(s.ident, s.parts())
-		if seg == nil || seg.start != at || !s.sameTail(seg, &x.sizes, buf) {
+		if seg == nil || seg.start != at || !s.sameTail(seg, &x.sizes, buf) || !x.timely(s, seg) {
 			if x.store.discard(seg) {
 				continue // there may be segments, which are of the text as it is now
 			}
@@ -130,7 +130,7 @@ func (x *run) coverPacked(ctx context.Context, s *source) error {
 	if n := len(s.segments); s.ident != 0 && n > 0 && !slices.ContainsFunc(s.segments, func(g *segment) bool { return g.entries != nil }) {
 		size, _ := s.covered()
 		_, last := s.segments[n-1].times()
-		x.store.putDigest(s.raw, digest{s.ident, s.begin, size, s.parts()}, last)
+		x.store.putDigest(s.raw, digest{s.ident, s.begin, size, s.parts(), tailsOf(s.segments)}, last)
 	}
 	return nil
 }
@@ -152,7 +152,7 @@ func (x *run) verify(ctx context.Context, s *source, r io.Reader) (stands int64,
 		if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
 			return 0, fmt.Errorf("%s: %w", s.name, err)
 		}
-		if err != nil || x.sizes.tailHash(buf[:seg.end()-from]) != seg.tail {
+		if err != nil || x.sizes.tailHash(buf[:seg.end()-from]) != seg.tail || !x.timely(s, seg) {
 			x.store.discard(seg)
 			return seg.end(), nil
 		}
@@ -275,8 +275,8 @@ func (b *builder) failure() error {
 // make makes the segment of a job.
 func (b *builder) make(m *mason, j *job) {
 	seg := m.build(b.source.ident, j.start, j.line, j.text, j.sizes)
-	if b.keep {
-		b.store.put(seg, j.number)
+	if !b.keep || !b.store.put(seg, j.number) {
+		seg.sieve = nil // half of what a segment takes; what is not kept is little, or read once more for a text
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

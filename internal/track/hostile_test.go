@@ -100,15 +100,15 @@ func TestFirstAnswer(t *testing.T) {
 	}
 	n := 0
 	x.yield = func(Found) bool { n++; return false }
-	if err := x.search(t.Context()); err != errEnough && err != nil || n != 1 || len(x.cached) > 5 {
-		t.Errorf("%v; %d found, %d blocks were read for it", err, n, len(x.cached))
+	if err := x.search(t.Context()); err != errEnough && err != nil || n != 1 || x.cache.reads > 6 {
+		t.Errorf("%v; %d found, %d blocks were read for it", err, n, x.cache.reads)
 	}
 }
 
 // A search finds all of many messages, though those of a group have more blocks than are kept.
 func TestAllOfMany(t *testing.T) {
 	t.Parallel()
-	const messages = 12 * cacheSize
+	const messages = 6 * cacheBlocks
 	o := manyMessages(t, messages)
 	for range 2 { // the index is made, and there
 		if got := found(t, o, Query{Conditions: []Condition{{From, "a@one.test"}}}); len(got) != messages {

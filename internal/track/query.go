@@ -14,7 +14,7 @@ type Field uint8
 
 // The fields of conditions.
 const (
-	Anything Field = iota // whatever the value looks like: any of those below but Reply
+	Anything Field = iota // whatever the value looks like: any of those below but Reply and Text
 	ID
 	MessageID
 	From
@@ -23,6 +23,7 @@ const (
 	Relay  // name or address of the next hop
 	User   // as whom the client logged in
 	Reply  // a part of a reply or a reason, of either side
+	Text   // a part of any line
 )
 
 // A Condition is one thing that must be true of a message, or of another that it is connected with: one that it came
@@ -56,7 +57,9 @@ type matcher struct {
 	keys   []key        // one of these; if there is none, what follows
 	net    netip.Prefix // or a client in this network
 	part   []byte       // or this in a reply, in lower case
-	rough  string       // what stands in each line that fulfils it, but for case; empty: that is not known
+	whole  bool         // not only in a reply
+	rough  string       // what stands in each line that fulfils it, in lower case; empty: that is not known
+	tokens []token      // what each block has that has such a line; nil: that is not known
 	wishes []wish       // of keys
 	fold   bool         // their texts are in lower case
 }
@@ -104,11 +107,12 @@ func (c Condition) matcher() (m matcher, err error) {
 	if c.Value == "" {
 		return m, fmt.Errorf("an empty pattern would match everything")
 	}
-	if c.Field == Reply {
-		m.part = lower(nil, []byte(c.Value))
+	if c.Field == Reply || c.Field == Text {
+		m.part, m.whole = lower(nil, []byte(c.Value)), c.Field == Text
 		if literal(m.part) {
 			m.rough = string(m.part)
 		}
+		m.tokens = textTokens(m.part)
 		return m, nil
 	}
 	classes := c.classes()
@@ -139,7 +143,7 @@ func (c Condition) matcher() (m matcher, err error) {
 		m.wishes = append(m.wishes, newWish(class, []byte(value), m.fold))
 	}
 	if m.net.IsValid() {
-		m.keys, m.wishes = nil, nil
+		m.keys, m.wishes, m.tokens = nil, nil, netTokens(m.net)
 	}
 	return m, nil
 }
@@ -204,7 +208,7 @@ func (p *plan) match(e *event) uint64 {
 func (m *matcher) match(e *event) bool {
 	switch {
 	case m.part != nil:
-		return m.matchReply(e)
+		return m.matchText(e)
 	case m.net.IsValid():
 		return m.inNet(e.client.Addr) || m.inNet(e.orig.Addr)
 	}
@@ -244,15 +248,25 @@ func (m *matcher) inNet(addr []byte) bool {
 	return err == nil && m.net.Contains(a.Unmap())
 }
 
-// matchReply looks for a part of a reply: of a delivery, of a verdict, or of a line without a form of its own.
-func (m *matcher) matchReply(e *event) bool {
+// meets says whether a segment may have lines of the time that is asked for, and reaches whether a block of it may.
+func (p *plan) meets(s *segment) bool {
+	least, most := s.times()
+	return !p.timed || s.undated || least != 0 && most >= p.since && least < p.until
+}
+
+func (p *plan) reaches(s *segment, b *span) bool {
+	return !p.timed || s.undated || b.min != 0 && b.max >= p.since && b.min < p.until
+}
+
+// matchText looks for a part of a line, or of a reply: of a delivery, of a verdict, or of a line without a form of its own.
+func (m *matcher) matchText(e *event) bool {
 	text := e.line.Text
-	switch e.kind {
-	case delivery:
+	switch {
+	case m.whole || e.kind == note || e.kind == session:
+	case e.kind == delivery:
 		text = e.delivery.Reason
-	case verdict:
+	case e.kind == verdict:
 		text = e.verdict.Text
-	case note, session:
 	default:
 		return false
 	}

@@ -208,7 +208,7 @@ func TestCutLog(t *testing.T) {
 func TestLockInherited(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "track")
-	s, err := openStore(dir, 1<<30, t.Errorf)
+	s, err := openStore(dir, formatOf(small), 1<<30, t.Errorf)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestLockInherited(t *testing.T) {
 	}
 	defer unix.Close(other)
 	s.close()
-	next, err := openStore(dir, 1<<30, t.Errorf)
+	next, err := openStore(dir, formatOf(small), 1<<30, t.Errorf)
 	if err != nil {
 		t.Errorf("the next one: %v", err)
 	}

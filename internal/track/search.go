@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"posthaste/internal/logread"
@@ -18,7 +18,8 @@ const (
 	moreSeeds   = 2        // by what a later group is larger than the one before: who wants a hundred does not pay for four hundred
 	maxSeeds    = 1024     // and the largest ones
 	maxFollowed = 50000    // queue IDs that are looked up for one group
-	cacheSize   = 128      // blocks
+	firstBlocks = 2        // blocks that are gone through at first, and of which there are twice as many each time
+	maxBlocks   = 96       // and at most: the messages that they have are looked up while they are in memory
 )
 
 // A run is one search.
@@ -33,11 +34,12 @@ type run struct {
 	inMemory    int // entries
 
 	parsers []*logread.Reader // of each source
-	cache   map[int64][]byte
-	cached  []int64 // the blocks in the cache, the oldest first
-	bucket  []byte  // room for one of the index
-	scanner scanner
+	cache   cache
+	readers []*reader
 	event   event
+
+	zoneTold   bool       // that the index is of another time zone
+	collecting sync.Mutex // of a book
 }
 
 func newRun(o Options) *run {
@@ -57,14 +59,12 @@ func (x *run) close() {
 // open opens the index and the logs. readonly is why nothing can be written to the index.
 func (x *run) open() (readonly, err error) {
 	if x.Index != "" {
-		x.store, readonly = openStore(x.Index, x.IndexLimit, x.Warn)
+		x.store, readonly = openStore(x.Index, formatOf(x.sizes), x.IndexLimit, x.Warn)
 	}
 	if err := x.openSources(x.Logs); err != nil {
 		return readonly, err
 	}
-	for _, s := range x.sources {
-		x.parsers = append(x.parsers, logread.NewParser(s.now))
-	}
+	x.parsers = newParsers(x.sources)
 	x.total = x.missing()
 	return readonly, nil
 }
@@ -86,6 +86,7 @@ func (x *run) buildAll(ctx context.Context) (b Built, err error) {
 			}
 		}
 	}
+	x.prune()
 	b.Added, b.Size, b.Refused = x.done, x.store.used, x.store.refused
 	return b, nil
 }
@@ -113,198 +114,27 @@ func (x *run) search(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	x.prune()
 	return x.indexed(ctx)
 }
 
-// A hit is a block of a segment that may have a wish, by its number; allLines: any of its lines may be wanted.
-type hit struct{ block, wish int32 }
-
-const allLines = -1
-
-// A spot is a segment with hits in it, in the order of the blocks.
-type spot struct {
-	source *source
-	seg    *segment
-	hits   []hit
-}
-
-// blocks is how many blocks have hits.
-func (p *spot) blocks() (n int) {
-	for i := range p.hits {
-		if i == 0 || p.hits[i].block != p.hits[i-1].block {
-			n++
-		}
-	}
-	return n
-}
-
-// A hunt is what blocks are gone through for: wishes, in the order of their fingerprints, and the blocks that may have them.
-type hunt struct {
-	wishes []wish
-	fold   bool // their texts are in lower case
-	spots  []spot
-}
-
-// each calls f for the blocks of a hunt, in order, with what picks the lines that may be wanted.
-func (x *run) each(h *hunt, f func(s *source, b block, pick picker) error) error {
-	var wishes []*wish
-	some := func(text []byte, f func(begin, end int)) { x.scanner.lines(text, wishes, h.fold, f) }
-	for _, p := range h.spots {
-		for i := 0; i < len(p.hits); {
-			n, pick := int(p.hits[i].block), picker(some)
-			wishes = wishes[:0]
-			for ; i < len(p.hits) && int(p.hits[i].block) == n; i++ {
-				if p.hits[i].wish == allLines {
-					pick = everyLine
-				} else {
-					wishes = append(wishes, &h.wishes[p.hits[i].wish])
-				}
-			}
-			b, err := x.block(p.source, p.seg, n)
-			if err != nil {
-				return err
-			}
-			if err := f(p.source, b, pick); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// block reads a block. Those that were read last are kept; its text is good until as many others were read.
-func (x *run) block(s *source, seg *segment, n int) (block, error) {
-	off, line, size := seg.blockAt(n)
-	at := position(s.number, off)
-	if text, ok := x.cache[at]; ok {
-		return block{off, line, text}, nil
-	}
-	var room []byte
-	if len(x.cached) >= cacheSize {
-		oldest := x.cached[0]
-		room, x.cached = x.cache[oldest], x.cached[1:]
-		delete(x.cache, oldest)
-	}
-	text, err := s.read(off, size, room)
-	if err != nil {
-		return block{}, err
-	}
-	if x.cache == nil {
-		x.cache = map[int64][]byte{}
-	}
-	x.cache[at], x.cached = text, append(x.cached, at)
-	return block{off, line, text}, nil
-}
-
-// lookup finds the blocks that may have one of the wishes. span: of the time that is asked for only.
-func (x *run) lookup(h *hunt, span bool) error {
-	slices.SortFunc(h.wishes, func(a, b wish) int { return cmp.Compare(a.print, b.print) })
+// prune removes from the index what is about logs that were removed.
+func (x *run) prune() {
+	names, oldest := map[string]bool{}, int64(0)
 	for _, s := range x.sources {
-		for _, seg := range s.segments {
-			hits, err := x.lookupIn(seg, h.wishes)
-			if err != nil {
-				return err
-			}
-			h.add(x, s, seg, hits, span)
+		if names[hashName(s.ident)], names[hashName(s.raw)] = true, true; s.begin != 0 && (oldest == 0 || s.begin < oldest) {
+			oldest = s.begin
 		}
 	}
-	return nil
-}
-
-// add adds the hits of a segment.
-func (h *hunt) add(x *run, s *source, seg *segment, hits []hit, span bool) {
-	if span && x.plan.timed {
-		hits = slices.DeleteFunc(hits, func(t hit) bool {
-			b := &seg.blocks[t.block]
-			return b.min == 0 || b.max < x.plan.since || b.min >= x.plan.until
-		})
+	if !x.Others && oldest != 0 {
+		x.store.prune(names, time.UnixMicro(oldest))
 	}
-	if len(hits) > 0 {
-		slices.SortFunc(hits, func(a, b hit) int { return cmp.Or(cmp.Compare(a.block, b.block), cmp.Compare(a.wish, b.wish)) })
-		h.spots = append(h.spots, spot{s, seg, hits})
-	}
-}
-
-// all are hits in all blocks of a segment, each like this one.
-func (s *segment) all(h hit) (hits []hit) {
-	for n := range s.blocks {
-		h.block = int32(n)
-		hits = append(hits, h)
-	}
-	return hits
-}
-
-// lookupIn looks into one segment. One whose file cannot be read any more may have everything in every block.
-func (x *run) lookupIn(seg *segment, wishes []wish) ([]hit, error) {
-	if seg.entries != nil {
-		return seg.lookup(wishes, nil, nil)
-	}
-	f, err := x.store.file(seg.name)
-	if err == nil {
-		var hits []hit
-		hits, err = seg.lookup(wishes, f, &x.bucket)
-		f.Close()
-		if err == nil {
-			return hits, nil
-		}
-	}
-	if !errors.Is(err, os.ErrNotExist) {
-		x.store.drop(seg.name, err)
-	}
-	return seg.all(hit{wish: allLines}), nil
-}
-
-// driver chooses the condition that occurs in the fewest blocks, and returns its bit and these.
-func (x *run) driver() (bit uint64, best *hunt, err error) {
-	least := 0
-	for i := range x.plan.matchers {
-		m := &x.plan.matchers[i]
-		if m.wishes == nil {
-			continue
-		}
-		h := &hunt{wishes: slices.Clone(m.wishes), fold: m.fold}
-		if err := x.lookup(h, true); err != nil {
-			return 0, nil, err
-		}
-		n := 0
-		for i := range h.spots {
-			n += h.spots[i].blocks()
-		}
-		if best == nil || n < least {
-			least, bit, best = n, 2<<i, h
-		}
-	}
-	if best != nil {
-		return bit, best, nil
-	}
-	bit, best = x.passage()
-	return bit, best, nil
-}
-
-// passage is for what the index does not know: all that lies in the time is gone through. Of a part of a reply only the lines that
-// have it are taken apart.
-func (x *run) passage() (bit uint64, h *hunt) {
-	bit, h = 1, new(hunt)
-	every := hit{wish: allLines}
-	for i := range x.plan.matchers {
-		if text := x.plan.matchers[i].rough; text != "" {
-			bit, every.wish = 2<<i, 0
-			h.wishes, h.fold = []wish{{text: string(lower(nil, []byte(text)))}}, true
-			break
-		}
-		bit = 2
-	}
-	for _, s := range x.sources {
-		for _, seg := range s.segments {
-			h.add(x, s, seg, seg.all(every), true)
-		}
-	}
-	return bit, h
 }
 
 // A group is the messages that some blocks have, as far as they fulfil the condition that the search goes by.
 type group struct {
 	begin, end int64 // positions between which these blocks are
+	blocks     int
 	seeds      map[string]bool
 	found      []seen // lines that are of no message
 }
@@ -317,49 +147,83 @@ type seen struct {
 
 // indexed searches with the index.
 func (x *run) indexed(ctx context.Context) error {
-	bit, hunted, err := x.driver()
-	if err != nil {
-		return err
-	}
-	g, most := newGroup(-1), firstSeeds
-	err = x.each(hunted, func(s *source, b block, pick picker) error {
-		if err := ctx.Err(); err != nil {
+	bit, hunted := x.driver()
+	g, most, count := newGroup(-1), firstSeeds, firstBlocks
+	for tasks := hunted.tasks(); len(tasks) > 0; {
+		some := tasks[:min(count, len(tasks))]
+		tasks, count = tasks[len(some):], min(2*count, maxBlocks)
+		matches := make([][]match, len(some))
+		err := x.each(ctx, hunted, some, func(r *reader, n int, b block, pick picker) {
+			b.lines(pick, some[n].source.number, r.parsers[some[n].source.number], &r.event, func(at place) {
+				matches[n] = x.matched(matches[n], &r.event, at, bit)
+			})
+		})
+		if err != nil {
 			return err
 		}
-		b.lines(pick, s.number, x.parsers[s.number], &x.event, func(at place) {
-			match := x.plan.match(&x.event)
-			switch {
-			case match&bit == 0:
-			case len(x.event.id) > 0:
-				g.seeds[string(x.event.id)] = true
-			case match == x.plan.all:
-				g.found = append(g.found, seen{at.pos, Found{Refusal: x.refusal(&x.event, at)}})
+		for n := range some {
+			g.add(matches[n])
+			enough := len(g.seeds)+len(g.found) >= most
+			if !enough && g.blocks < maxBlocks {
+				continue
 			}
-		})
-		// The report comes last: it reads other blocks, and they may take the room of this one.
-		if len(g.seeds)+len(g.found) >= most {
-			g.end = position(s.number, b.off+int64(len(b.text)))
+			g.end = some[n].end()
 			if err := x.report(ctx, g, bit); err != nil {
-				return err
+				return unlessEnough(err)
 			}
-			g, most = newGroup(g.end), min(moreSeeds*most, maxSeeds)
+			if g = newGroup(g.end); enough {
+				most = min(moreSeeds*most, maxSeeds)
+			}
 		}
-		return nil
-	})
-	if err == nil {
-		g.end = 1<<63 - 1
-		err = x.report(ctx, g, bit)
 	}
-	if errors.Is(err, errEnough) {
-		return nil
+	g.end = 1<<63 - 1
+	return unlessEnough(x.report(ctx, g, bit))
+}
+
+// A match is a line that fulfils the condition that the search goes by: of a message, or of none.
+type match struct {
+	id   string
+	seen seen
+}
+
+// matched adds a line to a list, if it is one.
+func (x *run) matched(list []match, e *event, at place, bit uint64) []match {
+	got := x.plan.match(e)
+	switch {
+	case got&bit == 0:
+	case len(e.id) > 0:
+		if n := len(list); n == 0 || list[n-1].id != string(e.id) {
+			list = append(list, match{id: string(e.id)})
+		}
+	case got == x.plan.all:
+		list = append(list, match{seen: seen{at.pos, Found{Refusal: x.refusal(e, at)}}})
 	}
-	return err
+	return list
+}
+
+// add adds what a block has.
+func (g *group) add(list []match) {
+	g.blocks++
+	for _, m := range list {
+		if m.id != "" {
+			g.seeds[m.id] = true
+		} else {
+			g.found = append(g.found, m.seen)
+		}
+	}
 }
 
 func newGroup(begin int64) *group { return &group{begin: begin, seeds: map[string]bool{}} }
 
 // errEnough says that the caller has seen enough.
 var errEnough = errors.New("enough")
+
+func unlessEnough(err error) error {
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
 
 // report looks up what is connected with the messages of a group, and reports those that are found in it first.
 func (x *run) report(ctx context.Context, g *group, bit uint64) error {
@@ -410,13 +274,12 @@ func (x *run) gather(ctx context.Context, seeds map[string]bool, bit uint64) (*b
 			mids[mid] = true
 			h.wishes = append(h.wishes, newWish(keyMessageID, []byte(mid), false))
 		}
-		if err := x.lookup(h, false); err != nil {
-			return nil, err
-		}
+		x.lookup(h, false)
 		next := map[string]bool{}
-		err := x.each(h, func(s *source, bl block, pick picker) error {
-			bl.lines(pick, s.number, x.parsers[s.number], &x.event, func(at place) { x.collect(b, at, ids, names, next) })
-			return ctx.Err()
+		tasks := h.tasks()
+		err := x.each(ctx, h, tasks, func(r *reader, n int, bl block, pick picker) {
+			number := tasks[n].source.number
+			bl.lines(pick, number, r.parsers[number], &r.event, func(at place) { x.collect(b, &r.event, at, ids, names, next) })
 		})
 		if err != nil {
 			return nil, err
@@ -431,13 +294,16 @@ func (x *run) gather(ctx context.Context, seeds map[string]bool, bit uint64) (*b
 	return b, nil
 }
 
-// collect puts a line into the book if it is of one of the messages, or names one. What it names is looked up next.
-func (x *run) collect(b *book, at place, ids, names, next map[string]bool) {
-	e := &x.event
+// collect puts a line into the book if it is of one of the messages, or names one. What it names is looked up next. It may be called
+// concurrently, with one book.
+func (x *run) collect(b *book, e *event, at place, ids, names, next map[string]bool) {
 	if len(e.id) == 0 || !ids[string(e.id)] && !ids[string(e.other)] && (len(e.mid) == 0 || !names[string(e.mid)]) {
 		return
 	}
-	b.add(e, at, x.plan.match(e))
+	got := x.plan.match(e)
+	x.collecting.Lock()
+	defer x.collecting.Unlock()
+	b.add(e, at, got)
 	next[string(e.id)] = true
 	if len(e.other) > 0 {
 		next[string(e.other)] = true

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"net/netip"
 	"slices"
 	"sort"
 	"time"
@@ -18,12 +19,12 @@ const (
 	printBits     = 33  // of a fingerprint that are kept
 	segmentBits   = 7   // a block's number in its segment
 	segmentBlocks = 128 // blocks of a segment, at most
-	segmentMagic  = "PHTRACK1"
+	segmentMagic  = "PHTRACK3"
 
 	// A volume is a segment that was made of many: a lookup opens and reads so many times fewer files.
 	volumeBits  = 11
 	volumeParts = 1 << (volumeBits - segmentBits)
-	volumeMagic = "PHTRACK2"
+	volumeMagic = "PHTRACK4"
 )
 
 // A span is the place and the time of a block.
@@ -33,10 +34,10 @@ type span struct {
 	min, max int64  // times of its lines; 0: none has one
 }
 
-// A segment is the index of a part of a log. It has the fingerprints of the keys of each block.
+// A segment is the index of a part of a log. It has the fingerprints of the keys of each block, and a sieve of their text.
 //
-// In a file there are a header, whose checksum is at its end, and the entries, which are in buckets by the first bits of
-// the fingerprint, each with a checksum in the header. An entry is the other bits of the fingerprint and the number of the
+// In a file there are a header, whose checksum is at its end, the entries, which are in buckets by the first bits of
+// the fingerprint, each with a checksum in the header, and the sieve. An entry is the other bits of the fingerprint and the number of the
 // block, 32 bits together.
 type segment struct {
 	blockBits uint8
@@ -45,9 +46,13 @@ type segment struct {
 	start  int64  // offset in the text of the log
 	line   int64  // number of the first line
 	tail   uint64 // hash of the last octets of the text
+	zone   uint64 // in which lines were read that have none; 0: there are none
 	blocks []span
 	bucket []uint32 // where the entries of each begin, and where those of the last one end
 	sums   []uint32
+
+	undated bool   // the times of the blocks are not known
+	sieve   *sieve // nil: there is none, and every block may have any text
 
 	entries []uint32 // nil: they are in the file of this name
 	name    string
@@ -98,10 +103,16 @@ type mason struct {
 	event  event
 	found  []uint64 // 33 bits of a fingerprint, and the number of the block
 	recent [4096]uint64
+
+	filters [segmentBlocks]blockFilter
+	folded  []byte // room for the text of a line
+	client  []byte // the one whose networks were noted last
+	zone    uint64
 }
 
+// newMason is a mason for lines that lie before now, and in its time zone, where they do not say otherwise.
 func newMason(z sizes, now time.Time) *mason {
-	return &mason{sizes: z, parser: logread.NewParser(now)}
+	return &mason{sizes: z, parser: logread.NewParser(now), zone: zonePrint(now.Location())}
 }
 
 // tailHash is a hash of the last octets of a text.
@@ -117,17 +128,23 @@ func (m *mason) build(ident uint64, start, line int64, text []byte, sizes []int)
 	s := &segment{ident: ident, start: start, line: line, tail: m.sizes.tailHash(text)}
 	m.found = m.found[:0]
 	clear(m.recent[:])
+	clear(m.filters[:len(sizes)])
 	end, lines := 0, 0
 	for n, size := range sizes {
 		b := block{off: int64(end), text: text[end : end+size]}
 		sp := span{}
+		m.client = m.client[:0]
 		b.lines(everyLine, 0, m.parser, &m.event, func(place) {
 			if at := m.event.line.Time; at != 0 {
 				if sp.max = max(sp.max, at); sp.min == 0 || at < sp.min {
 					sp.min = at
 				}
 			}
+			if m.event.line.Guessed {
+				s.zone = m.zone
+			}
 			m.event.keys(func(c class, k []byte) { m.add(fingerprint(c, k), n) })
+			m.sift(&m.filters[n])
 		})
 		end, lines = end+size, lines+bytes.Count(b.text, []byte("\n"))
 		sp.end, sp.lines = uint32(end), uint32(lines)
@@ -137,7 +154,23 @@ func (m *mason) build(ident uint64, start, line int64, text []byte, sizes []int)
 	m.found = slices.Compact(m.found)
 	s.blockBits = segmentBits
 	s.fill(m.found)
+	s.sieve = newSieve(m.filters[:len(sizes)])
 	return s
+}
+
+// sift notes the text of a line, and the networks of its clients.
+func (m *mason) sift(f *blockFilter) {
+	m.folded = lower(m.folded, m.event.line.Text)
+	f.addText(m.folded)
+	for _, addr := range [...][]byte{m.event.client.Addr, m.event.orig.Addr} {
+		if len(addr) == 0 || bytes.Equal(addr, m.client) {
+			continue
+		}
+		m.client = append(m.client[:0], addr...)
+		if a, err := netip.ParseAddr(string(addr)); err == nil {
+			networks(a.Unmap(), 128, func(t token) { f.add(t) })
+		}
+	}
 }
 
 // fill gives a segment its entries: fingerprints, with the number of the block behind each, in order.
@@ -178,7 +211,7 @@ func (s *segment) encode() []byte {
 	if s.blockBits == volumeBits {
 		b = []byte(volumeMagic)
 	}
-	for _, v := range []uint64{s.ident, uint64(s.start), uint64(s.line), s.tail, uint64(len(s.blocks))} {
+	for _, v := range []uint64{s.ident, uint64(s.start), uint64(s.line), s.tail, s.zone, uint64(len(s.blocks))} {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
 	for _, sp := range s.blocks {
@@ -191,21 +224,26 @@ func (s *segment) encode() []byte {
 		b = binary.LittleEndian.AppendUint32(b, s.bucket[i+1])
 		b = binary.LittleEndian.AppendUint32(b, s.sums[i])
 	}
+	b = encodeEntries(b, s.sieve.sums)
 	b = binary.LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
-	return encodeEntries(b, s.entries)
+	return append(encodeEntries(b, s.entries), s.sieve.rows...)
 }
 
 const (
-	fixedHeader = len(segmentMagic) + 5*8
+	fixedHeader = len(segmentMagic) + 6*8
 	spanSize    = 4 + 4 + 8 + 8
 )
 
 // headerSize is the length of a header with so many blocks, with its checksum.
 func headerSize(blockBits uint8, blocks int) int {
-	return fixedHeader + blocks*spanSize + buckets(blockBits)*8 + 4
+	return fixedHeader + blocks*spanSize + buckets(blockBits)*8 + filterWords*4 + 4
 }
 
 func (s *segment) headerSize() int { return headerSize(s.blockBits, len(s.blocks)) }
+
+// sieveAt is where the rows of the sieve begin in the file, and fileSize the length of that.
+func (s *segment) sieveAt() int64  { return int64(s.headerSize()) + 4*int64(s.bucket[len(s.sums)]) }
+func (s *segment) fileSize() int64 { return s.sieveAt() + int64(s.sieve.size()) }
 
 var errDamaged = errors.New("it is damaged")
 
@@ -223,7 +261,7 @@ func decodeSegment(b []byte) (*segment, error) {
 		return nil, errDamaged
 	}
 	word := func(n int) uint64 { return binary.LittleEndian.Uint64(b[len(segmentMagic)+8*n:]) }
-	count := word(4)
+	count := word(5)
 	if count == 0 || count > 1<<bits || len(b) < headerSize(bits, int(count)) {
 		return nil, errDamaged
 	}
@@ -231,7 +269,7 @@ func decodeSegment(b []byte) (*segment, error) {
 	if crc32.ChecksumIEEE(b[:size-4]) != binary.LittleEndian.Uint32(b[size-4:]) {
 		return nil, errDamaged
 	}
-	s := &segment{blockBits: bits, ident: word(0), start: int64(word(1)), line: int64(word(2)), tail: word(3), blocks: make([]span, count)}
+	s := &segment{blockBits: bits, ident: word(0), start: int64(word(1)), line: int64(word(2)), tail: word(3), zone: word(4), blocks: make([]span, count), sieve: emptySieve(int(count))}
 	s.bucket, s.sums = make([]uint32, buckets(bits)+1), make([]uint32, buckets(bits))
 	p := b[fixedHeader:]
 	last := uint32(0)
@@ -249,6 +287,9 @@ func decodeSegment(b []byte) (*segment, error) {
 			return nil, errDamaged
 		}
 		p = p[8:]
+	}
+	for i := range s.sieve.sums {
+		s.sieve.sums[i] = binary.LittleEndian.Uint32(p[4*i:])
 	}
 	return s, nil
 }

@@ -21,7 +21,7 @@ type source struct {
 	name   string
 	f      *os.File
 	size   int64
-	now    time.Time // lines without a year lie before it
+	now    time.Time // lines without a year lie before it, and are of its time zone
 	packed bool
 	ident  uint64 // of the text; 0: it is too short to be told from others
 	raw    uint64 // of a compressed file
@@ -63,7 +63,7 @@ func (x *run) openSource(name string) (*source, error) {
 		err = fmt.Errorf("%s is not a regular file", name)
 	}
 	if err == nil {
-		s.size, s.now = info.Size(), info.ModTime()
+		s.size, s.now = info.Size(), info.ModTime().In(x.now.Location())
 		if s.now.After(x.now) {
 			s.now = x.now
 		}
@@ -91,7 +91,12 @@ func (x *run) examine(s *source) error {
 		}
 		s.raw = fingerprint(0, fmt.Appendf(append(head[:n:n], end[:m]...), "%d", s.size))
 		if d, ok := x.store.getDigest(s.raw); ok && x.useDigest(s, d) {
-			return nil
+			if !slices.ContainsFunc(s.segments, func(g *segment) bool { return g.undated }) {
+				s.begin = d.begin
+				return nil
+			}
+			s.begin, err = s.first()
+			return err
 		}
 		if n, err = x.unpackHead(s, head); err != nil {
 			return err
@@ -109,17 +114,17 @@ func (x *run) useDigest(s *source, d digest) bool {
 	at := int64(0)
 	for s.parts() < d.segments {
 		seg := x.store.get(d.ident, s.parts())
-		if seg == nil || seg.start != at {
+		if seg == nil || seg.start != at || !x.timely(s, seg) {
 			s.segments = nil
 			return false
 		}
 		s.segments, at = append(s.segments, seg), seg.end()
 	}
-	if at != d.size {
+	if at != d.size || tailsOf(s.segments) != d.tails {
 		s.segments = nil
 		return false
 	}
-	s.ident, s.begin, s.indexed = d.ident, d.begin, true
+	s.ident, s.indexed = d.ident, true
 	return true
 }
 

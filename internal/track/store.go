@@ -23,6 +23,7 @@ type store struct {
 	dir      *statedir.Dir
 	lock     *os.File // nil: another process has it, or we may not write: nothing is changed
 	limit    int64    // octets of all files
+	foreign  bool     // its files were made otherwise, and are not used
 	mu       sync.Mutex
 	used     int64
 	byAge    []stored // what may be removed, the newest first
@@ -41,18 +42,28 @@ const (
 	segmentSuffix = ".seg"
 	packedSuffix  = ".zip"
 	lockName      = "lock"
+	formatName    = "format"
+	maxFormat     = 256 // octets of that file
+	hashDigits    = 16  // of the hash that the name of a file begins with
 )
+
+// formatOf says how the files of an index are made. The number changes whenever the files do, or what keys, and what tokens, a line has.
+func formatOf(z sizes) string {
+	return fmt.Sprintf("posthaste trace, index 3: blocks of %d octets, segments of %d, known by the last %d\n", z.block, z.segment, z.tail)
+}
 
 // ErrBusy says that another process is building the index.
 var ErrBusy = errors.New("another process is building the index")
 
-// openStore opens the directory of the index, and says why nothing can be written to it.
-func openStore(path string, limit int64, complain func(string, ...any)) (s *store, readonly error) {
+// openStore opens the directory of the index, and says why nothing can be written to it. format says how its files are made: those that are made
+// otherwise are not used.
+func openStore(path, format string, limit int64, complain func(string, ...any)) (s *store, readonly error) {
 	dir, err := statedir.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	s = &store{dir: dir, limit: limit, complain: complain}
+	s.foreign = s.format() != format
 	f, err := dir.OpenFile(lockName, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return s, err
@@ -65,7 +76,53 @@ func openStore(path string, limit int64, complain func(string, ...any)) (s *stor
 		return s, err
 	}
 	s.lock = f
-	return s, s.list()
+	s.foreign = s.format() != format // now nobody changes it
+	if err := s.list(); err != nil || !s.foreign {
+		return s, err
+	}
+	return s, s.anew(path, format)
+}
+
+// format is what the index says of how it was made; empty: nothing.
+func (s *store) format() string {
+	f, err := s.file(formatName)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	b := make([]byte, maxFormat)
+	n, _ := f.ReadAt(b, 0) // a pipe has no places, and is not waited for
+	return string(b[:n])
+}
+
+// anew removes all files, which were made otherwise than those that will be.
+func (s *store) anew(path, format string) error {
+	if len(s.byAge) > 0 {
+		s.complain("the index in %s is of another version: it is made anew", path)
+	}
+	for _, f := range slices.Clone(s.byAge) {
+		if !s.remove(f.name) {
+			return fmt.Errorf("%s: %s cannot be removed", path, f.name)
+		}
+	}
+	err := s.dir.Replace(formatName, []byte(format))
+	s.foreign = err != nil
+	return err
+}
+
+// prune removes what is about logs that there are no more: what is of none of the names, which are the beginnings of files' names, and older
+// than the oldest log.
+func (s *store) prune(names map[string]bool, oldest time.Time) {
+	if s == nil || s.lock == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range slices.Clone(s.byAge) {
+		if len(f.name) >= hashDigits && !names[f.name[:hashDigits]] && f.time.Before(oldest) {
+			s.remove(f.name)
+		}
+	}
 }
 
 // close ends the use of the directory.
@@ -105,18 +162,21 @@ func (s *store) list() error {
 	return nil
 }
 
+// hashName is what the names of files begin with.
+func hashName(hash uint64) string { return fmt.Sprintf("%0*x", hashDigits, hash) }
+
 func segmentName(ident uint64, n int) string {
-	return fmt.Sprintf("%016x-%06d%s", ident, n, segmentSuffix)
+	return fmt.Sprintf("%s-%06d%s", hashName(ident), n, segmentSuffix)
 }
 
 // volumeName is that of the volume whose first part would be the n-th segment.
 func volumeName(ident uint64, n int) string {
-	return fmt.Sprintf("%016x-v%05d%s", ident, n/volumeParts, segmentSuffix)
+	return fmt.Sprintf("%s-v%05d%s", hashName(ident), n/volumeParts, segmentSuffix)
 }
 
 // get is the volume that begins with the n-th segment of a log, or else that segment; nil: there is none that can be used.
 func (s *store) get(ident uint64, n int) *segment {
-	if s == nil {
+	if s == nil || s.foreign {
 		return nil
 	}
 	if n%volumeParts == 0 {
@@ -146,7 +206,7 @@ func (s *store) open(ident uint64, name string, bits uint8) *segment {
 	}
 	seg, err := decodeSegment(b[:size])
 	if info, failed := f.Stat(); err == nil && (failed != nil || seg.ident != ident || seg.blockBits != bits ||
-		info.Size() != int64(seg.headerSize())+4*int64(seg.bucket[len(seg.sums)])) {
+		info.Size() != seg.fileSize()) {
 		err = errDamaged
 	}
 	if err != nil {
@@ -221,7 +281,7 @@ func (s *store) makeRoom(size int64, when time.Time) bool {
 	return true
 }
 
-// put keeps a segment. It says whether it was kept; its entries are then in the file only.
+// put keeps a segment. It says whether it was kept; its entries and its sieve are then in the file only.
 func (s *store) put(seg *segment, n int) bool {
 	if s == nil || s.lock == nil {
 		return false
@@ -231,7 +291,7 @@ func (s *store) put(seg *segment, n int) bool {
 	if !s.write(name, seg.encode(), last) {
 		return false
 	}
-	seg.name, seg.entries = name, nil
+	seg.name, seg.entries, seg.sieve.rows = name, nil, nil
 	return true
 }
 
@@ -261,13 +321,23 @@ type digest struct {
 	begin    int64  // time of its first line
 	size     int64  // of its text
 	segments int
+	tails    uint64 // of the tails of these
 }
 
-func digestName(raw uint64) string { return fmt.Sprintf("%016x%s", raw, packedSuffix) }
+// tailsOf is a hash of the tails of segments. Two logs may have one beginning and one size, and so the same names of files of the index.
+func tailsOf(list []*segment) uint64 {
+	var b []byte
+	for _, seg := range list {
+		b = binary.LittleEndian.AppendUint64(b, seg.tail)
+	}
+	return fingerprint(0, b)
+}
+
+func digestName(raw uint64) string { return hashName(raw) + packedSuffix }
 
 // getDigest is what is known of the compressed log whose file has the hash raw.
 func (s *store) getDigest(raw uint64) (d digest, ok bool) {
-	if s == nil {
+	if s == nil || s.foreign {
 		return d, false
 	}
 	name := digestName(raw)
@@ -276,7 +346,7 @@ func (s *store) getDigest(raw uint64) (d digest, ok bool) {
 		return d, false
 	}
 	defer f.Close()
-	const size = len(segmentMagic) + 4*8 + 4
+	const size = len(segmentMagic) + 5*8 + 4
 	b := make([]byte, size+1)
 	n, err := f.ReadAt(b, 0) // a pipe has no places, and is not waited for
 	if err != nil && err != io.EOF {
@@ -287,7 +357,7 @@ func (s *store) getDigest(raw uint64) (d digest, ok bool) {
 		return d, false
 	}
 	word := func(n int) uint64 { return binary.LittleEndian.Uint64(b[len(segmentMagic)+8*n:]) }
-	return digest{word(0), int64(word(1)), int64(word(2)), int(word(3))}, true
+	return digest{word(0), int64(word(1)), int64(word(2)), int(word(3)), word(4)}, true
 }
 
 // putDigest keeps what is known of a compressed log. last is the time of its last line.
@@ -296,7 +366,7 @@ func (s *store) putDigest(raw uint64, d digest, last int64) {
 		return
 	}
 	b := []byte(segmentMagic)
-	for _, v := range []uint64{d.ident, uint64(d.begin), uint64(d.size), uint64(d.segments)} {
+	for _, v := range []uint64{d.ident, uint64(d.begin), uint64(d.size), uint64(d.segments), d.tails} {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
 	s.write(digestName(raw), binary.LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(b)), last)

@@ -40,9 +40,7 @@ func (x *run) stream(ctx context.Context) error {
 	if err := x.openSources(names); err != nil {
 		return err
 	}
-	for _, s := range x.sources {
-		x.parsers = append(x.parsers, logread.NewParser(s.now))
-	}
+	x.parsers = newParsers(x.sources)
 	return x.streamFiles(ctx)
 }
 

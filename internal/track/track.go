@@ -67,7 +67,10 @@ type Options struct {
 	// is of the oldest lines goes first.
 	Index      string
 	IndexLimit int64
-	Now        time.Time // lines without a year lie before it
+	// Others says that there are other logs that the index is of. If it is false, what the index has of logs that are not there any
+	// more, and were older than these, is removed.
+	Others bool
+	Now    time.Time // lines without a year lie before it; what does not name its time zone is of that of Now
 	// Warn is told what does not keep the search from going on. Progress, which may be nil, is told how much of
 	// the text that has no index has one now, in octets, by one goroutine at a time.
 	Warn     func(format string, args ...any)

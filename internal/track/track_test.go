@@ -86,7 +86,7 @@ func (w *writer) message(at time.Duration, id, mid, origin string, depth int) {
 	next := w.id(at)
 	switch what {
 	case 1:
-		tried("smtp", "mx.far.test[198.51.100.1]:25", "deferred (host mx.far.test[198.51.100.1] said: 450 later)")
+		tried("smtp", "mx.far.test[198.51.100.1]:25", "deferred (host mx.far.test[198.51.100.1] "+w.word()+"\u00c9: later)")
 		at += time.Duration(rapid.IntRange(0, 20).Draw(w.t, "hours")) * time.Hour
 		tried("smtp", "mx.far.test[198.51.100.1]:25", "sent (250 2.0.0 Ok: queued as 5xFARz1)")
 	case 2:
@@ -118,6 +118,11 @@ func (w *writer) message(at time.Duration, id, mid, origin string, depth int) {
 	w.say(step(), "qmgr", "%s: removed", id)
 }
 
+// word is a part of what is said of one message, or of none.
+func (w *writer) word() string {
+	return fmt.Sprintf("said 45%d no. %d", rapid.IntRange(0, 9).Draw(w.t, "code"), rapid.IntRange(0, 99).Draw(w.t, "number"))
+}
+
 // log is a day's log, in order.
 func (w *writer) log(messages int) []timed {
 	for range messages {
@@ -143,7 +148,8 @@ func (w *writer) log(messages int) []timed {
 func (w *writer) query() (q Query) {
 	for range rapid.IntRange(1, 2).Draw(w.t, "conditions") {
 		c := rapid.SampledFrom([]Condition{{From, w.pick(people, "from")}, {To, w.pick(people, "to")}, {Anything, "@two.test"}, {From, "<>"},
-			{Client, "192.0.2.1"}, {Client, "192.0.2.0/24"}, {Anything, "2001:DB8:0::3"}, {Reply, "550"}, {Reply, "MAILDIR"}, {MessageID, "<7@mid.test>"},
+			{Client, "192.0.2.1"}, {Client, "192.0.2.0/24"}, {Client, "2001:db8::/33"}, {Client, "127.0.0.0/9"}, {Client, "0.0.0.0/2"}, {Client, "198.51.100.0/24"},
+			{Text, rapid.SampledFrom([]string{"O", "7@", "7@m", "relay=local, ", "X> Y", "From=<>", "lost connection AFTER", w.word()}).Draw(w.t, "text")}, {Reply, w.word()}, {Reply, "no"}, {Anything, "2001:DB8:0::3"}, {Reply, "550"}, {Reply, "MAILDIR"}, {MessageID, "<7@mid.test>"},
 			{Anything, "3@mid.test"}, {Relay, "mx.far.test"}, {ID, "5xFARz1"}, {ID, string(mail.MakeQueueID(day, 1))}, {Anything, "root"},
 			{ID, w.lastID()}}).Draw(w.t, "condition")
 		q.Conditions = append(q.Conditions, c)

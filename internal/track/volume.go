@@ -35,16 +35,21 @@ func (x *run) volume(parts []*segment, number int) *segment {
 	first, last := parts[0], parts[len(parts)-1]
 	v := &segment{blockBits: volumeBits, ident: first.ident, start: first.start, line: first.line, tail: last.tail}
 	runs := make([][]uint64, 0, len(parts))
+	var sieves []*sieve
+	var counts []int
 	for _, p := range parts {
 		if p.blockBits != segmentBits || p.entries != nil || !p.full(x.sizes) {
 			return nil
 		}
-		found, err := x.entriesOf(p, len(v.blocks))
+		found, rows, err := x.contentOf(p, len(v.blocks))
 		if err != nil {
 			x.store.drop(p.name, err)
 			return nil
 		}
-		runs = append(runs, found)
+		runs, sieves, counts = append(runs, found), append(sieves, rows), append(counts, len(p.blocks))
+		if p.zone != 0 {
+			v.zone = p.zone
+		}
 		off, lines := uint32(p.start-v.start), uint32(p.line-v.line)
 		for _, b := range p.blocks {
 			b.end, b.lines = b.end+off, b.lines+lines
@@ -52,19 +57,29 @@ func (x *run) volume(parts []*segment, number int) *segment {
 		}
 	}
 	v.fill(mergeRuns(runs))
+	v.sieve = joinSieves(sieves, counts)
 	if !x.store.putVolume(v, number, parts) {
 		return nil
 	}
 	return v
 }
 
-// entriesOf are the entries of a segment's file as those of a volume in which its blocks begin with the given one.
-func (x *run) entriesOf(s *segment, firstBlock int) ([]uint64, error) {
+// contentOf are the sieve of a segment's file, and its entries as those of a volume in which its blocks begin with the given one.
+func (x *run) contentOf(s *segment, firstBlock int) ([]uint64, *sieve, error) {
 	f, err := x.store.file(s.name)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer f.Close()
+	entries, err := s.readEntries(f, firstBlock)
+	if err != nil {
+		return nil, nil, err
+	}
+	v, err := s.sieve.load(f, s.sieveAt())
+	return entries, v, err
+}
+
+func (s *segment) readEntries(f io.ReaderAt, firstBlock int) ([]uint64, error) {
 	raw := make([]byte, 4*int(s.bucket[len(s.sums)]))
 	if _, err := io.ReadFull(io.NewSectionReader(f, int64(s.headerSize()), int64(len(raw))), raw); err != nil {
 		return nil, errDamaged
@@ -124,7 +139,7 @@ func (s *store) putVolume(v *segment, number int, parts []*segment) bool {
 		}
 		return false
 	}
-	v.name, v.entries = name, nil
+	v.name, v.entries, v.sieve.rows = name, nil, nil
 	for name := range names {
 		s.dir.Remove(name) // if it stays, it is removed as the oldest some time
 	}
