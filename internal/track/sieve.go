@@ -42,20 +42,13 @@ func (f *blockFilter) add(t token) {
 	f[n] |= mask
 }
 
-// addText adds the trigrams of a text, which is in lower case.
+// addText adds the trigrams of a text, which is in lower case. All text of a log comes here, so there is no function to be called for each.
 func (f *blockFilter) addText(text []byte) {
-	trigrams(text, func(t token) { f.add(t) })
-}
-
-// trigrams calls f for each three octets of a text.
-func trigrams(text []byte, f func(token)) {
-	if len(text) < 3 {
-		return
-	}
-	v := uint64(text[0])<<8 | uint64(text[1])
-	for _, c := range text[2:] {
-		v = (v<<8 | uint64(c)) & 0xffffff
-		f(newToken(v))
+	v := uint64(0)
+	for i, c := range text {
+		if v = (v<<8 | uint64(c)) & 0xffffff; i >= 2 {
+			f.add(newToken(v))
+		}
 	}
 }
 
@@ -84,7 +77,9 @@ func networks(a netip.Addr, most int, f func(token)) {
 
 // textTokens are what a block has that has a text, which is in lower case. None: the text is too short for that.
 func textTokens(text []byte) (list []token) {
-	trigrams(text, func(t token) { list = append(list, t) })
+	for i := range max(0, len(text)-2) {
+		list = append(list, newToken(uint64(text[i])<<16|uint64(text[i+1])<<8|uint64(text[i+2])))
+	}
 	return inOrder(list)
 }
 
