@@ -181,7 +181,7 @@ var (
 		{"sender-domain", "domain", site, "from senders in this domain"}, {"tenant", "name", none, "of this tenant"}, {"campaign", "tenant/name", none, "of this campaign"}, {"source", "name", none, "from this source"}, {"site", "site", none, "for this site"}}
 	traceOptions = []longOption{{"from", "address", site, "sender"}, {"to", "address", site, "recipient"}, {"client", "host", site, "client"},
 		{"relay", "host", site, "next hop"}, {"id", "ID", queueID, "queue ID"}, {"message-id", "ID", none, "Message-ID"}, {"user", "name", none, "logged in as"},
-		{"reply", "text", none, "part of a reply"}, {"since", "time", none, "begin"}, {"until", "time", none, "end"}, {"limit", "number", none, "so many blocks"},
+		{"reply", "text", none, "part of a reply"}, {"text", "text", none, "part of any line"}, {"since", "time", none, "begin"}, {"until", "time", none, "end"}, {"limit", "number", none, "so many blocks"},
 		{"json", "", none, "as JSON"}, {"lines", "", none, "with the lines of the log"}, {"follow", "", none, "as it is logged"}, {"log", "file", file, "log"},
 		{"no-index", "", none, "read all of the log"}, {"build", "", none, "make the index"}}
 	limitOptions = []longOption{{"destination", "destination", site, "domain or next hop"}, {"nexthop", "nexthop", none, "this next hop"},

@@ -27,7 +27,7 @@ type arguments struct {
 // fields are the options that are conditions.
 var fields = map[string]track.Field{
 	"from": track.From, "to": track.To, "client": track.Client, "relay": track.Relay, "id": track.ID, "message-id": track.MessageID,
-	"user": track.User, "reply": track.Reply,
+	"user": track.User, "reply": track.Reply, "text": track.Text,
 }
 
 // long are the names of options that have a letter.

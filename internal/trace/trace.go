@@ -12,7 +12,7 @@
 //
 // # Parameters
 //
-// maillog_file, data_directory, track_index_directory, track_index_limit
+// import_environment, maillog_file, data_directory, track_index_directory, track_index_limit
 //
 // # Diagnostics
 //
@@ -29,6 +29,7 @@ import (
 	"math"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -124,7 +125,7 @@ func (c *command) options() (o track.Options, err error) {
 	if o.IndexLimit == 0 {
 		o.IndexLimit = math.MaxInt64
 	}
-	if len(o.Logs) > 0 {
+	if o.Now = inZone(cfg, c.now); len(o.Logs) > 0 {
 		return o, nil
 	}
 	name := cfg.String("maillog_file")
@@ -135,6 +136,31 @@ func (c *command) options() (o track.Options, err error) {
 		return o, cli.Errorf(cli.ExitNoInput, "%w", err)
 	}
 	return o, nil
+}
+
+// inZone is a time in the zone in which the mail system writes lines that do not name one: who looks for a message may have set another.
+func inZone(cfg *config.Config, now time.Time) time.Time {
+	for _, v := range cfg.List("import_environment") {
+		if name, ok := strings.CutPrefix(v, "TZ="); ok {
+			return now.In(zone(strings.TrimPrefix(name, ":")))
+		}
+	}
+	return now
+}
+
+// zone is what a program has that finds this in TZ: a name, or a file.
+func zone(name string) *time.Location {
+	zone, err := time.LoadLocation(name)
+	if strings.HasPrefix(name, "/") {
+		var rules []byte
+		if rules, err = os.ReadFile(name); err == nil {
+			zone, err = time.LoadLocationFromTZData(name, rules)
+		}
+	}
+	if err != nil {
+		return time.UTC
+	}
+	return zone
 }
 
 // build makes the index.

@@ -77,6 +77,7 @@ func TestStories(t *testing.T) {
 		"json":       {"-j", "--user", "ANN", "--since", "2026-11-24 10:00"},
 		"jsonrefuse": {"--json", "--from", "evil@evil.test"},
 		"span":       {"--since", "2026-11-24 13:00", "--until", "2026-11-24 14:00"},
+		"text":       {"--text", "TLS13,veri", "--text", "T="},
 		"null":       {"--from", "<>", "--to", "root@b.test"},
 		"limit":      {"-n1", "bob@b.test"},
 	} {
@@ -100,6 +101,25 @@ func TestStories(t *testing.T) {
 			if err != nil || out != string(want) || errs != "" || status != 0 {
 				t.Errorf("%q: status %d, %s\n%s\nwant (%v)\n%s", args, status, errs, out, err, want)
 			}
+		}
+	}
+}
+
+// Lines that name no time zone are of that of import_environment, whoever asks.
+func TestZone(t *testing.T) {
+	t.Parallel()
+	for zone, at := range map[string]string{"Asia/Tokyo": "01:00", ":Asia/Tokyo": "01:00", "/usr/share/zoneinfo/Asia/Tokyo": "01:00", "": "10:00", "No/Where": "10:00"} {
+		if _, err := os.Stat(zone); err != nil && strings.HasPrefix(zone, "/") {
+			continue // the machine has no such files
+		}
+		dir := configured(t, "import_environment = LANG=C TZ="+zone+"\n")
+		line := "Nov 24 10:00:00 mx postfix/qmgr[12]: 4aAAAA1z: removed\n"
+		if err := os.WriteFile(filepath.Join(dir, "mail.log"), []byte(line), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		out, errs, status := play(t, "", "-c", dir, "-s", "2026-11-24 "+at, "-u", "2026-11-24 "+at+":01")
+		if want := "    2026-11-24 " + at + ":00  qmgr: removed\n"; status != 0 || errs != "" || !strings.Contains(out, want) {
+			t.Errorf("%s: status %d, %s\n%s", zone, status, errs, out)
 		}
 	}
 }
