@@ -276,7 +276,7 @@ func (b *builder) failure() error {
 func (b *builder) make(m *mason, j *job) {
 	seg := m.build(b.source.ident, j.start, j.line, j.text, j.sizes)
 	if !b.keep || !b.store.put(seg, j.number) {
-		seg.sieve = nil // half of what a segment takes; what is not kept is little, or read once more for a text
+		seg.sieve, seg.gate = nil, nil // half of what a segment takes; what is not kept is little, or read once more for a text
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()

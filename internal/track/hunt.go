@@ -70,7 +70,15 @@ func (h *hunt) blocks() (n int) {
 // lookup finds the blocks that may have one of the wishes. span: of the time that is asked for only.
 func (x *run) lookup(h *hunt, span bool) {
 	slices.SortFunc(h.wishes, func(a, b wish) int { return cmp.Compare(a.print, b.print) })
-	x.ask(h, span, func(seg *segment, f io.ReaderAt, buf *[]byte) ([]hit, error) { return seg.lookup(h.wishes, f, buf) })
+	x.keys.Add(int64(len(h.wishes)))
+	x.ask(h, span, func(seg *segment, f io.ReaderAt, buf *[]byte) (_ []hit, err error) {
+		if x.gated(seg) {
+			if seg.gate, err = seg.readGate(f); err != nil {
+				return nil, err
+			}
+		}
+		return seg.lookup(h.wishes, f, buf)
+	})
 }
 
 // sift finds the blocks that may have all tokens of a matcher, in the time that is asked for.

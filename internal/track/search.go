@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"posthaste/internal/logread"
@@ -38,8 +39,10 @@ type run struct {
 	readers []*reader
 	event   event
 
-	zoneTold   bool       // that the index is of another time zone
-	collecting sync.Mutex // of a book
+	keys       atomic.Int64 // that were looked for
+	gates      atomic.Int64 // octets of those that were read
+	zoneTold   bool         // that the index is of another time zone
+	collecting sync.Mutex   // of a book
 }
 
 func newRun(o Options) *run {

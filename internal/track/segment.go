@@ -38,7 +38,7 @@ type span struct {
 //
 // In a file there are a header, whose checksum is at its end, the entries, which are in buckets by the first bits of
 // the fingerprint, each with a checksum in the header, and the sieve. An entry is the other bits of the fingerprint and the number of the
-// block, 32 bits together.
+// block, 32 bits together. The last is the gate.
 type segment struct {
 	blockBits uint8
 
@@ -53,6 +53,9 @@ type segment struct {
 
 	undated bool   // the times of the blocks are not known
 	sieve   *sieve // nil: there is none, and every block may have any text
+
+	gateSum uint32 // checksum of the gate in the file
+	gate    gate   // empty: it was not read
 
 	entries []uint32 // nil: they are in the file of this name
 	name    string
@@ -173,7 +176,7 @@ func (m *mason) sift(f *blockFilter) {
 	}
 }
 
-// fill gives a segment its entries: fingerprints, with the number of the block behind each, in order.
+// fill gives a segment its entries and its gate: of fingerprints, with the number of the block behind each, in order.
 func (s *segment) fill(found []uint64) {
 	count := buckets(s.blockBits)
 	s.entries, s.bucket, s.sums = make([]uint32, len(found)), make([]uint32, count+1), make([]uint32, count)
@@ -187,6 +190,13 @@ func (s *segment) fill(found []uint64) {
 		s.sums[b] = crc32.ChecksumIEEE(raw)
 	}
 	s.bucket[count] = uint32(at)
+	s.gate = make(gate, gateWords(len(found)))
+	for i, f := range found {
+		if finger := f >> s.blockBits; i == 0 || finger != found[i-1]>>s.blockBits {
+			s.gate.add(finger)
+		}
+	}
+	s.gateSum = crc32.ChecksumIEEE(s.gate.encode())
 }
 
 // add notes a fingerprint of a block.
@@ -225,8 +235,10 @@ func (s *segment) encode() []byte {
 		b = binary.LittleEndian.AppendUint32(b, s.sums[i])
 	}
 	b = encodeEntries(b, s.sieve.sums)
+	b = binary.LittleEndian.AppendUint32(b, s.gateSum)
 	b = binary.LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
-	return append(encodeEntries(b, s.entries), s.sieve.rows...)
+	b = append(encodeEntries(b, s.entries), s.sieve.rows...)
+	return append(b, s.gate.encode()...)
 }
 
 const (
@@ -236,14 +248,18 @@ const (
 
 // headerSize is the length of a header with so many blocks, with its checksum.
 func headerSize(blockBits uint8, blocks int) int {
-	return fixedHeader + blocks*spanSize + buckets(blockBits)*8 + filterWords*4 + 4
+	return fixedHeader + blocks*spanSize + buckets(blockBits)*8 + filterWords*4 + 4 + 4
 }
 
 func (s *segment) headerSize() int { return headerSize(s.blockBits, len(s.blocks)) }
 
-// sieveAt is where the rows of the sieve begin in the file, and fileSize the length of that.
-func (s *segment) sieveAt() int64  { return int64(s.headerSize()) + 4*int64(s.bucket[len(s.sums)]) }
-func (s *segment) fileSize() int64 { return s.sieveAt() + int64(s.sieve.size()) }
+// size is how many entries there are.
+func (s *segment) size() int { return int(s.bucket[len(s.sums)]) }
+
+// sieveAt is where the rows of the sieve begin in the file, gateAt where the gate does, and fileSize the length of the file.
+func (s *segment) sieveAt() int64  { return int64(s.headerSize()) + 4*int64(s.size()) }
+func (s *segment) gateAt() int64   { return s.sieveAt() + int64(s.sieve.size()) }
+func (s *segment) fileSize() int64 { return s.gateAt() + int64(8*gateWords(s.size())) }
 
 var errDamaged = errors.New("it is damaged")
 
@@ -291,6 +307,7 @@ func decodeSegment(b []byte) (*segment, error) {
 	for i := range s.sieve.sums {
 		s.sieve.sums[i] = binary.LittleEndian.Uint32(p[4*i:])
 	}
+	s.gateSum = binary.LittleEndian.Uint32(p[4*filterWords:])
 	return s, nil
 }
 
@@ -298,6 +315,10 @@ func decodeSegment(b []byte) (*segment, error) {
 // file, if it has one, and buf is room for what is read of it.
 func (s *segment) lookup(wishes []wish, file io.ReaderAt, buf *[]byte) (hits []hit, err error) {
 	for at := 0; at < len(wishes); {
+		if !s.gate.passes(wishes[at].print >> (64 - printBits)) {
+			at++
+			continue
+		}
 		b := s.bucketOf(wishes[at].print)
 		// Of a bucket in a file only what is compared is decoded: a search for many messages reads most of the index.
 		size := int(s.bucket[b+1] - s.bucket[b])

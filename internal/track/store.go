@@ -49,7 +49,7 @@ const (
 
 // formatOf says how the files of an index are made. The number changes whenever the files do, or what keys, and what tokens, a line has.
 func formatOf(z sizes) string {
-	return fmt.Sprintf("posthaste trace, index 3: blocks of %d octets, segments of %d, known by the last %d\n", z.block, z.segment, z.tail)
+	return fmt.Sprintf("posthaste trace, index 4: blocks of %d octets, segments of %d, known by the last %d\n", z.block, z.segment, z.tail)
 }
 
 // ErrBusy says that another process is building the index.
@@ -291,7 +291,7 @@ func (s *store) put(seg *segment, n int) bool {
 	if !s.write(name, seg.encode(), last) {
 		return false
 	}
-	seg.name, seg.entries, seg.sieve.rows = name, nil, nil
+	seg.name, seg.entries, seg.sieve.rows, seg.gate = name, nil, nil, nil
 	return true
 }
 

@@ -139,7 +139,7 @@ func (s *store) putVolume(v *segment, number int, parts []*segment) bool {
 		}
 		return false
 	}
-	v.name, v.entries, v.sieve.rows = name, nil, nil
+	v.name, v.entries, v.sieve.rows, v.gate = name, nil, nil, nil
 	for name := range names {
 		s.dir.Remove(name) // if it stays, it is removed as the oldest some time
 	}
