@@ -316,3 +316,26 @@ func age(t *testing.T, dir string) map[string]os.FileInfo {
 	}
 	return list
 }
+
+// The lines that have a text are found, whatever octet of it is the rarest, and in whichever case it stands.
+func TestFind(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		letters := rapid.SampledFrom([]rune("abcABC01 \n"))
+		text := []byte(rapid.StringOfN(letters, 0, 60, -1).Draw(t, "text"))
+		word := rapid.StringOfN(rapid.SampledFrom([]rune("abc01 ")), 1, 4, -1).Draw(t, "word")
+		fold := rapid.Bool().Draw(t, "fold")
+		c := new(scanner)
+		c.count([]byte(rapid.StringOfN(letters, 0, 30, -1).Draw(t, "first block")))
+		var got, want []string
+		c.lines(text, []*wish{{text: word}}, fold, func(begin, end int) { got = append(got, string(text[begin:end])) })
+		for line := range strings.SplitSeq(string(text), "\n") {
+			if strings.Contains(line, word) || fold && strings.Contains(strings.ToLower(line), word) {
+				want = append(want, line)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%q in %q, fold %t: %q, want %q", word, text, fold, got, want)
+		}
+	})
+}
