@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -182,6 +183,9 @@ func BenchmarkLog(b *testing.B) {
 		}
 	}
 	search("reply-nothing", -1, one(Reply, "451 4.7.1 come back"))
+	search("network-nothing", -1, one(Client, "172.16.0.0/12"))
+	part, _, _ := strings.Cut(to, "@")
+	search("text-rare", -1, one(Text, part[len("recip"):]+"@TO")) // the trigrams of its figures are everywhere
 	plain := o
 	plain.Index = ""
 	b.Run("scan", func(b *testing.B) {

@@ -171,7 +171,7 @@ func (m *mason) sift(f *blockFilter) {
 		}
 		m.client = append(m.client[:0], addr...)
 		if a, err := netip.ParseAddr(string(addr)); err == nil {
-			networks(a.Unmap(), 128, func(t token) { f.add(t) })
+			networks(a.Unmap(), 128, f.add)
 		}
 	}
 }

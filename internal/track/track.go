@@ -3,7 +3,7 @@
 //
 // It keeps no store of its own. The log is what package logread reads: plain or JSON lines, the present file and rotated
 // ones, compressed or not. Beside it there may be an index, which says in which parts of the log a queue ID, an
-// address, a domain, a Message-ID, a client or a next hop occurs. It may be thrown away at any time. Nothing
+// address, a domain, a Message-ID, a client or a next hop occurs, and in which a text may. It may be thrown away at any time. Nothing
 // but a search reads it, and nothing but a search, or the command that makes it, writes it.
 //
 // # What belongs together
@@ -23,7 +23,8 @@
 // they have the blocks of all that is connected with it are found in turn. What the index names is always compared
 // with the text: of a block the lines are taken apart in which the text of a wanted key stands, or all of them if it might
 // stand there in another form, as escaped in JSON. The first messages are reported before the others are looked for, four at
-// first and then twice as many each time. Without the index the log is read once from its beginning to its end, and what is complete is
+// first and then twice as many each time. All processors go through blocks, each block once: what a group of messages is found in is kept
+// until their lines have been read. Without the index the log is read once from its beginning to its end, and what is complete is
 // reported as it goes on.
 //
 // # Bounds
@@ -31,25 +32,36 @@
 // A search without the index keeps the lines of messages that have not ended, and of those that may still be connected with others:
 // at most 128 MiB, by what they take. What was used least recently is dropped when that is reached; it is
 // reported at that moment if it is what is looked for. A search with the index keeps the lines of
-// one group of messages at a time, at most 50,000 queue IDs, and 16 MiB of blocks; of the index it keeps
-// about 350 kB for each GB of log. Making a volume of it takes 120 MiB for a moment. Making the index takes 17 MiB for each processor and 17 MiB besides.
+// one group of messages at a time, at most 50,000 queue IDs, and 32 MiB of blocks; of the index it keeps
+// about 360 kB for each GB of log, and 4 MB more, at most 64 MiB in all, when it looks for many messages. Making a volume of it takes 140 MiB for a moment.
+// Making the index takes 18 MiB for each processor and 17 MiB besides.
 //
 // # The index
 //
-// A file of the index is of 16 MiB of the text of one log, which is cut into blocks of 128 KiB: for each block the sorted fingerprints, of 33 bits, of
-// the keys in it. It has the name of the hash of the first 1024 octets of the log's text, and a number. Sixteen of them, once there are
+// A file of the index is of 16 MiB of the text of one log, which is cut into blocks of 128 KiB. For each block it has the sorted fingerprints, of
+// 33 bits, of the keys in it, and a filter of 4 KiB of the trigrams of its lines' text, in lower case, and of its clients' networks. Where there are
+// 11,000 trigrams in a block, which is usual, the filter is half full: it takes every fourth trigram that is not there for one that is,
+// and so a text of which five are not there in one block of a thousand. It knows nothing of texts of less than three octets and of networks larger than
+// 2^24 IPv4 addresses or 2^96 IPv6 ones. The filters are stored by their bits: one bit of all blocks together.
+//
+// A file has the name of the hash of the first 1024 octets of the log's text, and a number. Sixteen of them, once there are
 // so many, become one: a volume, in which a key is looked up by one read of some kilobytes. So
 // renaming a log changes nothing, and after compressing it the files are used again once the log was
 // read through. Of a compressed log there is a file with the hash of its ends and its size; where that is there, and no key
 // is in the log, it is not opened further. A file of the index says what the text's last 4 KiB must be; they are compared at each
 // search, where the log is not compressed. A log that is changed in the middle, without a change of its
-// length, is not noticed: a log is only appended to. Headers and entries have checksums. What is damaged is made again.
+// length, is not noticed: a log is only appended to. Headers, entries and filters have checksums. What is damaged is made again. What is of a log
+// that is not there any more goes with the next search of all logs.
+//
+// A file named "format" has the version of the index and its sizes; an index of another one is made anew. Lines without a zone are of that of
+// Options.Now, and those without a year of the one before their file was written last. Segments that have such lines say in which zone they were read:
+// in another one they are made anew, or, where nothing can be written, used without their times. So are those whose lines are of another year by now.
 //
 // # Security
 //
 // The text of a log comes from strangers in part. What is returned has it as it stands; whoever shows it on a terminal must
 // make control characters visible. The index is readable for its owner only, as it tells who has written to whom to those who can
-// guess. It holds no text.
+// guess; the filters tell them also what a text was like. It holds no text.
 package track
 
 import (
