@@ -99,6 +99,9 @@ func (e *engine) renew(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
+		if e.Err() != nil || ctx.Err() != nil {
+			return // of several reasons to go on the tick was taken
+		}
 		// Of the servers in the URL the first may be dead, and say nothing for connectTime: the time for the
 		// attempt begins when another has let us in.
 		var err error
