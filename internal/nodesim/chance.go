@@ -19,7 +19,7 @@ func (s seed) source(name string) *rand.Rand {
 	return shared(uint64(s), h)
 }
 
-// A locked source may be used by several goroutines: what they do at one instant is in the order of Go's scheduler.
+// A locked source may be used by several goroutines, each at an instant of its own.
 type locked struct {
 	mu  sync.Mutex
 	pcg *rand.PCG

@@ -47,7 +47,6 @@ type host struct {
 	name string
 	run  *run
 	skew time.Duration // of its clock
-	rnd  *rand.Rand    // guarded by mu
 	mail *rand.Rand    // ship's own
 
 	mu       sync.Mutex
@@ -197,6 +196,7 @@ func (t *tx) lock(table, key string, alone bool) error {
 	t.waits = l
 	h.mu.Unlock()
 	err := t.await(w)
+	h.run.turn(t.s.rnd)
 	h.mu.Lock()
 	t.waits = nil
 	if err != nil {
@@ -214,11 +214,11 @@ func (t *tx) lock(table, key string, alone bool) error {
 func (t *tx) await(w *waiter) error {
 	var patience <-chan time.Time
 	if t.patient > 0 {
-		timer := time.NewTimer(t.patient)
+		timer := t.s.host.run.timer(t.patient)
 		defer timer.Stop()
 		patience = timer.C
 	}
-	look := time.NewTimer(deadlockTime)
+	look := t.s.host.run.timer(deadlockTime)
 	defer look.Stop()
 	for {
 		select {
@@ -259,6 +259,9 @@ func (t *tx) release() {
 	h := t.s.host
 	for _, c := range t.held {
 		l := h.locks[c]
+		if l == nil {
+			continue // the host has been restarted
+		}
 		delete(l.shared, t)
 		if l.owner == t {
 			l.owner = nil
@@ -284,11 +287,12 @@ func (t *tx) commit() error {
 		h.mu.Unlock()
 		return nil
 	}
-	sleep := time.NewTimer(between(t.s.rnd, 100*time.Microsecond, h.flush))
+	sleep := h.run.timer(between(t.s.rnd, 100*time.Microsecond, h.flush))
 	defer sleep.Stop()
 	select {
 	case <-sleep.C:
 	case <-t.s.killed:
+		h.run.turn(t.s.rnd)
 		h.mu.Lock()
 		t.release() // taken back
 		h.mu.Unlock()
@@ -319,6 +323,7 @@ func (t *tx) commit() error {
 		case <-t.s.cancel:
 			err = &pgError{"57014", "canceling the wait for the standby"} // it is committed nevertheless: nobody reads this
 		}
+		h.run.turn(t.s.rnd)
 		h.mu.Lock()
 		if !h.up {
 			return errGone // restart applies what its disk has
@@ -358,13 +363,13 @@ func (h *host) ship() {
 		case h.run.isOver():
 			return
 		case c == nil && wait > 0:
-			time.Sleep(wait)
+			h.run.sleep(wait)
 			continue
 		case c == nil:
 			<-h.wake
 			continue
 		}
-		time.Sleep(between(h.mail, 100*time.Microsecond, h.flush))
+		h.run.sleep(between(h.mail, 100*time.Microsecond, h.flush))
 		h.mu.Lock()
 		if h.up && len(h.pending) > 0 && h.pending[0] == c {
 			h.pending = h.pending[1:]
@@ -426,7 +431,7 @@ func (h *host) promote() {
 }
 
 func newHost(r *run, name string, skew, flush time.Duration) *host {
-	return &host{name: name, run: r, skew: skew, rnd: r.seed.source("host " + name), mail: r.seed.source("standby of " + name), data: tables{}, locks: map[cell]*lock{}, sessions: map[*session]bool{},
+	return &host{name: name, run: r, skew: skew, mail: r.seed.source("standby of " + name), data: tables{}, locks: map[cell]*lock{}, sessions: map[*session]bool{},
 		moved: make(chan struct{}), wake: make(chan struct{}, 1), flush: flush}
 }
 
@@ -459,7 +464,7 @@ func (h *host) setSilent(on bool) {
 
 // drain sets whether a node is drained; false: it is not known, or something is in the way.
 func (h *host) drain(name, on string) bool {
-	s := &session{host: h, node: "operator", killed: make(chan struct{}), cancel: make(chan struct{}, 1), rnd: h.rnd}
+	s := &session{host: h, node: "operator", killed: make(chan struct{}), cancel: make(chan struct{}, 1), rnd: h.run.seed.source("operator of " + name)}
 	t := &tx{s: s, changes: map[cell]row{}, patient: time.Second} // the host may die meanwhile
 	if _, err := t.carryOut("UPDATE node SET drained", []string{name, on}); err != nil || len(t.changes) == 0 {
 		h.mu.Lock()

@@ -3,7 +3,13 @@
 //
 // A run is a seed. The seed draws how many nodes and shards there are, letters, next hops with their limits, the delays of
 // network and disks, and faults. After some 20 seconds of virtual time nothing goes wrong any more, and the queue must become
-// empty. What happens at one instant is in an order that Go's scheduler says: a seed repeats its faults, and nearly always all else.
+// empty.
+//
+// The same seed is the same run. Whatever the world does to a program happens at an instant of its own, so that what runs at one
+// instant is what one event has caused; those that it wakes together go on one after the other, each a little later, as the seed
+// says (run.turn). So it does not matter that Go gives timers of one instant a random order, and so maps, and cases of a
+// select that are ready. On a busy machine Go's scheduler may still have goroutines of one event change places, in one run of
+// some hundreds (TestSame).
 //
 // # What is real, and what is simulated
 //

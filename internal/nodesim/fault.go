@@ -14,25 +14,25 @@ func (r *run) happen(f *Fault) {
 		if r.plan.single != "" {
 			r.takenOver(n)
 		}
-		time.Sleep(f.Last)
+		r.sleep(f.Last)
 		r.revive(n)
 	case killAll:
 		for _, n := range r.nodes {
 			n.kill(false)
 		}
-		time.Sleep(f.Last)
+		r.sleep(f.Last)
 		for _, n := range r.nodes {
 			r.revive(n)
 		}
 	case freeze:
 		n.stop()
-		time.Sleep(f.Last)
+		r.sleep(f.Last)
 		n.goOn()
 	case cut, cutUp, cutDown:
 		for _, h := range r.hosts {
 			n.links[h.name].set(f.Kind != cutDown, f.Kind != cutUp)
 		}
-		time.Sleep(f.Last)
+		r.sleep(f.Last)
 		for _, h := range r.hosts {
 			n.links[h.name].set(false, false)
 		}
@@ -75,7 +75,7 @@ func (r *run) databaseDies(f *Fault) {
 	}
 	h.setSilent(f.N%2 == 0)
 	h.die(f.N%2 == 0)
-	time.Sleep(f.Last)
+	r.sleep(f.Last)
 	if f.Kind == crash || h.standby == nil {
 		h.setSilent(false)
 		h.restart()
@@ -87,7 +87,7 @@ func (r *run) databaseDies(f *Fault) {
 // drain has a node give up its shards, and take them again.
 func (r *run) drain(n *node, f *Fault) {
 	r.setDrained(n, "t")
-	time.Sleep(f.Last)
+	r.sleep(f.Last)
 	r.setDrained(n, "f")
 }
 
@@ -97,7 +97,7 @@ func (r *run) setDrained(n *node, on string) {
 		if h := r.primary(); h != nil && h.drain(n.name, on) {
 			return
 		}
-		time.Sleep(100 * time.Millisecond)
+		r.sleep(100 * time.Millisecond)
 	}
 }
 
@@ -107,7 +107,7 @@ const takeoverTime = 5 * time.Second
 // takenOver holds that promise. Nothing else is wrong.
 func (r *run) takenOver(dead *node) {
 	waiting := r.books.missing()
-	time.Sleep(takeoverTime)
+	r.sleep(takeoverTime)
 	h := r.primary()
 	h.mu.Lock()
 	for _, k := range (&tx{s: &session{host: h}}).keys("shard") {

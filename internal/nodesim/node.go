@@ -2,7 +2,7 @@ package nodesim
 
 import (
 	"context"
-	"math/rand/v2"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -17,25 +17,28 @@ type node struct {
 	run   *run
 	name  string
 	links map[string]*link // by host
-	rnd   *rand.Rand
 
 	mu     sync.Mutex
 	proc   *proc         // nil: it is down
 	thawed chan struct{} // nil: it is not stopped; closed when it goes on
 	wall   time.Duration // how far its clock is ahead
 	conns  []*end
+	starts int // so far
 }
 
 // gate waits while the machine's processes are stopped.
-func (n *node) gate() {
+func (p *proc) gate() {
+	n := p.n
 	for {
 		n.mu.Lock()
 		ch := n.thawed
 		n.mu.Unlock()
-		if ch == nil {
+		if ch == nil || p.isDead() {
 			return
 		}
+		after := between(p.rnd, time.Microsecond, time.Millisecond) // as the machine's scheduler says
 		<-ch
+		n.run.sleep(after)
 	}
 }
 
@@ -72,7 +75,9 @@ func (n *node) current() *proc {
 
 // start starts the mail system.
 func (n *node) start() {
-	p := &proc{n: n, gone: make(chan struct{}), wake: make(chan struct{}, 1), busy: map[string]int{}, hand: map[delivery]bool{}, reload: make(chan struct{}, 1), leasing: make(chan struct{}, 1)}
+	n.starts++
+	name := fmt.Sprintf("%s.%d", n.name, n.starts)
+	p := &proc{n: n, name: name, rnd: n.run.seed.source(name), gone: make(chan struct{}), wake: make(chan struct{}, 1), busy: map[string]int{}, hand: map[delivery]bool{}, reload: make(chan struct{}, 1), leasing: make(chan struct{}, 1)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.store = n.store(p)
 	n.mu.Lock()
@@ -99,7 +104,17 @@ func (n *node) store(p *proc) *pgspool.Store {
 func (n *node) dial(ctx context.Context, p *proc, addr string) (net.Conn, error) {
 	name, _, _ := strings.Cut(addr, ":")
 	l := n.links[name]
-	n.gate()
+	p.gate()
+	p.mu.Lock()
+	p.dials++
+	name = fmt.Sprintf("%s to %s, %d", p.name, name, p.dials)
+	dead := p.dead
+	p.mu.Unlock()
+	if dead {
+		return nil, net.ErrClosed
+	}
+	rnd := n.run.seed.source(name)
+	n.run.step("%s: dials", name)
 	for {
 		if p.isDead() {
 			return nil, net.ErrClosed
@@ -109,7 +124,7 @@ func (n *node) dial(ctx context.Context, p *proc, addr string) (net.Conn, error)
 			break
 		}
 		select {
-		case <-time.After(200 * time.Millisecond):
+		case <-time.After(between(rnd, 150*time.Millisecond, 250*time.Millisecond)):
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -122,9 +137,9 @@ func (n *node) dial(ctx context.Context, p *proc, addr string) (net.Conn, error)
 	if n.proc != p {
 		return nil, net.ErrClosed // it was killed just now, and its connections with it
 	}
-	client, server := connect(l, n.rnd)
+	client, server := connect(l, p, name)
 	n.conns = append(n.conns, client)
-	n.run.all.Go(func() { l.host.accept(server) })
+	n.run.all.Go(func() { l.host.accept(server, name) })
 	return client, nil
 }
 

@@ -44,6 +44,7 @@ type letter struct {
 type Plan struct {
 	Seed              uint64
 	Planted           string // a fault in the engine: epoch, lease or sync; "": none
+	Trace             bool   // the log has each step
 	Faults            []Fault
 	nodes, shards     int
 	letters           []letter

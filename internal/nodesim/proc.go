@@ -2,6 +2,8 @@ package nodesim
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -21,8 +23,11 @@ type delivery struct {
 // around an engine, and nothing else of them.
 type proc struct {
 	n      *node
+	name   string
 	ctx    context.Context
 	cancel context.CancelFunc
+	rnd    *rand.Rand
+	dials  int           // so far
 	gone   chan struct{} // closed when it is killed
 	wake   chan struct{} // capacity 1: there may be something to deliver
 	reload chan struct{} // capacity 1: cleanup is to be followed by another one
@@ -39,6 +44,7 @@ type proc struct {
 	busy   map[string]int // deliveries under way, or about to be, by next hop
 	want   map[string]int
 	hand   map[delivery]bool // those, and outcomes that are not recorded yet
+	begun  int               // attempts
 }
 
 func (p *proc) isDead() bool {
@@ -77,7 +83,7 @@ const again = 500 * time.Millisecond
 func (p *proc) keep() {
 	defer func() { p.store.Close() }()
 	for !p.isDead() {
-		p.n.gate()
+		p.gate()
 		en, err := p.store.Open(p.ctx, storage.Options{InlineLimit: 1 << 10, PostDelay: 50 * time.Millisecond, Warn: p.warn, Adopted: p.adopted})
 		if err != nil {
 			p.note("not open: %v", err)
@@ -123,7 +129,7 @@ func (p *proc) ring() {
 
 // rest waits, or until the process is gone.
 func (p *proc) rest(d time.Duration) {
-	t := time.NewTimer(d)
+	t := p.n.run.timer(between(p.rnd, d*9/10, d))
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -131,28 +137,61 @@ func (p *proc) rest(d time.Duration) {
 	}
 }
 
-func (p *proc) note(format string, args ...any) { p.n.run.note(p.n.name+": "+format, args...) }
+// note has it in the log, unless nobody is there to say it.
+func (p *proc) note(format string, args ...any) {
+	if !p.isDead() {
+		p.n.run.note(p.n.name+": "+format, args...)
+	}
+}
+
 func (p *proc) warn(format string, args ...any) { p.note(format, args...) }
 
 // deliver begins deliveries, as far as the limits allow.
 func (p *proc) deliver() {
 	for !p.isDead() {
-		t := time.NewTimer(250 * time.Millisecond)
+		t := p.n.run.timer(between(p.rnd, 200*time.Millisecond, 250*time.Millisecond))
 		select {
 		case <-p.wake:
 		case <-t.C:
 		case <-p.gone:
 		}
 		t.Stop()
-		p.n.gate()
+		p.gate()
 		if en := p.engine(); en != nil && en.Err() == nil {
 			p.begin(en)
 		}
 	}
 }
 
-// begin looks at the queue once.
+// An attempt is a delivery that is about to be made.
+type attempt struct {
+	delivery
+	hop     *hop
+	shard   uint32
+	decided time.Time
+	rnd     *rand.Rand
+}
+
+// begin looks at the queue once, and asks for leave to deliver what may be delivered.
 func (p *proc) begin(en storage.Engine) {
+	for _, a := range p.choose(en) {
+		p.n.run.books.asked(a.delivery)
+		b := en.NewBatch()
+		b.Apart()
+		b.Handed(a.id, []int{a.rcpt}, a.hop.name)
+		en.Post(b, func(err error) {
+			ok := err == nil && b.Refused(0) == nil && !p.isDead()
+			if ok {
+				p.n.run.books.leave(p.n, a.delivery, a.shard)
+			}
+			p.n.run.all.Go(func() { p.attempt(&a, ok) })
+		})
+	}
+	en.Hurry()
+}
+
+// choose says what may be delivered.
+func (p *proc) choose(en storage.Engine) (list []attempt) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.want = map[string]int{}
@@ -170,38 +209,27 @@ func (p *proc) begin(en storage.Engine) {
 			}
 			p.busy[h.name]++
 			p.hand[d] = true
-			p.n.run.all.Go(func() { p.attempt(en, d, entry.Ref.File, h, now) })
+			p.begun++
+			list = append(list, attempt{d, h, entry.Ref.File, now, p.n.run.seed.source(fmt.Sprint(p.name, " attempt ", p.begun))})
 		}
 	}
+	return list
 }
 
 // isDone says whether a bitmap has recipient i.
 func isDone(done []byte, i int) bool { return i/8 < len(done) && done[i/8]&(1<<(i%8)) != 0 }
 
 // attempt makes one delivery, when it has leave to.
-func (p *proc) attempt(en storage.Engine, d delivery, shard uint32, h *hop, decided time.Time) {
-	r := p.n.run
-	leave := make(chan bool, 1)
-	b := en.NewBatch()
-	b.Apart()
-	r.books.asked(d)
-	b.Handed(d.id, []int{d.rcpt}, h.name)
-	en.Post(b, func(err error) {
-		ok := err == nil && b.Refused(0) == nil
-		if ok && !p.isDead() {
-			r.books.leave(p.n, d, shard)
-		}
-		leave <- ok
-	})
-	en.Hurry()
-	ok := <-leave
-	p.n.gate()
-	if !ok || p.isDead() {
+func (p *proc) attempt(a *attempt, leave bool) {
+	r, d, h := p.n.run, a.delivery, a.hop
+	r.turn(a.rnd)
+	p.gate()
+	if !leave || p.isDead() {
 		p.settle(d, h, true)
 		return
 	}
-	h.begin(p, d, decided)
-	t := time.NewTimer(r.plan.lasts(d))
+	h.begin(p, d, a.decided)
+	t := r.timer(r.plan.lasts(d))
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -211,10 +239,10 @@ func (p *proc) attempt(en storage.Engine, d delivery, shard uint32, h *hop, deci
 			h.got(d)
 		}
 	}
-	p.n.gate()
+	p.gate()
 	h.end(p, d)
 	p.settle(d, h, false)
-	p.report(d)
+	p.report(d, a.rnd)
 }
 
 // settle ends that a delivery counts, and with all, that the queue manager has it in mind.
@@ -228,9 +256,10 @@ func (p *proc) settle(d delivery, h *hop, all bool) {
 }
 
 // report has an outcome recorded. If the queue is away it waits.
-func (p *proc) report(d delivery) {
+func (p *proc) report(d delivery, rnd *rand.Rand) {
 	for !p.isDead() {
-		p.n.gate()
+		p.n.run.turn(rnd)
+		p.gate()
 		en := p.engine()
 		if en == nil {
 			p.rest(100 * time.Millisecond)
@@ -251,7 +280,7 @@ func (p *proc) report(d delivery) {
 // share exchanges shares of limits once a second.
 func (p *proc) share() {
 	for !p.isDead() {
-		p.n.gate()
+		p.gate()
 		if en := p.engine(); en != nil {
 			p.exchange(en.(storage.Sharer))
 		}
@@ -272,7 +301,7 @@ func (p *proc) exchange(en storage.Sharer) {
 	q := p.holder.Request(began, "", uses)
 	p.mu.Unlock()
 	reply, err := en.Exchange(q)
-	p.n.gate()
+	p.gate()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err == nil && !p.dead {
@@ -285,13 +314,15 @@ func (p *proc) exchange(en storage.Sharer) {
 
 // submit queues a message, and says whether its client was told so. sure is false when the client does not know.
 func (p *proc) submit(nrcpt int) (queued, sure bool) {
-	p.n.gate()
+	p.gate()
 	en := p.engine()
 	if en == nil || en.Silent() != nil {
 		return false, true
 	}
+	p.n.run.step("%s: wants a number for %d", p.n.name, nrcpt)
 	p.leasing <- struct{}{}
 	n, err := en.Lease(1)
+	p.n.run.step("%s: has a number %d for %d", p.n.name, n, nrcpt)
 	<-p.leasing
 	if err != nil {
 		return false, true
@@ -306,7 +337,7 @@ func (p *proc) submit(nrcpt int) (queued, sure bool) {
 	b.Add(storage.Addition{ID: id, Envelope: env.Append(nil), Recipients: mail.AppendRecipients(nil, list), NRcpt: nrcpt, Content: []byte("x")})
 	p.n.run.books.submitted(id, nrcpt)
 	err = en.Commit(b)
-	p.n.gate()
+	p.gate()
 	if p.isDead() {
 		return false, false
 	}

@@ -1,8 +1,11 @@
 package nodesim
 
 import (
-	"bytes"
+	"cmp"
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -24,9 +27,16 @@ type run struct {
 	hops  []*hop
 	keep  bool // the log
 
-	mu   sync.Mutex
-	over bool
-	log  bytes.Buffer
+	mu    sync.Mutex
+	over  bool
+	lines []line
+	taken map[int64]bool // instants at which something happens, in ns
+}
+
+// A line is one of the log. What happens at one instant has no order: it is sorted.
+type line struct {
+	at   time.Duration
+	text string
 }
 
 // An Outcome is what came of a run.
@@ -39,12 +49,12 @@ type Outcome struct {
 // Run carries out a plan. With keep the outcome has a log.
 func Run(t *testing.T, p *Plan, keep bool) (out Outcome) {
 	synctest.Test(t, func(*testing.T) {
-		r := &run{seed: seed(p.Seed), plan: p, began: time.Now(), keep: keep}
+		r := &run{seed: seed(p.Seed), plan: p, began: time.Now(), keep: keep, taken: map[int64]bool{}}
 		r.books = &books{run: r, rcpts: map[mail.QueueID]int{}, acked: map[mail.QueueID]string{}, arrived: map[delivery]int{}, asks: map[delivery]int{}}
 		r.furnish()
 		r.carryOut()
 		r.books.counts.Virtual = r.since()
-		out = Outcome{Errors: r.books.errors, Log: r.log.String(), Doing: r.books.counts}
+		out = Outcome{Errors: r.books.errors, Log: r.text(), Doing: r.books.counts}
 	})
 	return out
 }
@@ -57,10 +67,48 @@ func (r *run) note(format string, args ...any) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	fmt.Fprintf(&r.log, "%9.4f ", r.since().Seconds())
-	fmt.Fprintf(&r.log, format, args...)
-	r.log.WriteByte('\n')
+	r.lines = append(r.lines, line{r.since(), fmt.Sprintf(format, args...)})
 }
+
+// step notes what nobody wants to read, unless two runs of one seed differ.
+func (r *run) step(format string, args ...any) {
+	if r.plan.Trace {
+		r.note(format, args...)
+	}
+}
+
+// text is the log.
+func (r *run) text() string {
+	slices.SortStableFunc(r.lines, func(a, b line) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.text, b.text)) })
+	var b strings.Builder
+	for _, l := range r.lines {
+		fmt.Fprintf(&b, "%13.9f %s\n", l.at.Seconds(), l.text)
+	}
+	return b.String()
+}
+
+// alone is a time as good as at, at which nothing else happens.
+func (r *run) alone(at time.Time) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := at.UnixNano()
+	for r.taken[n] {
+		n++
+	}
+	r.taken[n] = true
+	return time.Unix(0, n)
+}
+
+// sleep waits for about so long, until an instant at which nothing else happens.
+func (r *run) sleep(d time.Duration) { time.Sleep(time.Until(r.alone(time.Now().Add(d)))) }
+
+// timer is one for about so long.
+func (r *run) timer(d time.Duration) *time.Timer {
+	return time.NewTimer(time.Until(r.alone(time.Now().Add(d))))
+}
+
+// turn lets others of those that one thing has woken have their turn: each at an instant of its own, that rnd says.
+func (r *run) turn(rnd *rand.Rand) { r.sleep(between(rnd, time.Microsecond, 50*time.Microsecond)) }
 
 func (r *run) isOver() bool {
 	r.mu.Lock()
@@ -100,7 +148,6 @@ func (r *run) furnish() {
 	}
 	for i := range p.nodes {
 		n := &node{run: r, name: fmt.Sprint("n", i+1), links: map[string]*link{}}
-		n.rnd = r.seed.source(n.name)
 		for _, h := range r.hosts {
 			n.links[h.name] = &link{node: n, host: h, slow: p.slow}
 		}
@@ -112,19 +159,20 @@ func (r *run) furnish() {
 func (r *run) carryOut() {
 	rnd := r.seed.source("start")
 	for _, n := range r.nodes {
+		after := between(rnd, 0, time.Second)
 		r.all.Go(func() {
-			time.Sleep(between(rnd, 0, time.Second))
+			r.sleep(after)
 			n.start()
 		})
 	}
 	for i := range r.plan.letters {
 		l := &r.plan.letters[i]
-		r.plot.Go(func() { r.send(l) })
+		r.plot.Go(func() { r.send(l, r.seed.source(fmt.Sprint("letter ", i))) })
 	}
 	for i := range r.plan.Faults {
 		f := &r.plan.Faults[i]
 		r.plot.Go(func() {
-			time.Sleep(f.At)
+			r.sleep(f.At)
 			r.books.count(func(c *Counts) { c.Faults++ })
 			r.note("fault: %s of n%d for %v", f.Kind, f.Node+1, f.Last)
 			r.happen(f)
@@ -134,7 +182,7 @@ func (r *run) carryOut() {
 	r.all.Go(func() { r.plot.Wait(); close(ended) })
 	select {
 	case <-ended:
-	case <-time.After(longest):
+	case <-r.timer(longest).C:
 		r.books.fail("after %v letters or faults have not ended", longest)
 	}
 	r.settle()
@@ -151,7 +199,7 @@ const patience = 90 * time.Second
 // settle waits until the queue is empty.
 func (r *run) settle() {
 	for begun := time.Now(); time.Since(begun) < patience; {
-		time.Sleep(500 * time.Millisecond)
+		r.sleep(500 * time.Millisecond)
 		if len(r.books.missing()) > 0 {
 			continue
 		}
@@ -184,23 +232,24 @@ func (r *run) end() {
 		h.ring()
 	}
 	r.all.Wait()
-	time.Sleep(20 * time.Second) // pgconn takes up to 15 to close a connection
+	r.sleep(20 * time.Second) // pgconn takes up to 15 to close a connection
 }
 
 // send has a client try until a node takes its letter, or it does not know whether one has.
-func (r *run) send(l *letter) {
-	time.Sleep(l.at)
+func (r *run) send(l *letter, rnd *rand.Rand) {
+	r.sleep(l.at)
 	r.books.count(func(c *Counts) { c.Letters++ })
 	refused := 0
 	for i := l.node; !r.isOver() && i < l.node+30; i++ {
 		if p := r.nodes[i%len(r.nodes)].current(); p != nil {
 			queued, sure := p.submit(l.nrcpt)
+			r.turn(rnd) // others were told at the same instant
 			if queued || !sure {
 				break
 			}
 		}
 		refused++
-		time.Sleep(100 * time.Millisecond)
+		r.sleep(between(rnd, 80*time.Millisecond, 120*time.Millisecond))
 	}
 	r.books.count(func(c *Counts) { c.Refused += refused })
 	if f := r.plan.Faults; r.plan.single == drain && len(f) > 0 && r.plan.shards >= len(r.nodes) && l.at > f[0].At && l.at < f[0].At+f[0].Last && refused >= len(r.nodes) {

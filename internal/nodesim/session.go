@@ -19,6 +19,7 @@ const idleTime = 5 * time.Second
 type session struct {
 	host   *host
 	number int
+	name   string
 	node   string // application_name
 	conn   *end
 	back   *pgproto3.Backend
@@ -42,8 +43,8 @@ func (s *session) kill() {
 }
 
 // accept serves a connection until it ends. It is a goroutine.
-func (h *host) accept(conn *end) {
-	s := &session{host: h, conn: conn, back: pgproto3.NewBackend(conn, conn), killed: make(chan struct{}), cancel: make(chan struct{}, 1)}
+func (h *host) accept(conn *end, name string) {
+	s := &session{host: h, conn: conn, name: name, rnd: h.run.seed.source("session of " + name), back: pgproto3.NewBackend(conn, conn), killed: make(chan struct{}), cancel: make(chan struct{}, 1)}
 	defer conn.Close()
 	// A client that vanishes before it has said anything is waited for as long as PostgreSQL does (authentication_timeout).
 	_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
@@ -68,7 +69,6 @@ func (h *host) accept(conn *end) {
 	}
 	h.next++
 	s.number = h.next
-	s.rnd = shared(h.rnd.Uint64(), uint64(s.number))
 	h.sessions[s] = true
 	h.mu.Unlock()
 	s.send(&pgproto3.AuthenticationOk{}, &pgproto3.ParameterStatus{Name: "server_version", Value: "15.14"},

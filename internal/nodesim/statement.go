@@ -150,6 +150,7 @@ func digits(text string) (n int) {
 // carryOut finds the statement, and does it.
 func (t *tx) carryOut(sql string, args []string) (result, error) {
 	h := t.s.host
+	h.run.step("session %d of %s: %s %.200q", t.s.number, t.s.node, sql, args)
 	text := strings.Join(strings.Fields(sql), " ")
 	for i := range statements {
 		st := &statements[i]

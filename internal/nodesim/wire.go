@@ -30,6 +30,7 @@ type pipe struct {
 
 	link *link // the way it goes
 	up   bool  // from the node to the database
+	name string
 	rnd  *rand.Rand
 }
 
@@ -49,6 +50,9 @@ func (l *link) isCut(up bool) bool {
 	return up && l.cutUp || !up && l.cutDown
 }
 
+// sentAgain is how long it may take until what was sent while the way was cut is sent again.
+const sentAgain = 200 * time.Millisecond
+
 // set cuts the way, or mends it: then what was on it goes on.
 func (l *link) set(up, down bool) {
 	l.mu.Lock()
@@ -56,12 +60,16 @@ func (l *link) set(up, down bool) {
 	pipes := append([]*pipe(nil), l.pipes...)
 	l.mu.Unlock()
 	for _, p := range pipes {
-		p.arrive()
+		p.mu.Lock()
+		if len(p.transit) > 0 {
+			p.plan(time.Now().Add(between(p.rnd, time.Millisecond, sentAgain)))
+		}
+		p.mu.Unlock()
 	}
 }
 
-func newPipe(l *link, up bool, rnd *rand.Rand) *pipe {
-	p := &pipe{wake: make(chan struct{}, 1), link: l, up: up, rnd: rnd}
+func newPipe(l *link, up bool, name string) *pipe {
+	p := &pipe{wake: make(chan struct{}, 1), link: l, up: up, name: name, rnd: l.node.run.seed.source(name)}
 	l.mu.Lock()
 	l.pipes = append(l.pipes, p)
 	l.mu.Unlock()
@@ -87,9 +95,17 @@ func (p *pipe) put(data []byte, end bool) error {
 	if n := len(p.transit); n > 0 && p.transit[n-1].at.After(at) {
 		at = p.transit[n-1].at
 	}
+	at = p.plan(at)
+	p.link.node.run.step("%s: %d octets on their way until %v", p.name, len(data), at.Sub(p.link.node.run.began))
 	p.transit = append(p.transit, piece{at, append([]byte(nil), data...), end})
-	time.AfterFunc(time.Until(at), p.arrive)
 	return nil
+}
+
+// plan has something arrive at about that time.
+func (p *pipe) plan(at time.Time) time.Time {
+	at = p.link.node.run.alone(at)
+	time.AfterFunc(time.Until(at), p.arrive)
+	return at
 }
 
 // arrive lets the reader have what has arrived.
@@ -159,31 +175,37 @@ func (p *pipe) read(b []byte) (int, error) {
 // An end is one end of a connection. It implements net.Conn.
 type end struct {
 	in, out *pipe
-	// gate waits while the process that has this end is stopped; nil: that cannot be.
-	gate func()
-	once sync.Once
+	proc    *proc // that has this end; nil: the host
+	once    sync.Once
 }
 
 // connect makes a connection of a node to a host of the database.
-func connect(l *link, rnd *rand.Rand) (client, server *end) {
-	up, down := newPipe(l, true, rnd), newPipe(l, false, rnd)
-	return &end{in: down, out: up, gate: l.node.gate}, &end{in: up, out: down}
+func connect(l *link, p *proc, name string) (client, server *end) {
+	up, down := newPipe(l, true, name+" up"), newPipe(l, false, name+" down")
+	return &end{in: down, out: up, proc: p}, &end{in: up, out: down}
 }
 
-func (c *end) pass() {
-	if c.gate != nil {
-		c.gate()
+// pass waits while the process that has this end is stopped. It is false when that is dead.
+func (c *end) pass() bool {
+	if c.proc == nil {
+		return true
 	}
+	c.proc.gate()
+	return !c.proc.isDead()
 }
 
 func (c *end) Read(b []byte) (int, error) {
 	n, err := c.in.read(b)
-	c.pass() // the process is told when it runs again
+	if !c.pass() { // the process is told when it runs again
+		return 0, net.ErrClosed
+	}
 	return n, err
 }
 
 func (c *end) Write(b []byte) (int, error) {
-	c.pass()
+	if !c.pass() {
+		return 0, net.ErrClosed
+	}
 	if err := c.out.put(b, false); err != nil {
 		return 0, err
 	}
