@@ -117,6 +117,9 @@ func (e *engine) renew(ctx context.Context) {
 			e.balance(ctx, attempt, conn)
 		}
 		cancel()
+		if errors.Is(err, queue.ErrBroken) && conn != nil {
+			conn.Close(ctx) // it may be in the middle of the transaction, which keeps rows locked
+		}
 		switch {
 		case err == nil:
 			said = false

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -217,13 +218,13 @@ func (s *Store) noteDoubt(ctx context.Context, conn *pgx.Conn, idx *index, shard
 	return s.transact(ctx, conn, list, func() error {
 		var b pgx.Batch
 		b.Queue("DELETE FROM doubtful WHERE found < clock_timestamp() - interval '" + doubtfulTime + "'")
-		for number, handed := range idx.handed {
+		for _, number := range slices.Sorted(maps.Keys(idx.handed)) {
 			l := idx.find(number)
 			t := of[l.shard]
 			if t.resumed {
 				continue
 			}
-			for _, h := range handed {
+			for _, h := range idx.handed[number] {
 				for _, i := range h.Rcpts {
 					b.Queue(`INSERT INTO doubtful VALUES ($1, $2, $3, $4, clock_timestamp(), $5, $6, $7, nullif($8, '')) ON CONFLICT DO NOTHING`,
 						string(l.id()), int(i), plainText(h.Nexthop), queue.FromMicros(h.At), int(t.id), t.epoch, s.node, t.from)
