@@ -131,6 +131,7 @@ func parseURL(url string) (*pgx.ConnConfig, error) {
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = connectTime
 	}
+	c.DialFunc = dial
 	// Of several hosts the one counts that can be written: the others are standbys.
 	if c.ValidateConnect == nil {
 		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
