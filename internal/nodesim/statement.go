@@ -32,7 +32,13 @@ type statement struct {
 func (s *session) one(sql string, args []string) error {
 	switch verb := strings.ToUpper(strings.Fields(sql)[0]); verb {
 	case "BEGIN":
-		s.t, s.failed = &tx{s: s, changes: map[cell]row{}}, false
+		// Within a transaction it is but a warning, and that goes on.
+		if s.t != nil && s.failed {
+			return &pgError{"25P02", "current transaction is aborted"}
+		}
+		if s.t == nil {
+			s.t, s.failed = &tx{s: s, changes: map[cell]row{}}, false
+		}
 		s.send(&pgproto3.CommandComplete{CommandTag: []byte("BEGIN")})
 		return nil
 	case "COMMIT", "ROLLBACK":

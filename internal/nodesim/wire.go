@@ -221,13 +221,20 @@ func (c *end) Close() error {
 	return nil
 }
 
-// vanish is for a machine that is gone: the other side hears nothing.
+// deadTime is how long a node's connection waits for a host that is gone, as pgspool has the system do.
+const deadTime = 10 * time.Second
+
+// vanish is for a machine that is gone: the other side hears nothing. If that is a node, it is told by its system in the end.
 func (c *end) vanish() {
 	c.once.Do(func() {})
 	c.in.lose()
 	c.out.mu.Lock()
 	c.out.transit, c.out.mute = nil, true
 	c.out.mu.Unlock()
+	if c.proc == nil {
+		r := c.in.link.node.run
+		time.AfterFunc(time.Until(r.alone(time.Now().Add(between(c.out.rnd, deadTime/2, deadTime)))), c.out.lose)
+	}
 }
 
 func (c *end) SetReadDeadline(t time.Time) error {
