@@ -47,6 +47,7 @@ type Store struct {
 
 	mu   sync.Mutex
 	pool *pgxpool.Pool    // nil: nobody has read yet
+	done bool             // it is closed
 	last map[uint32]int64 // the epochs in which this process last had shards
 }
 
@@ -193,7 +194,10 @@ func clean(err error) error {
 func (s *Store) readers() (*pgxpool.Pool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pool != nil {
+	switch {
+	case s.done:
+		return nil, queue.ErrClosed
+	case s.pool != nil:
 		return s.pool, nil
 	}
 	c, err := pgxpool.ParseConfig("")
@@ -234,9 +238,10 @@ func (s *Store) ask(f func(context.Context, *pgx.Conn) error) error {
 // Close implements storage.Store. Readers that it has given cannot read any more.
 func (s *Store) Close() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.pool != nil {
-		s.pool.Close()
-		s.pool = nil
+	pool := s.pool
+	s.pool, s.done = nil, true
+	s.mu.Unlock()
+	if pool != nil {
+		pool.Close() // waits for those that read
 	}
 }
