@@ -51,7 +51,9 @@ type host struct {
 
 	mu       sync.Mutex
 	up       bool
-	silent   bool // it is not even there to refuse
+	full     bool              // no room on its disk
+	ambushed map[string][]bool // by node: whether the next commits come before their connection is lost
+	silent   bool              // it is not even there to refuse
 	primary  bool
 	data     tables
 	locks    map[cell]*lock
@@ -431,12 +433,15 @@ func (h *host) promote() {
 }
 
 func newHost(r *run, name string, skew, flush time.Duration) *host {
-	return &host{name: name, run: r, skew: skew, mail: r.seed.source("standby of " + name), data: tables{}, locks: map[cell]*lock{}, sessions: map[*session]bool{},
+	return &host{name: name, run: r, skew: skew, mail: r.seed.source("standby of " + name), data: tables{}, locks: map[cell]*lock{}, sessions: map[*session]bool{}, ambushed: map[string][]bool{},
 		moved: make(chan struct{}), wake: make(chan struct{}, 1), flush: flush}
 }
 
 // fill makes the tables of a queue with so many shards, as "posthaste cluster init" does.
-func (h *host) fill(shards int) {
+func (h *host) fill(shards int, older bool) {
+	if !older {
+		h.data.apply([]change{{cell{"class", "node_note"}, row{}}, {cell{"class", "node_call"}, row{}}})
+	}
 	h.data.apply([]change{{cell{"version", "1"}, row{"1"}}, {cell{"sequence", "message_number"}, row{"1"}}})
 	for i := range shards {
 		id := fmt.Sprint(i + 1)
@@ -448,6 +453,32 @@ func (h *host) isUp() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.up
+}
+
+func (h *host) setFull(on bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.full = on
+}
+
+// ambush has the next n transactions of a node lose their connection at COMMIT: when they are committed, or before.
+func (h *host) ambush(node string, n int, committed bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for range n {
+		h.ambushed[node] = append(h.ambushed[node], committed)
+	}
+}
+
+// lost says whether a node's transaction is one of those, and which.
+func (h *host) lost(node string) (lost, committed bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if list := h.ambushed[node]; len(list) > 0 {
+		h.ambushed[node] = list[1:]
+		return true, list[0]
+	}
+	return false, false
 }
 
 func (h *host) isSilent() bool {

@@ -3,6 +3,8 @@ package nodesim
 import (
 	"fmt"
 	"time"
+
+	"posthaste/internal/nodeshare"
 )
 
 // happen has a fault begin, and end.
@@ -43,9 +45,31 @@ func (r *run) happen(f *Fault) {
 		h.mu.Unlock()
 		h.ring()
 	case setClock:
-		n.mu.Lock()
-		n.wall = time.Duration(f.N-500) * time.Minute
-		n.mu.Unlock()
+		n.setClock(time.Duration(f.N-500) * time.Minute)
+		r.sleep(f.Last)
+		n.setClock(time.Duration(500-f.N) * time.Minute)
+	case dbClock:
+		r.setDatabase(time.Duration(f.N-500) * 20 * time.Millisecond)
+		r.sleep(f.Last)
+		r.setDatabase(time.Duration(500-f.N) * 20 * time.Millisecond)
+	case full:
+		if h := r.primary(); h != nil {
+			h.setFull(true)
+			r.sleep(f.Last)
+			h.setFull(false)
+		}
+	case hang:
+		if c := n.someConn(f.N); c != nil {
+			c.hold(true)
+			r.sleep(f.Last)
+			c.hold(false)
+		}
+	case commit:
+		for _, h := range r.hosts {
+			h.ambush(n.name, 1+f.N%3, f.N%2 == 0)
+		}
+	case upgrade:
+		r.upgrade(n, f)
 	case reload:
 		if p := n.current(); p != nil {
 			select {
@@ -58,6 +82,37 @@ func (r *run) happen(f *Fault) {
 	case drain:
 		r.drain(n, f)
 	}
+}
+
+// upgrade has a node's next processes be of a later version: they follow in order, or the old ones are killed.
+func (r *run) upgrade(n *node, f *Fault) {
+	n.mu.Lock()
+	n.older = false
+	n.mu.Unlock()
+	if p := n.current(); p != nil && f.N%2 == 0 {
+		select {
+		case p.reload <- struct{}{}:
+		default:
+		}
+		return
+	}
+	n.kill(false)
+	r.sleep(f.Last)
+	r.revive(n)
+}
+
+// setDatabase sets the primary's clock.
+func (r *run) setDatabase(d time.Duration) {
+	h := r.primary()
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	h.skew += d
+	h.mu.Unlock()
+	r.mu.Lock()
+	r.clock = time.Now().Add(2 * nodeshare.Lease)
+	r.mu.Unlock()
 }
 
 // revive starts a node again that is down.

@@ -9,17 +9,23 @@ import (
 type hop struct {
 	run   *run
 	name  string
-	limit int
+	limit int // deliveries at a time
+	day   int // deliveries of a day; 0: as many as one likes
+	rate  int // deliveries in rateTime; 0: the same
 
 	mu     sync.Mutex
 	active map[*proc]map[delivery]time.Time // by who delivers: when it was decided
+	spent  map[string]int                   // of a day
+	begun  []time.Duration                  // deliveries of late
 }
 
 // begin counts a delivery that begins. Those of nodes whose shares have not been good at some time since do not count, nor
 // those of nodes that are dead: others may use their shares, and nobody can know of them.
-func (h *hop) begin(p *proc, d delivery, decided time.Time) {
+func (h *hop) begin(p *proc, a *attempt) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	d, decided := a.delivery, a.decided
+	h.counted(p, a.day)
 	if h.active[p] == nil {
 		h.active[p] = map[delivery]time.Time{}
 	}
@@ -42,7 +48,7 @@ func (h *hop) begin(p *proc, d delivery, decided time.Time) {
 func (p *proc) counts(decided time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.dead && decided.After(p.lapsed) && time.Now().Before(p.holder.Good())
+	return !p.dead && decided.After(p.lapsed) && time.Now().Before(p.holder.Good()) && decided.After(p.n.run.clockRight())
 }
 
 // got is the moment at which the message has arrived.

@@ -23,7 +23,12 @@ type node struct {
 	thawed chan struct{} // nil: it is not stopped; closed when it goes on
 	wall   time.Duration // how far its clock is ahead
 	conns  []*end
-	starts int // so far
+	stops  int                // so far
+	starts int                // so far
+	said   int                // notes so far
+	older  bool               // it is of a version without notes and orders
+	spent  map[string]int     // of limits of a day: that is kept on its disk
+	due    map[*hop]time.Time // when a rate allows the next delivery
 }
 
 // gate waits while the machine's processes are stopped.
@@ -48,6 +53,7 @@ func (n *node) stop() {
 	defer n.mu.Unlock()
 	if n.thawed == nil {
 		n.thawed = make(chan struct{})
+		n.stops++
 	}
 }
 
@@ -65,6 +71,44 @@ func (n *node) clock() time.Time {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return time.Now().Add(n.wall)
+}
+
+// setClock sets the machine's clock by so much.
+func (n *node) setClock(by time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.wall += by
+}
+
+// someConn is one of the connections that are open; nil: there is none.
+func (n *node) someConn(which int) *end {
+	n.mu.Lock()
+	conns := n.conns
+	n.mu.Unlock()
+	var list []*end
+	for _, c := range conns {
+		if c.isOpen() {
+			list = append(list, c)
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	return list[which%len(list)]
+}
+
+// stopped is how often it has been stopped.
+func (n *node) stopped() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.stops
+}
+
+// isOlder says whether the node's programs are of an older version.
+func (n *node) isOlder() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.older
 }
 
 func (n *node) current() *proc {
@@ -86,6 +130,8 @@ func (n *node) start() {
 	n.run.all.Go(p.keep)
 	n.run.all.Go(p.deliver)
 	n.run.all.Go(p.share)
+	n.run.all.Go(p.attend)
+	n.run.all.Go(p.tell)
 }
 
 // store is a Store for the processes p.
@@ -93,7 +139,7 @@ func (n *node) store(p *proc) *pgspool.Store {
 	f := n.run.plan.Planted
 	s, err := pgspool.Simulate(&pgspool.Simulation{Node: n.name, URL: "postgres://mail@db1,db2/mail?sslmode=disable",
 		Dial: func(ctx context.Context, _, addr string) (net.Conn, error) { return n.dial(ctx, p, addr) }, Wall: n.clock,
-		NoEpoch: f == "epoch", NoSync: f == "sync", NoLease: f == "lease"})
+		Older: n.isOlder(), Plant: f})
 	if err != nil {
 		panic(err) // the URL is ours
 	}

@@ -19,7 +19,12 @@ const (
 	crash    = "crash"    // the database dies and comes back
 	failover = "failover" // it dies, heard or not, and the standby is promoted
 	stall    = "stall"    // the standby does not follow
-	setClock = "clock"    // a node's clock is set
+	setClock = "clock"    // a node's clock is set, and back
+	dbClock  = "db-clock" // the primary's clock is set, and back
+	full     = "full"     // the primary's disk is full
+	hang     = "hang"     // one of a node's connections to the database hangs
+	commit   = "commit"   // some of a node's connections end at COMMIT: before it, or before it is answered
+	upgrade  = "upgrade"  // a node is started again with a later version
 	drain    = "drain"    // a node is drained
 	reload   = "reload"   // a node's cleanup is followed by another
 )
@@ -51,6 +56,10 @@ type Plan struct {
 	limits            []int
 	slow, flush, skew time.Duration // of the network, of disks, of the second host's clock
 	single            string        // the only kind of fault; then more is promised
+	days, rates       []int         // limits of next hops
+	orders            []order
+	shift             time.Duration // of all clocks: some runs have a midnight
+	rolling           bool          // nodes begin with an older version
 }
 
 // active is how long something may go wrong.
@@ -69,11 +78,17 @@ func NewPlan(n uint64) *Plan {
 	p.skew = between(r, -400*time.Millisecond, 400*time.Millisecond)
 	for range 2 {
 		p.limits = append(p.limits, 1+r.IntN(4))
+		p.days = append(p.days, max(0, 6*r.IntN(5)-2*r.IntN(4)))
+		p.rates = append(p.rates, max(0, 5*r.IntN(5)-5))
 	}
+	if r.IntN(3) == 0 {
+		p.shift = 24*time.Hour - between(r, time.Second, active+5*time.Second)
+	}
+	p.orders = newOrders(r, p.nodes)
 	for range 8 + r.IntN(12) {
 		p.letters = append(p.letters, letter{between(r, 0, active), r.IntN(p.nodes), 1 + r.IntN(2)})
 	}
-	kinds := []string{kill, kill, lose, killAll, freeze, freeze, cut, cut, cutUp, cutDown, crash, failover, failover, stall, setClock, drain, reload}
+	kinds := []string{kill, kill, lose, killAll, freeze, freeze, cut, cut, cutUp, cutDown, crash, failover, failover, stall, setClock, setClock, dbClock, drain, reload, full, hang, hang, commit, commit}
 	if n%6 == 0 {
 		p.single = pick(r, kill, lose, drain)
 		f := p.fault(r, p.single)
@@ -83,6 +98,13 @@ func NewPlan(n uint64) *Plan {
 			p.letters[i].at = p.letters[i].at * 2 // some come meanwhile
 		}
 		return p
+	}
+	if p.rolling = n%10 == 3; p.rolling {
+		for i := range p.nodes {
+			f := p.fault(r, upgrade)
+			f.Node, f.At = i, time.Duration(i)*3*time.Second+between(r, time.Second, 3*time.Second)
+			p.Faults = append(p.Faults, f)
+		}
 	}
 	failed := false
 	for range 1 + r.IntN(4) {
@@ -103,6 +125,8 @@ func (p *Plan) fault(r *rand.Rand, kind string) Fault {
 	switch kind {
 	case crash, failover:
 		f.Last = min(f.Last, 4*time.Second)
+	case upgrade:
+		f.Last = min(f.Last, 2*time.Second)
 	}
 	return f
 }

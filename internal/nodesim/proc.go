@@ -38,7 +38,8 @@ type proc struct {
 	mu     sync.Mutex
 	dead   bool
 	store  *pgspool.Store
-	en     storage.Engine // nil: mail is refused
+	deaf   context.CancelFunc // ends that it hears other nodes
+	en     storage.Engine     // nil: mail is refused
 	holder nodeshare.Holder
 	lapsed time.Time      // when its shares were last not good: others may have them in the place of what was begun before
 	busy   map[string]int // deliveries under way, or about to be, by next hop
@@ -106,6 +107,9 @@ func (p *proc) keep() {
 			p.store.Close()
 			p.mu.Lock()
 			p.store = p.n.store(p) // another process
+			if p.deaf != nil {
+				p.deaf()
+			}
 			p.mu.Unlock()
 		}
 	}
@@ -163,12 +167,18 @@ func (p *proc) deliver() {
 	}
 }
 
+// agentTime is less than it may take from the leave to a delivery until that begins.
+const agentTime = 900 * time.Millisecond
+
 // An attempt is a delivery that is about to be made.
 type attempt struct {
 	delivery
 	hop     *hop
 	shard   uint32
 	decided time.Time
+	day     string    // the limit of a day that it counts for
+	leave   time.Time // when it got leave
+	stops   int       // of the node until then
 	rnd     *rand.Rand
 }
 
@@ -183,6 +193,7 @@ func (p *proc) begin(en storage.Engine) {
 			ok := err == nil && b.Refused(0) == nil && !p.isDead()
 			if ok {
 				p.n.run.books.leave(p.n, a.delivery, a.shard)
+				a.leave, a.stops = time.Now(), p.n.stopped()
 			}
 			p.n.run.all.Go(func() { p.attempt(&a, ok) })
 		})
@@ -203,14 +214,15 @@ func (p *proc) choose(en storage.Engine) (list []attempt) {
 				continue
 			}
 			h := p.n.run.hopOf(d)
-			if p.busy[h.name] >= p.holder.Allowed(now, h.name, h.limit) {
+			day, ok := p.spend(now, h)
+			if !ok {
 				p.want[h.name]++
 				continue
 			}
 			p.busy[h.name]++
 			p.hand[d] = true
 			p.begun++
-			list = append(list, attempt{d, h, entry.Ref.File, now, p.n.run.seed.source(fmt.Sprint(p.name, " attempt ", p.begun))})
+			list = append(list, attempt{delivery: d, hop: h, shard: entry.Ref.File, decided: now, day: day, rnd: p.n.run.seed.source(fmt.Sprint(p.name, " attempt ", p.begun))})
 		}
 	}
 	return list
@@ -222,13 +234,18 @@ func isDone(done []byte, i int) bool { return i/8 < len(done) && done[i/8]&(1<<(
 // attempt makes one delivery, when it has leave to.
 func (p *proc) attempt(a *attempt, leave bool) {
 	r, d, h := p.n.run, a.delivery, a.hop
-	r.turn(a.rnd)
+	if r.turn(a.rnd); a.rnd.IntN(3) == 0 {
+		r.sleep(between(a.rnd, 0, agentTime)) // the agent is being started
+	}
 	p.gate()
 	if !leave || p.isDead() {
 		p.settle(d, h, true)
 		return
 	}
-	h.begin(p, d, a.decided)
+	if time.Since(a.leave) <= agentTime && a.stops == p.n.stopped() {
+		r.books.leave(p.n, d, a.shard)
+	}
+	h.begin(p, a)
 	t := r.timer(r.plan.lasts(d))
 	defer t.Stop()
 	select {
@@ -292,13 +309,7 @@ func (p *proc) share() {
 func (p *proc) exchange(en storage.Sharer) {
 	began := time.Now()
 	p.mu.Lock()
-	var uses []nodeshare.Use
-	for _, h := range p.n.run.hops {
-		if busy, want := p.busy[h.name], p.want[h.name]; busy+want > 0 {
-			uses = append(uses, nodeshare.Use{Key: h.name, Limit: h.limit, Busy: busy, Want: want})
-		}
-	}
-	q := p.holder.Request(began, "", uses)
+	q := p.holder.Request(began, "", p.uses())
 	p.mu.Unlock()
 	reply, err := en.Exchange(q)
 	p.gate()

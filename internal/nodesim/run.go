@@ -29,6 +29,7 @@ type run struct {
 
 	mu    sync.Mutex
 	over  bool
+	clock time.Time // until then leases of the database's clock may be wrong
 	lines []line
 	taken map[int64]bool // instants at which something happens, in ns
 }
@@ -50,7 +51,7 @@ type Outcome struct {
 func Run(t *testing.T, p *Plan, keep bool) (out Outcome) {
 	synctest.Test(t, func(*testing.T) {
 		r := &run{seed: seed(p.Seed), plan: p, began: time.Now(), keep: keep, taken: map[int64]bool{}}
-		r.books = &books{run: r, rcpts: map[mail.QueueID]int{}, acked: map[mail.QueueID]string{}, arrived: map[delivery]int{}, asks: map[delivery]int{}}
+		r.books = &books{run: r, rcpts: map[mail.QueueID]int{}, acked: map[mail.QueueID]string{}, arrived: map[delivery]int{}, asks: map[delivery]int{}, carried: map[int]int{}, answers: map[int]bool{}, told: map[string]int{}}
 		r.furnish()
 		r.carryOut()
 		r.books.counts.Virtual = r.since()
@@ -107,6 +108,17 @@ func (r *run) timer(d time.Duration) *time.Timer {
 	return time.NewTimer(time.Until(r.alone(time.Now().Add(d))))
 }
 
+// wrongClock says whether the database's clock has been set of late: leases may have run out for the database that are good for
+// their nodes, which nobody can know of.
+func (r *run) wrongClock() bool { return !time.Now().After(r.clockRight()) }
+
+// clockRight is when that is over.
+func (r *run) clockRight() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.clock
+}
+
 // turn lets others of those that one thing has woken have their turn: each at an instant of its own, that rnd says.
 func (r *run) turn(rnd *rand.Rand) { r.sleep(between(rnd, time.Microsecond, 50*time.Microsecond)) }
 
@@ -137,17 +149,17 @@ func (r *run) hopOf(d delivery) *hop {
 // furnish makes the database, the nodes and the next hops.
 func (r *run) furnish() {
 	p := r.plan
-	r.hosts = []*host{newHost(r, "db1", 0, p.flush), newHost(r, "db2", p.skew, p.flush)}
+	r.hosts = []*host{newHost(r, "db1", p.shift, p.flush), newHost(r, "db2", p.shift+p.skew, p.flush)}
 	r.hosts[0].up, r.hosts[0].primary, r.hosts[0].standby, r.hosts[1].up = true, true, r.hosts[1], true
 	for _, h := range r.hosts {
-		h.fill(p.shards)
+		h.fill(p.shards, p.rolling)
 		r.all.Go(h.ship)
 	}
 	for i, limit := range p.limits {
-		r.hops = append(r.hops, &hop{run: r, name: fmt.Sprint("hop", i+1), limit: limit, active: map[*proc]map[delivery]time.Time{}})
+		r.hops = append(r.hops, &hop{run: r, name: fmt.Sprint("hop", i+1), limit: limit, day: p.days[i], rate: p.rates[i], spent: map[string]int{}, active: map[*proc]map[delivery]time.Time{}})
 	}
 	for i := range p.nodes {
-		n := &node{run: r, name: fmt.Sprint("n", i+1), links: map[string]*link{}}
+		n := &node{run: r, name: fmt.Sprint("n", i+1), links: map[string]*link{}, wall: p.shift, spent: map[string]int{}, due: map[*hop]time.Time{}, older: p.rolling}
 		for _, h := range r.hosts {
 			n.links[h.name] = &link{node: n, host: h, slow: p.slow}
 		}
@@ -168,6 +180,9 @@ func (r *run) carryOut() {
 	for i := range r.plan.letters {
 		l := &r.plan.letters[i]
 		r.plot.Go(func() { r.send(l, r.seed.source(fmt.Sprint("letter ", i))) })
+	}
+	for i := range r.plan.orders {
+		r.plot.Go(func() { r.ask(i, &r.plan.orders[i]) })
 	}
 	for i := range r.plan.Faults {
 		f := &r.plan.Faults[i]

@@ -76,7 +76,7 @@ func TestPlanted(t *testing.T) {
 	for _, f := range []struct {
 		fault string
 		first uint64
-	}{{"epoch", 1}, {"lease", 125}, {"sync", 130}} {
+	}{{"epoch", 1}, {"lease", 1}, {"sync", 1}, {"margin", 1}, {"doubtful", 1}, {"shares", 1}, {"twice", 1}} {
 		found := false
 		for n := f.first; n <= f.first+400 && !found; n++ {
 			p := NewPlan(n)

@@ -76,9 +76,16 @@ func (s *session) end(commit bool) error {
 		return nil
 	}
 	if commit && !s.failed {
+		lost, committed := s.host.lost(s.node)
+		if lost && !committed {
+			return errGone
+		}
 		s.t = nil
 		if err := t.commit(); err != nil {
 			return err
+		}
+		if lost {
+			return errGone
 		}
 		tag = "COMMIT"
 	} else {
@@ -156,7 +163,13 @@ func digits(text string) (n int) {
 // carryOut finds the statement, and does it.
 func (t *tx) carryOut(sql string, args []string) (result, error) {
 	h := t.s.host
-	h.run.step("session %d of %s: %s %.200q", t.s.number, t.s.node, sql, args)
+	if h.run.plan.Trace {
+		shown := args
+		if strings.Contains(sql, "node_call") {
+			shown = nil // their names are nobody's to predict
+		}
+		h.run.step("session %d of %s: %s %q", t.s.number, t.s.node, sql, shown)
+	}
 	text := strings.Join(strings.Fields(sql), " ")
 	for i := range statements {
 		st := &statements[i]
@@ -169,12 +182,25 @@ func (t *tx) carryOut(sql string, args []string) (result, error) {
 		if !h.up || t.s.over {
 			return result{}, errGone
 		}
+		if h.full && needsRoom(text) && t.s.rnd.IntN(4) > 0 {
+			return result{}, &pgError{"53100", "could not extend file: No space left on device"}
+		}
 		if len(args) > 0 {
 			return st.do(t, append(args[:len(args):len(args)], a...))
 		}
 		return st.do(t, a)
 	}
 	return result{}, &pgError{"XX000", "the model of the database does not know this statement: " + text}
+}
+
+// needsRoom says whether a statement fails when the disk is full: mostly, since there may be room in the tables.
+func needsRoom(text string) bool {
+	for _, verb := range []string{"COPY", "INSERT", "CREATE", "UPDATE"} {
+		if strings.HasPrefix(text, verb) {
+			return true
+		}
+	}
+	return false
 }
 
 // number is the text of an integer in binary.

@@ -22,7 +22,8 @@ func (t *tx) later(until string) bool { return atoi(until) > t.s.host.now() }
 
 // Columns: node name instance seen drained; shard id node epoch; lease shard until; segment shard segno epoch; doubtful id
 // recipient epoch shard node lost_by; closed shard epoch; node_share node until alone; limit_share node key share demand;
-// seg_S_N pos kind number head rest body.
+// node_call id asker node who kind request until taken answer failed; node_note node topic until note; class: tables that an
+// older version does not make; seg_S_N pos kind number head rest body.
 var statements = []statement{
 	{"show transaction_read_only", func(t *tx, _ []string) (result, error) {
 		return result{types: "t", rows: []row{{map[bool]string{true: "off", false: "on"}[t.s.host.primary]}}}, nil
@@ -31,11 +32,16 @@ var statements = []statement{
 		return result{types: "i", rows: []row{{"1"}}}, t.lock("version", "1", true)
 	}},
 	{"SELECT number FROM version", fixed("i", "1")},
-	{"SELECT to_regclass(", fixed("b", "t")},
+	{"SELECT to_regclass(", func(t *tx, a []string) (result, error) {
+		late := a[0] == "node_note" || a[0] == "node_call"
+		return result{types: "b", rows: []row{{truth(!late || t.get("class", a[0]) != nil)}}}, nil
+	}},
 	{"SELECT current_setting(", fixed("t", "on")},
 	{"DELETE FROM node_setting", nothing},
 	{"INSERT INTO node_setting", nothing},
 	{"DELETE FROM doubtful", nothing},
+	{"CREATE TABLE IF NOT EXISTS node_note", func(t *tx, _ []string) (result, error) { return t.create("node_note") }},
+	{"CREATE TABLE IF NOT EXISTS node_call", func(t *tx, _ []string) (result, error) { return t.create("node_call") }},
 	{"CREATE TABLE", nothing},
 	{"ALTER TABLE", nothing},
 	{"SET LOCAL lock_timeout =", func(t *tx, a []string) (result, error) {
@@ -226,6 +232,42 @@ var statements = []statement{
 			return r[0] == a[0] && !slices.Contains(keys, r[1]) && !(a[2][:1] == "t" && nodeshare.IsDay(r[1]))
 		})
 	}},
+	{"LISTEN ", func(t *tx, _ []string) (result, error) { return result{tag: "LISTEN"}, t.needs("node_call") }},
+	{"SELECT pg_notify(", fixed("t", "")}, // it only saves the wait for the next look
+	{"INSERT INTO node_call", doAsk},
+	{"SELECT taken, answer IS NOT NULL", doAnswer},
+	{"DELETE FROM node_call WHERE until <", func(t *tx, _ []string) (result, error) {
+		return result{tag: "DELETE 0"}, t.remove("node_call", func(r row) bool { return !t.later(r[6]) })
+	}},
+	{"DELETE FROM node_call WHERE id = $1 AND taken = $2", func(t *tx, a []string) (result, error) {
+		n := 0
+		err := t.remove("node_call", func(r row) bool { return r[0] == a[0] && r[7] == a[1][:1] })
+		if r, changed := t.changes[cell{"node_call", a[0]}]; changed && r == nil {
+			n = 1
+		}
+		return result{tag: fmt.Sprint("DELETE ", n)}, err
+	}},
+	{"UPDATE node_call SET taken = true", func(t *tx, a []string) (result, error) { return doTake(t, a, "t") }},
+	{"UPDATE node_call SET taken = false", func(t *tx, a []string) (result, error) { return doTake(t, a, "f") }}, // planted
+	{"UPDATE node_call SET answer", func(t *tx, a []string) (result, error) {
+		_, err := t.alter("node_call", a[0], func(r row) { r[8], r[9] = octets(a[1]), a[2] })
+		return result{}, err
+	}},
+	{"SELECT note FROM node_note", func(t *tx, a []string) (r result, err error) {
+		r.types = "x"
+		for _, k := range t.keys("node_note") {
+			if n := t.get("node_note", k); n[1] == a[0] && n[0] != a[1] && t.later(n[2]) {
+				r.rows = append(r.rows, row{n[3]})
+			}
+		}
+		return r, t.needs("node_note")
+	}},
+	{"DELETE FROM node_note WHERE", func(t *tx, a []string) (result, error) {
+		return result{}, t.remove("node_note", func(r row) bool { return r[0] == a[0] && r[1] == a[1] })
+	}},
+	{"INSERT INTO node_note VALUES", func(t *tx, a []string) (result, error) {
+		return result{}, t.set("node_note", a[0]+" "+a[1], row{a[0], a[1], t.seconds(a[2]), octets(a[3])}, false)
+	}},
 	{"INSERT INTO limit_share SELECT", func(t *tx, a []string) (result, error) {
 		keys, shares, demands := list(a[1]), list(a[2]), list(a[3])
 		for i, k := range keys {
@@ -235,6 +277,96 @@ var statements = []statement{
 		}
 		return result{}, nil
 	}},
+}
+
+// needs says that a table is missing.
+func (t *tx) needs(table string) error {
+	if t.get("class", table) == nil {
+		return &pgError{"42P01", "relation \"" + table + "\" does not exist"}
+	}
+	return nil
+}
+
+// create makes a table unless it is there. One that another transaction is just making is a conflict, as in PostgreSQL.
+func (t *tx) create(table string) (result, error) {
+	if t.get("class", table) != nil {
+		return result{tag: "CREATE TABLE"}, nil
+	}
+	if err := t.lock("class", table, true); err != nil {
+		return result{}, err
+	}
+	if t.get("class", table) != nil {
+		return result{}, &pgError{"23505", "duplicate key value violates unique constraint \"pg_type_typname_nsp_index\""}
+	}
+	t.put("class", table, row{})
+	return result{tag: "CREATE TABLE"}, nil
+}
+
+// octets are those of a bytea in its text form.
+func octets(text string) string {
+	if h, ok := strings.CutPrefix(text, `\x`); ok {
+		if b, err := hex.DecodeString(h); err == nil {
+			return string(b)
+		}
+	}
+	return text
+}
+
+// doAsk adds a call, unless its node has too many.
+func doAsk(t *tx, a []string) (result, error) {
+	if err := t.needs("node_call"); err != nil {
+		return result{}, err
+	}
+	n := 0
+	for _, k := range t.keys("node_call") {
+		if t.get("node_call", k)[1] == a[1] {
+			n++
+		}
+	}
+	if n >= int(atoi(a[7])) {
+		return result{tag: "INSERT 0 0"}, nil
+	}
+	return result{tag: "INSERT 0 1"}, t.set("node_call", a[0], row{a[0], a[1], a[2], a[3], a[4], octets(a[5]), t.seconds(a[6]), "f", null, null}, false)
+}
+
+// doAnswer says how a call stands.
+func doAnswer(t *tx, a []string) (r result, err error) {
+	r.types = "bbxtb"
+	if err := t.needs("node_call"); err != nil {
+		return r, err
+	}
+	if c := t.get("node_call", a[0]); c != nil {
+		n := t.get("node", a[2])
+		alive := n != nil && atoi(n[2]) > t.s.host.now()-atoi(a[1])*1e6
+		r.rows = []row{{c[7], truth(c[8] != null || c[9] != null), c[8], c[9], truth(alive)}}
+	}
+	return r, nil
+}
+
+// doTake takes the first call for a node. What has been taken or deleted when its row is locked is not taken.
+func doTake(t *tx, a []string, taken string) (r result, err error) {
+	r.types = "tttix"
+	var first row
+	for _, k := range t.keys("node_call") {
+		if c := t.get("node_call", k); c[2] == a[0] && c[7] == "f" && t.later(c[6]) && (first == nil || atoi(c[6]) < atoi(first[6])) {
+			first = c
+		}
+	}
+	if first == nil {
+		return r, t.needs("node_call")
+	}
+	if err := t.lock("node_call", first[0], true); err != nil {
+		return r, err
+	}
+	c := t.get("node_call", first[0])
+	if c == nil || c[7] == "t" || !t.later(c[6]) {
+		return r, nil
+	}
+	c = slices.Clone(c)
+	c[7] = taken
+	t.put("node_call", c[0], c)
+	r.rows = []row{{c[0], c[1], c[3], c[4], c[5]}}
+	return r, nil
 }
 
 // copyHead is how long what comes before the rows is in COPY's binary form.

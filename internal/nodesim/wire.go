@@ -25,6 +25,7 @@ type pipe struct {
 	ended   bool      // nothing comes after buf
 	reset   bool      // nothing can be read or written any more
 	mute    bool      // its writer is gone, and the reader does not know
+	held    bool      // nothing gets through for now
 	until   time.Time // the reader's deadline; zero: none
 	wake    chan struct{}
 
@@ -115,6 +116,9 @@ func (p *pipe) arrive() {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.held {
+		return
+	}
 	now, n := time.Now(), 0
 	for ; n < len(p.transit) && !p.transit[n].at.After(now); n++ {
 		p.buf = append(p.buf, p.transit[n].data...)
@@ -172,6 +176,15 @@ func (p *pipe) read(b []byte) (int, error) {
 	}
 }
 
+// hold has it hang, or go on.
+func (p *pipe) hold(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.held = on; !on && len(p.transit) > 0 {
+		p.plan(time.Now().Add(between(p.rnd, time.Millisecond, sentAgain)))
+	}
+}
+
 // An end is one end of a connection. It implements net.Conn.
 type end struct {
 	in, out *pipe
@@ -210,6 +223,19 @@ func (c *end) Write(b []byte) (int, error) {
 		return 0, err
 	}
 	return len(b), nil
+}
+
+// hold has both directions hang, or go on.
+func (c *end) hold(on bool) {
+	c.in.hold(on)
+	c.out.hold(on)
+}
+
+// isOpen says whether nobody has closed it.
+func (c *end) isOpen() bool {
+	c.in.mu.Lock()
+	defer c.in.mu.Unlock()
+	return !c.in.reset && !c.in.ended
 }
 
 // Close sends the end; what was written before arrives.

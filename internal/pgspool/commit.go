@@ -105,6 +105,9 @@ func (e *engine) process(list []*request) (wait time.Duration) {
 	if e.drained.Load() {
 		list = e.withhold(list)
 	}
+	if e.store.plant.noRecord {
+		list = e.forgo(list)
+	}
 	e.working.Store(max(1, int64(time.Since(e.born))))
 	defer e.working.Store(0)
 	err := e.write(ctx, list)
@@ -129,6 +132,18 @@ func (e *engine) withhold(list []*request) (rest []*request) {
 			e.lease.waiting = append(e.lease.waiting, r)
 		} else {
 			rest = append(rest, r)
+		}
+	}
+	return rest
+}
+
+// forgo is a planted fault: those who ask for leave to deliver get it, and nothing is recorded.
+func (e *engine) forgo(list []*request) (rest []*request) {
+	for _, r := range list {
+		if r.b == nil || !r.b.hands() {
+			rest = append(rest, r)
+		} else if !e.lease.postpone(r) {
+			r.finish(nil)
 		}
 	}
 	return rest

@@ -37,10 +37,19 @@ type lease struct {
 	renewed time.Time  // when the last successful renewal began
 	ending  bool       // nobody gets leave any more
 	waiting []*request // leave to deliver, recorded, that waits for the lease to be good again
+	margin  time.Duration
+}
+
+// margin is leaseMargin.
+func (s *Store) margin() time.Duration {
+	if s.plant.noMargin {
+		return 0
+	}
+	return leaseMargin
 }
 
 // good says whether deliveries may begin. mu is held.
-func (l *lease) good() bool { return time.Since(l.renewed) < leaseTime-leaseMargin }
+func (l *lease) good() bool { return time.Since(l.renewed) < leaseTime-l.margin }
 
 // overdue says that the lease has run out, or nearly, by this node's clock.
 func (l *lease) overdue() bool {

@@ -3,6 +3,7 @@ package pgspool
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -42,14 +43,22 @@ func (s *Store) exchange(q *nodeshare.Request) (r nodeshare.Reply, err error) {
 	defer conn.Release()
 	q.Node = s.node
 	err = pgx.BeginFunc(ctx, conn.Conn(), func(tx pgx.Tx) error {
-		r, err = exchangeIn(ctx, tx, q)
+		r, err = exchangeIn(ctx, tx, q, s.shareTime())
 		return err
 	})
 	return r, clean(err)
 }
 
+// shareTime is nodeshare.Lease.
+func (s *Store) shareTime() time.Duration {
+	if s.plant.noWait {
+		return nodeshare.Lease - nodeshare.Margin - 2*time.Second
+	}
+	return nodeshare.Lease
+}
+
 // exchangeIn is exchange within a transaction. Each statement sees what was committed before it: the lock comes first.
-func exchangeIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request) (r nodeshare.Reply, err error) {
+func exchangeIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request, lasts time.Duration) (r nodeshare.Reply, err error) {
 	// Shares that are forgotten when the server loses its power would be given out twice. One exchange at a time:
 	// the only row of this table is the lock.
 	_, err = tx.Exec(ctx, fmt.Sprintf("SET LOCAL synchronous_commit TO on; SET LOCAL lock_timeout = %d; SELECT number FROM version FOR UPDATE", exchangeTime.Milliseconds()))
@@ -70,7 +79,7 @@ func exchangeIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request) (r nodesha
 		return r, err
 	}
 	r = nodeshare.Exchange(q, nodes, rows)
-	return r, noteIn(ctx, tx, q, &r)
+	return r, noteIn(ctx, tx, q, &r, lasts)
 }
 
 // othersIn reads what other nodes have.
@@ -95,9 +104,9 @@ func othersIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request) (nodes []nod
 }
 
 // noteIn writes what this node has from now on. Rows that stay as they are are not written.
-func noteIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request, r *nodeshare.Reply) error {
+func noteIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request, r *nodeshare.Reply, lasts time.Duration) error {
 	_, err := tx.Exec(ctx, `INSERT INTO node_share VALUES ($1, clock_timestamp() + make_interval(secs => $2), $3)
-		ON CONFLICT (node) DO UPDATE SET until = excluded.until, alone = excluded.alone`, q.Node, nodeshare.Lease.Seconds(), q.Alone || r.Alone)
+		ON CONFLICT (node) DO UPDATE SET until = excluded.until, alone = excluded.alone`, q.Node, lasts.Seconds(), q.Alone || r.Alone)
 	if err != nil {
 		return err
 	}

@@ -45,8 +45,10 @@ func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*e
 	if err := checkSchema(ctx, conn); err != nil {
 		return nil, err
 	}
-	if err := addTables(ctx, conn); err != nil {
-		return nil, err
+	if !s.older {
+		if err := addTables(ctx, conn); err != nil {
+			return nil, err
+		}
 	}
 	if err := s.register(ctx, conn); err != nil {
 		return nil, err
@@ -69,7 +71,7 @@ func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*e
 	if len(shards) == 0 {
 		return nil, fmt.Errorf("%w: %s", queue.ErrNotOurs, s.whoHasIt(ctx, conn))
 	}
-	e := &engine{store: s, opt: o, lease: &lease{renewed: began}, shards: map[uint32]*shard{}, coming: map[uint32]*shard{}, wake: make(chan struct{}, 1),
+	e := &engine{store: s, opt: o, lease: &lease{renewed: began, margin: s.margin()}, shards: map[uint32]*shard{}, coming: map[uint32]*shard{}, wake: make(chan struct{}, 1),
 		broken: make(chan struct{}), born: time.Now(), conn: conn}
 	for _, t := range shards {
 		e.coming[t.id] = &t.shard

@@ -3,6 +3,7 @@ package pgspool
 import (
 	"context"
 	"encoding/hex"
+	"fmt"
 	"net"
 	"time"
 
@@ -16,14 +17,31 @@ type Simulation struct {
 	URL  string                                                            // with all hosts of the database
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error) // to a host of the URL
 	Wall func() time.Time                                                  // the node's clock, which may be set
-	// NoEpoch, NoSync and NoLease are planted faults: a transaction does not look whether the shard is still the node's;
-	// it is not durable when it is committed; a delivery begins although the lease has run out.
-	NoEpoch, NoSync, NoLease bool
+	// Older: the node's programs are of a version that does not make the tables node_note and node_call.
+	Older bool
+	// Plant names a planted fault, a field of plant; "": there is none.
+	Plant string
+}
+
+// planted are the faults by name.
+var planted = map[string]plant{
+	"":         {},
+	"epoch":    {noEpoch: true},
+	"sync":     {noSync: true},
+	"lease":    {noLease: true},
+	"margin":   {noMargin: true},
+	"doubtful": {noRecord: true},
+	"shares":   {noWait: true},
+	"twice":    {twice: true},
 }
 
 // Simulate makes a Store that lives in a simulation. Its statements are those of every Store; their values are sent as text,
 // in one round trip, so that the model of the database need not know of types.
 func Simulate(o *Simulation) (*Store, error) {
+	p, ok := planted[o.Plant]
+	if !ok {
+		return nil, fmt.Errorf("there is no planted fault %q", o.Plant)
+	}
 	c, err := parseURL(o.URL)
 	if err != nil {
 		return nil, err
@@ -32,7 +50,7 @@ func Simulate(o *Simulation) (*Store, error) {
 	c.DialFunc, c.DefaultQueryExecMode = o.Dial, pgx.QueryExecModeExec
 	c.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil }
 	return &Store{config: c, node: o.Node, instance: o.Node, segmentSize: 64 << 20, wall: o.Wall,
-		plant: plant{noEpoch: o.NoEpoch, noSync: o.NoSync, noLease: o.NoLease}}, nil
+		plant: p, older: o.Older}, nil
 }
 
 // simulateCopy sends the rows beside the statement: within pgconn's CopyFrom a goroutine waits for a mutex that another one

@@ -37,7 +37,8 @@ type Store struct {
 	instance string // tells two installations apart that have the same name
 	plant    plant  // empty but in tests
 	// wall is the node's clock, where it is not the real one; nil: it is
-	wall func() time.Time
+	wall  func() time.Time
+	older bool // it is, in a simulation, one that does not know of the newest tables
 
 	settings    []settingDigest // what main.cf sets
 	segmentSize int64           // octets after which the next segment begins
