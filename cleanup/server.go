@@ -188,7 +188,7 @@ func (s *server) handle(c *ipc.Conn, r *ipc.Request) {
 		s.hand(r)
 	case proto.KindHands:
 		s.hands(r)
-	case proto.KindShares, proto.KindNotes:
+	case proto.KindShares, proto.KindNotes, proto.KindOwned:
 		s.amongNodes(r)
 	case proto.KindLease:
 		s.lease(r)

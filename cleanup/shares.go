@@ -19,13 +19,28 @@ import (
 	"posthaste/internal/storage"
 )
 
-// amongNodes carries out either kind of request.
+// amongNodes carries out such a request.
 func (s *server) amongNodes(r *ipc.Request) {
-	if r.Kind == proto.KindShares {
+	switch r.Kind {
+	case proto.KindShares:
 		s.shares(r)
-	} else {
+	case proto.KindNotes:
 		s.notes(r)
+	default:
+		s.ownedParts(r)
 	}
+}
+
+// ownedParts says which parts of the queue are open here. The database names a node a part's owner before that node has read it:
+// what was ordered of its messages must not be looked for by then, since they would seem to be gone.
+func (s *server) ownedParts(r *ipc.Request) {
+	var reply proto.OwnedReply
+	if en, ok := s.opt.Engine.(storage.Owner); ok {
+		for _, o := range en.Owned() {
+			reply.Parts = append(reply.Parts, proto.OwnedPart{ID: o.Part, Epoch: o.Epoch})
+		}
+	}
+	r.Reply(&reply)
 }
 
 // notes publishes a note, and answers with those of others. Where there is one node only, nobody says anything. An error is

@@ -1,14 +1,17 @@
-// Commands beyond this node. A message is changed by the queue manager of the node that has it, and what an operator
-// orders for now holds on all nodes: so a tool that is called on any node has what it asks carried to the others
-// ("Forward"). The way is the database that they share (storage.Courier): no port is opened for it, and who could use it
-// could change the queue anyway.
+// Commands beyond this node. A message is changed by the queue manager of the node that
+// has it, and what an operator orders for now holds on all nodes: so a tool that is
+// called on any node has what it asks carried to the others ("Forward"). The way is the
+// database that they share (storage.Courier): no port is opened for it, and who could
+// use it could change the queue anyway.
 //
-// Who may ask for what is decided here, on the node of the user: a request to another node is public if the
-// same request to this one is. The other node carries out what arrives as if its mail owner had asked: it
-// knows no users of this one. Only requests that proto.Forwards names are carried, and never on to a third node.
+// Who may ask for what is decided here, on the node of the user: a request to another
+// node is public if the same request to this one is. The other node carries out what
+// arrives as if its mail owner had asked: it knows no users of this one. Only requests
+// that proto.Forwards names are carried, and never on to a third node.
 //
-// Why the request is given to this process's own socket, and not to the loop: there it is told apart, bounded and answered as any other
-// is, and at a reload the process that serves then answers.
+// Why the request is given to this process's own socket, and not to the loop: there it
+// is told apart, bounded and answered as any other is, and at a reload the process that
+// serves then answers.
 
 package qmgr
 
@@ -23,16 +26,19 @@ import (
 	"posthaste/internal/storage"
 )
 
-// maxForwards bounds the requests to other nodes that are under way; further ones wait. Those that anybody may make, and
-// those of operators, are as many each: whoever has mail flushed again and again, while a node does not answer, does not
-// keep an operator from deleting something. Both together are as many as a node may have in the table (package pgspool).
+// maxForwards bounds the requests to other nodes that are under way; further ones wait.
+// Those that anybody may make, and those of operators, are as many each: whoever has
+// mail flushed again and again, while a node does not answer, does not keep an operator
+// from deleting something. Both together are as many as a node may have in the table
+// (package pgspool).
 const maxForwards = 8
 
 // A courier carries requests to the queue managers of other nodes.
 type courier struct {
 	storage.Courier
 	self *ipc.Client // this queue manager, as tools reach it
-	// metrics is the service that has what this node publishes; nil: nothing is published.
+	// metrics is the service that has what this node publishes; nil: nothing is
+	// published.
 	metrics *ipc.Client
 	room    chan struct{} // holds one for each request under way, of operators
 	open    chan struct{} // likewise, of those that anybody may make
@@ -67,8 +73,9 @@ func (s *Server) forward(r *ipc.Request) {
 	if public(r) {
 		room = c.open
 	}
-	// It takes a turn of the other node and some of the database, and the loop waits for nobody. The
-	// tool waits, and one that goes away takes nothing back: what was asked is carried out, or was not begun.
+	// It takes a turn of the other node and some of the database, and the loop waits
+	// for nobody. The tool waits, and one that goes away takes nothing back: what was
+	// asked is carried out, or was not begun.
 	s.tasks.Go(func() {
 		select {
 		case room <- struct{}{}:
@@ -77,12 +84,21 @@ func (s *Server) forward(r *ipc.Request) {
 			r.Fail("the queue manager ends")
 			return
 		}
-		// Both logs say who has changed something: here what was asked for, there what was done.
+		// Both logs say who has changed something: here what was asked for, there what
+		// was done.
 		what := orderText(q.Asked, q.Payload)
 		if what != "" {
 			s.opt.Log.Info("asked of node %s by %s: %s", q.Node, q.By, what)
 		}
 		payload, err := c.Ask(s.ctx, q.Node, storage.Call{By: q.By, Kind: q.Asked, Payload: q.Payload})
+		if not, ok := errors.AsType[storage.ErrNotCarriedOut](err); ok && what != "" && s.orders != nil {
+			reply, oerr := s.leaveOrder(s.ctx, &q, string(not), what, public(r))
+			if oerr == nil {
+				r.Reply(reply)
+				return
+			}
+			err = fmt.Errorf("%w, and it is not ordered: %w", err, oerr)
+		}
 		if err != nil {
 			if what != "" {
 				s.opt.Log.Warning("node %s: %v", q.Node, err)
@@ -103,7 +119,8 @@ func (s *Server) attend(ctx context.Context) {
 	s.courier.Attend(ctx, s.fromNode, s.opt.Log.Warning)
 }
 
-// fromNode carries out a request of another node. The database may have anything in it: what is no request of a tool is refused.
+// fromNode carries out a request of another node. The database may have anything in it:
+// what is no request of a tool is refused.
 func (s *Server) fromNode(ctx context.Context, c storage.Call) ([]byte, error) {
 	if !proto.Forwards(c.Kind) {
 		return nil, fmt.Errorf("requests of kind %d are not carried out for other nodes: it may be of another version", c.Kind)
@@ -111,18 +128,25 @@ func (s *Server) fromNode(ctx context.Context, c storage.Call) ([]byte, error) {
 	if what := orderText(c.Kind, c.Payload); what != "" {
 		s.opt.Log.Info("asked by node %s for %s: %s", c.From, c.By, what)
 	}
-	// At a reload the socket is between two processes for a moment. It is waited for, as long as who has asked
-	// waits: ctx ends then.
-	conn, err := s.courier.self.Conn(ctx)
+	answer, err := s.askSelf(ctx, &rawMessage{kind: c.Kind, octets: c.Payload}, c.Kind)
 	if err != nil {
-		return nil, err
-	}
-	answer := &rawMessage{kind: c.Kind, octets: c.Payload}
-	if err := conn.Call(ctx, answer, answer); err != nil {
 		// A refusal is an answer. Any other error leaves open what was done before it.
 		if _, ok := errors.AsType[ipc.RemoteError](err); !ok {
 			err = fmt.Errorf("whether it is carried out is not known: %w", err)
 		}
+		return nil, err
+	}
+	return answer, nil
+}
+
+// askSelf asks the queue manager of this node, and returns the answer in its stored
+// form. kind is that of what is asked in the end. At a reload the socket is between two
+// processes for a moment, and the answer of the one that ends may be lost. Then the
+// other is asked once more: what a message was to become it becomes or is already, and
+// an ID is never another message's.
+func (s *Server) askSelf(ctx context.Context, q ipc.Message, kind uint16) ([]byte, error) {
+	answer := &rawMessage{kind: kind}
+	if err := s.courier.self.CallAgain(ctx, q, answer); err != nil {
 		return nil, err
 	}
 	return answer.octets, nil

@@ -1,16 +1,20 @@
-// The queue beyond this node. Nodes that share a queue have a part of it each, and this queue manager knows its own
-// part only. What is in the parts of others is read from their records, as they are on stable storage, whether the
-// nodes that have them are alive or not. So mailq shows all of the queue on any node.
+// The queue beyond this node. Nodes that share a queue have a part of it each, and this
+// queue manager knows its own part only. What is in the parts of others is read from
+// their records, as they are on stable storage, whether the nodes that have them are
+// alive or not. So mailq shows all of the queue on any node.
 //
-// Why the records and not the other queue managers: a node that is down is the one whose mail is looked for, and its
-// records are there. What only a queue manager knows is missing then: that a message is in the active queue is
-// known only while an agent has it, and why one waits in there is not known. "posthaste explain" asks the other node.
+// Why the records and not the other queue managers: a node that is down is the one
+// whose mail is looked for, and its records are there. What only a queue manager knows
+// is missing then: that a message is in the active queue is known only while an agent
+// has it, and why one waits in there is not known. "posthaste explain" asks the other
+// node.
 //
-// Why this process: who may list the queue need not be able to read the database's password, nor other people's
-// mail. The queue manager has the connections already, and says what a listing says of its own messages.
+// Why this process: who may list the queue need not be able to read the database's
+// password, nor other people's mail. The queue manager has the connections already, and
+// says what a listing says of its own messages.
 //
-// Memory does not depend on how long the queue is, and one page is read at a time, however many ask: deliveries need
-// the database, too.
+// Memory does not depend on how long the queue is, and one page is read at a time,
+// however many ask: deliveries need the database, too.
 
 package qmgr
 
@@ -30,14 +34,15 @@ type viewer interface {
 	storage.Viewer
 }
 
-// nodesReply answers which nodes there are, and which parts the queue has. Where it is not shared there are none.
+// nodesReply answers which nodes there are, and which parts the queue has. Where it is
+// not shared there are none.
 func (s *Server) nodesReply(r *ipc.Request) {
 	if s.opt.Viewer == nil {
 		r.Reply(&proto.NodesReply{})
 		return
 	}
-	// The database is asked each time: the tool goes by the answer a moment later, and a node may have died
-	// since the last one.
+	// The database is asked each time: the tool goes by the answer a moment later, and
+	// a node may have died since the last one.
 	s.tasks.Go(func() {
 		parts, err := s.opt.Viewer.Parts()
 		if err != nil {
@@ -76,15 +81,15 @@ func (s *Server) fromLister(r *ipc.Request) {
 	s.ask(r, func() { s.list(r, &q) })
 }
 
-// listPart answers with one page of another node's part. Orders that hold here are shown with its messages: they hold on
-// all nodes.
+// listPart answers with one page of another node's part. Orders that hold here are
+// shown with its messages: they hold on all nodes.
 func (s *Server) listPart(r *ipc.Request, q *proto.List) {
 	if s.opt.Viewer == nil {
 		r.Fail("the queue has no parts")
 		return
 	}
-	// What the loop has to say is the rules. It does not wait until the own part is known: a node that stands by
-	// has none.
+	// What the loop has to say is the rules. It does not wait until the own part is
+	// known: a node that stands by has none.
 	s.post(func() {
 		like := listed{rules: s.rules.set, limits: s.rules.limits, at: s.now}
 		s.tasks.Go(func() {
@@ -100,8 +105,8 @@ func (s *Server) listPart(r *ipc.Request, q *proto.List) {
 
 // viewPart reads a page of a part. It is a task. like has what is said of all messages.
 func (s *Server) viewPart(q *proto.List, like listed) (*proto.ListReply, error) {
-	// Who waits here has asked for a listing, and a listing of a deep queue takes its time. What comes from
-	// deliveries does not pass here.
+	// Who waits here has asked for a listing, and a listing of a deep queue takes its
+	// time. What comes from deliveries does not pass here.
 	select {
 	case s.viewing <- struct{}{}:
 		defer func() { <-s.viewing }()
@@ -119,7 +124,8 @@ func (s *Server) viewPart(q *proto.List, like listed) (*proto.ListReply, error) 
 			part = p
 		}
 	}
-	// The cursor comes back from the tool, which may have made it up: any number will do.
+	// The cursor comes back from the tool, which may have made it up: any number will
+	// do.
 	after, upto := uint64(max(q.Cursor, 0)), uint64(0)
 	if q.ID != "" {
 		upto = uint64(msgID(q.ID))
@@ -149,17 +155,21 @@ func (s *Server) viewPart(q *proto.List, like listed) (*proto.ListReply, error) 
 	return reply, nil
 }
 
-// viewed is what a listing says of a message of another node; false: it is not in the listing.
+// viewed is what a listing says of a message of another node; false: it is not in the
+// listing.
 func (s *Server) viewed(v *storage.Viewed, q *proto.List, like listed) (listed, bool) {
-	// Corrupt messages are in no listing. Whoever asks for one by its queue ID wants to read it.
-	if v.NPending == 0 || v.Queue == queue.Corrupt && q.ID == "" || q.ID != "" && v.ID != q.ID {
+	// Corrupt messages are in no listing but their own. Whoever asks for one by its
+	// queue ID wants to read it.
+	aside := v.Queue == queue.Corrupt
+	if v.NPending == 0 && !aside || q.ID == "" && aside != q.Aside || q.ID != "" && v.ID != q.ID {
 		return like, false
 	}
 	l := like
 	l.ref, l.done = v.Ref, v.Done
 	created, _, _ := v.ID.Parse() // an ID of the queue has both
 	l.item = proto.Item{ID: v.ID, Queue: v.Queue.String(), Arrival: created, Next: v.NextAttempt, Size: v.Size, Attempts: v.Attempts, ForcedExpire: v.Expire}
-	// It is active as long as an agent has it. Before that, and between two recipients, nobody else can tell.
+	// It is active as long as an agent has it. Before that, and between two recipients,
+	// nobody else can tell.
 	if v.InHand && (v.Queue == queue.Incoming || v.Queue == queue.Deferred) {
 		l.item.Queue = sched.QueueActive.String()
 	}
@@ -170,6 +180,7 @@ func (s *Server) viewed(v *storage.Viewed, q *proto.List, like listed) (listed, 
 		l.item.Ref, l.item.Done = v.Ref, v.Done
 		return l, true
 	}
-	// It may have left meanwhile, or be damaged: mailq shows the others, as it does of the own part.
+	// It may have left meanwhile, or be damaged: mailq shows the others, as it does of
+	// the own part.
 	return l, s.fillFrom(&l, func(_ context.Context) (storage.Stored, error) { return s.opt.Viewer.Read(v.Ref, v.ID) })
 }

@@ -74,12 +74,22 @@ func (s *Server) fromSelector(r *ipc.Request) {
 		return
 	}
 	c := &selecting{q: q, where: where, r: r}
-	s.ask(r, func() {
+	begin := func() { s.beginSelecting(c) }
+	if c.deletesCorrupt() {
+		s.tasks.Go(func() { s.deleteCorrupt(c, begin) })
+		return
+	}
+	begin()
+}
+
+// beginSelecting asks for the first page when the queue is known.
+func (s *Server) beginSelecting(c *selecting) {
+	s.ask(c.r, func() {
 		c.begun = s.now
 		s.openList(c)
 		// Conditions of the message alone are judged by what is in memory. A page that is not
 		// the first waits for nothing: what was under way when the request began is recorded.
-		if !where.NeedsRecipients() || q.Cursor != 0 {
+		if !c.where.NeedsRecipients() || c.q.Cursor != 0 {
 			s.gather(c)
 			return
 		}

@@ -70,8 +70,13 @@ func (s *Server) trigger(letters []byte) {
 }
 
 // fromTool takes a request, on the goroutine that reads the connection, and hands it to
-// the loop.
+// the loop, behind what was ordered before.
 func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
+	s.afterOrders(r, func() { s.obey(c, r) })
+}
+
+// obey carries out a request, or answers it.
+func (s *Server) obey(c *ipc.Conn, r *ipc.Request) {
 	switch r.Kind {
 	// From an agent that has a successor: see fromAgent.
 	case proto.KindInventory:
@@ -85,6 +90,8 @@ func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
 		s.forward(r)
 	case proto.KindGather:
 		s.published(r)
+	case proto.KindCarry:
+		s.carried(c, r)
 	// One message, by its queue ID. All that fulfil conditions are a selection, which goes on from
 	// answer to answer, since a turn of the loop must not last as long as a large queue.
 	case proto.KindCommand:
@@ -188,6 +195,9 @@ func (s *Server) late(q *question) {
 // queueTold answers the tools that have waited, behind the arrivals that are still to be
 // taken in.
 func (s *Server) queueTold() {
+	if s.orders != nil && !s.told {
+		close(s.orders.known)
+	}
 	s.told = true
 	for _, q := range s.asked {
 		s.queue = append(s.queue, input{learn: q.answer})
@@ -465,6 +475,9 @@ func applies(v proto.Verb, info sched.Info) bool {
 	return true
 }
 
+// noSuchMessage is the answer to a flush of a message that is not there.
+const noSuchMessage = "no such message in the queue"
+
 // flushCommand carries out a flush of one message, one site or everything. It is answered
 // at once: that mail is delivered takes its time, and a flush has no outcome to wait for.
 func (s *Server) flushCommand(r *ipc.Request, q *proto.Command) {
@@ -474,7 +487,7 @@ func (s *Server) flushCommand(r *ipc.Request, q *proto.Command) {
 		ev.Scope, ev.ID, ev.Now = sched.ScopeMessage, msgID(q.ID), true
 		s.summon(numbers(q.ID), func() {
 			if !s.knows(ev.ID) {
-				r.Reply(&proto.CommandReply{Denied: "no such message in the queue"})
+				r.Reply(&proto.CommandReply{Denied: noSuchMessage})
 				return
 			}
 			s.then(ev)

@@ -232,6 +232,7 @@ type Server struct {
 
 	nodes   *nodes   // what other nodes leave of limits; nil: there are none
 	courier *courier // the way to other queue managers; nil: there is none
+	orders  *orders  // what was ordered while nobody answered; nil: the queue is not shared
 
 	// leaving is set by leave and never reset. From then on nothing is begun: no agent gets an
 	// order, and only outcomes are taken in.
@@ -315,6 +316,7 @@ func New(o Options) *Server {
 	s.verify = ipc.NewClient(o.Verify, nil)
 	s.log = newRecorder(s)
 	s.courier = newCourier(&s.opt)
+	s.orders = newOrders(s.courier)
 	return s
 }
 
@@ -368,6 +370,9 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	}
 	if s.courier != nil {
 		attaching.Go(func() { s.attend(ctx) }) // what comes later is the successor's
+	}
+	if s.orders != nil {
+		attaching.Go(func() { s.carryOrders(ctx) })
 	}
 	defer attaching.Wait()
 	defer stopWork()

@@ -93,6 +93,8 @@ type stage struct {
 	deliveryTime time.Duration
 	overrides    *override.Store // nil: none
 	viewer       *fakeCluster    // nil: the queue is not shared
+	epoch        int64           // in which part 1 of it is this node's
+	steady       bool            // it stays the same from question to question
 	state        *statedir.Dir   // where a handover may lie; nil: none
 	inHand       [][]proto.Hand  // what is in hand when cleanup is asked, each time; the last is said ever after
 	handsLater   chan struct{}   // closed when questions after the first one may be answered; nil: at once
@@ -372,6 +374,12 @@ func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {
 		}
 		c.Push(st.pushed())
 		r.Reply(&proto.RecordReply{})
+	case proto.KindOwned:
+		reply := &proto.OwnedReply{Parts: []proto.OwnedPart{{ID: 1, Epoch: st.epoch}}}
+		if st.epoch++; st.steady {
+			st.epoch--
+		}
+		r.Reply(reply)
 	case proto.KindHands:
 		reply := new(proto.HandsReply)
 		if len(st.inHand) > 0 {

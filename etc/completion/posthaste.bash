@@ -648,13 +648,14 @@ _posthaste() {
         --message-id) :; return ;;
         --user) :; return ;;
         --reply) :; return ;;
+        --text) :; return ;;
         --since) :; return ;;
         --until) :; return ;;
         --limit) :; return ;;
         --log) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$cur"); return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-c -s -u -n -j -l -f --from --to --client --relay --id --message-id --user --reply --since --until --limit --json --lines --follow --log --no-index --build"
+            _posthaste_words "-c -s -u -n -j -l -f --from --to --client --relay --id --message-id --user --reply --text --since --until --limit --json --lines --follow --log --no-index --build"
         else
             _posthaste_words "$(_posthaste_ids)"
         fi

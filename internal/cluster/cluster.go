@@ -172,6 +172,7 @@ func (c *command) status(ctx context.Context, asJSON bool) error {
 		}
 		fmt.Fprintf(c.out, "main.cf: %s is not the same on %s\n", clean(d.Name), strings.Join(groups, " and "))
 	}
+	c.orders(st)
 	if st.Doubtful > 0 {
 		fmt.Fprintf(c.out, "%d deliveries may have been made twice: see %s doubtful\n", st.Doubtful, c.Name)
 	}
@@ -193,6 +194,23 @@ func (c *command) standbys(st *pgspool.Status) {
 		c.Warn("%d standbys: the database's account may not see whether they are synchronous; GRANT pg_read_all_stats to it", hidden)
 	case st.Standbys == 0:
 		c.Warn("no standby is synchronous: what is queued is on the disk of one server")
+	}
+}
+
+// orders prints what waits for nodes that did not answer.
+func (c *command) orders(st *pgspool.Status) {
+	for _, o := range st.Ordered {
+		node, until := "node "+clean(o.Node), "until it is back"
+		if o.Node == "" {
+			node = "no node"
+		}
+		if o.Shard > 0 {
+			until = fmt.Sprintf("until a node has shard %d", o.Shard)
+		}
+		fmt.Fprintf(c.out, "order %d for %s: %s; given %v ago by %s on %s; it waits %s\n", o.Number, node, clean(o.What), o.Ago.Round(time.Second), clean(o.By), clean(o.On), until)
+	}
+	if n := st.Orders - len(st.Ordered); n > 0 {
+		fmt.Fprintf(c.out, "%d more orders wait\n", n)
 	}
 }
 

@@ -196,7 +196,7 @@ var verbs = map[string]proto.Verb{"hold": proto.VerbHold, "release": proto.VerbR
 
 // act does something to a message. It is durable when it returns, a retry aside. The error is
 // errNoMessage if the message is not there, or not so that it could be done: one on hold cannot
-// be put on hold.
+// be put on hold. With the status cli.ExitTemp it is ordered, and will be carried out.
 func (m *mta) act(ctx context.Context, word string, id mail.QueueID) error {
 	q := &proto.Command{Verb: verbs[word], ID: id}
 	holder, it := queueclient.Caller(ownManager{m}), new(proto.Item)
@@ -205,7 +205,11 @@ func (m *mta) act(ctx context.Context, word string, id mail.QueueID) error {
 		if it, err = m.item(ctx, id); err != nil {
 			return err
 		}
-		if holder, err = m.holder(ctx, it); err != nil {
+		// What a node has that is down is ordered: whoever has it next carries it out.
+		if holder, err = m.holder(ctx, it); it.Down {
+			holder, err = m.ordering(ctx, it.Node)
+		}
+		if err != nil {
 			return err
 		}
 	}

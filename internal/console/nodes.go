@@ -256,15 +256,20 @@ func (m *mta) holder(ctx context.Context, it *proto.Item) (queueclient.Caller, e
 	if it.Node == "" && !it.Down || it.Node == m.node && m.node != "" {
 		return ownManager{m}, nil
 	}
-	if it.Down {
+	if it.Down { // what only asks is not ordered
 		name := ownerName(&proto.NodePart{Node: it.Node})
 		return nil, unreached(fmt.Errorf("%s has the message, and is down: it is left alone until another node has taken it over", name))
 	}
+	return m.ordering(ctx, it.Node)
+}
+
+// ordering is another node, which may be down: what it is asked to change is ordered then.
+func (m *mta) ordering(ctx context.Context, node string) (queueclient.Caller, error) {
 	conn, err := m.manager.Conn(ctx)
 	if err != nil {
 		return nil, errDown
 	}
-	return queueclient.Elsewhere(conn, it.Node, inLogs), nil
+	return queueclient.Elsewhere(conn, node, inLogs), nil
 }
 
 // order has what an operator orders for now hold on all nodes, this one first. What another one was not told is an error, and

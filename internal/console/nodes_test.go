@@ -61,6 +61,11 @@ func (n *neighbourhood) answer(r *ipc.Request) bool {
 		if q.By != inLogs {
 			n.t.Errorf("asked by %q", q.By)
 		}
+		if q.Node == "d" && q.Asked == proto.KindCommand {
+			n.atB(&q)
+			r.Reply(&proto.ForwardReply{Ordered: "it does not answer. This is ordered: x"})
+			return true
+		}
 		if q.Node != "b" {
 			r.Reply(&proto.ForwardReply{Failed: "it does not answer"})
 			return true
@@ -162,8 +167,11 @@ func TestActsOnNodes(t *testing.T) {
 	if _, own := w.take(); len(own) != 0 {
 		t.Errorf("this node was asked: %+v", own)
 	}
-	if err := m.act(t.Context(), "hold", onD); !errors.Is(err, errNodes) || !strings.Contains(err.Error(), "node d has the message, and is down") {
+	if err := m.act(t.Context(), "hold", onD); err == nil || err.Error() != "node d: it does not answer. This is ordered: x" || statusOf(err) != http.StatusAccepted {
 		t.Error(err)
+	}
+	if got := took(); !slices.Equal(got, []string{onD + " " + fmt.Sprint(proto.VerbHold)}) {
+		t.Errorf("%q", got)
 	}
 	if err := m.act(t.Context(), "hold", queueID); err != nil || len(took()) != 0 {
 		t.Error(err)

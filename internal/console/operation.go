@@ -485,6 +485,8 @@ func statusOf(err error) int {
 	var wait *waitError
 	var long *http.MaxBytesError
 	switch {
+	case cli.Status(err) == cli.ExitTemp:
+		return http.StatusAccepted // it is ordered of a node that does not answer
 	case errors.As(err, &fault):
 		return http.StatusBadRequest
 	case errors.As(err, &wait), errors.Is(err, errReaders), errors.Is(err, errForecast), errors.Is(err, errForecasts):

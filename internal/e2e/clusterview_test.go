@@ -200,11 +200,11 @@ func TestClusterCommands(t *testing.T) {
 	must(b, "", "cluster", "drain") // so that it stays a's
 	a.killAll()
 	out, status := b.tool(nil, "postsuper", "-h", onA)
-	if status != 69 || !strings.Contains(out, "node a: it does not answer") {
+	if status != 75 || !strings.Contains(out, "node a: it does not answer. This is ordered: ") {
 		t.Errorf("status %d\n%s", status, out)
 	}
 	out, status = b.tool(nil, "suspend", "to.test")
-	if status != 69 || !strings.Contains(out, "node a: it does not answer") || !strings.Contains(out, "is suspended") {
+	if status != 75 || !strings.Contains(out, "node a: it does not answer. This is ordered: ") || !strings.Contains(out, "is suspended") {
 		t.Errorf("status %d\n%s", status, out)
 	}
 }

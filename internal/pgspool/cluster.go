@@ -57,6 +57,8 @@ type Status struct {
 	Shards   []Shard
 	Differ   []Difference // parameters that are not the same on all nodes
 	Doubtful int          // rows
+	Ordered  []Ordered    // orders that wait for nodes that do not answer, the oldest ones
+	Orders   int          // all of them
 }
 
 // Status asks the database how the cluster stands, by its clock.
@@ -76,6 +78,9 @@ func (s *Store) Status(ctx context.Context) (*Status, error) {
 	}
 	if err == nil {
 		st.Differ, err = differences(ctx, conn)
+	}
+	if err == nil {
+		st.Ordered, st.Orders, err = ordered(ctx, conn)
 	}
 	if err != nil {
 		return nil, clean(err)

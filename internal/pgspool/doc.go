@@ -18,6 +18,7 @@
 //	node_note       what nodes tell each other for seconds: what smtpd has counted of clients
 //	node_setting    digests of what each node's main.cf sets, but for secrets
 //	node_call       what nodes ask of each other, and the answers: a few rows, for minutes
+//	node_order      what was ordered of nodes that did not answer, until it is carried out; 30 days at most
 //	message_number  numbers for queue IDs, which no two nodes share
 //
 // A segment is a log: rows are added with COPY, and never changed nor removed. A row has a position, a kind, the number
@@ -69,6 +70,11 @@
 // writes the answer. Each call is carried out at most once. One that is not taken within 3 seconds, or 20 while the node says that it
 // lives, is deleted again, and is then not carried out. The table has 16 calls of each node at most; a call has up to 256 KiB and the answer
 // up to 12 MiB, and no row lives longer than some minutes.
+//
+// What a node that does not answer was asked to change becomes an order, in node_order: for the node itself, or for a shard, and
+// then whoever has the shard carries it out. Orders are carried out in the order in which they were given, each with its row locked,
+// and the row is deleted then. If that does not come about, since the session was ended, the order is carried out again; nothing
+// that was ordered later comes between. What an order says of messages it says of their queue IDs, so that a second time changes nothing.
 //
 // # Cleaning
 //

@@ -300,7 +300,7 @@ func (c *command) flush(ctx context.Context, manager *ipc.Client, own bool, othe
 	})
 	switch {
 	case err != nil && (!done || c.verb != 'i'): // a message is on one node, and it does not matter that another is down
-		return cli.Errorf(cli.ExitUnavailable, "Cannot flush mail queue - %w", err)
+		return cli.Errorf(cli.Status(err), "Cannot flush mail queue - %w", err)
 	case denied == "" || done:
 	case c.verb == 's':
 		return cli.Errorf(cli.ExitUnavailable, "Flush service is not configured for destination \"%s\"", value)

@@ -112,7 +112,7 @@ func (l *live) each(ctx context.Context, queues []string, f func([]target) error
 		}
 		return true
 	})
-	if err == nil && slices.Contains(queues, "corrupt") {
+	if err == nil && slices.Contains(queues, "corrupt") && l.queue.Node() == "" { // else see chooseShared
 		err = l.queue.View(nil, func(e queue.Entry) bool {
 			if e.Queue == queue.Corrupt {
 				list.add(target{id: e.ID, queue: "corrupt"})

@@ -32,8 +32,9 @@
 //
 // Of a queue that nodes share (spool_type = postgresql) all of it is meant, on whatever node the command is called.
 // What another node has it changes itself, as if the command had been called there; both logs say so. A node
-// that does not answer is named, and what it has was left alone, unless it is said that this is not known. Mail in
-// the queue corrupt is deleted on its own node only.
+// that does not answer is named, and the exit status is 75: what was asked is written down as an order, and is carried out
+// when another node has taken its part of the queue over, or it is back; "posthaste cluster status" lists such orders. When it is
+// said that something is not known, or nothing is ordered, the status is 69.
 //
 // -p, and no option at all, removes files in maildrop that a sendmail program
 // did not live to finish, a week after. In the spool there is nothing to purge, and no

@@ -86,12 +86,12 @@ func (c *command) doSelected(ctx context.Context, b backend, w *wish) error {
 // doElsewhere fulfils a wish for what other nodes have, of which nothing is known here: they do it to those of the
 // messages that they have, in the queues that are named.
 func (c *command) doElsewhere(ctx context.Context, l *live, w *wish) error {
-	if len(l.others) == 0 {
+	if l.queue.Node() == "" {
 		return nil
 	}
 	where := selection.New(time.Now())
 	for _, q := range c.queues {
-		// Others hold no messages, or none that a queue manager knows.
+		// Other queues hold no messages, or none that a queue manager knows.
 		if slices.Contains(selection.Queues, q) {
 			if err := where.Set("queue", q); err != nil {
 				return err
@@ -140,7 +140,53 @@ func (l *live) choose(ctx context.Context, ch *choice, f func(result) error) err
 
 // chooseElsewhere is choose for what other nodes have. One that fails does not keep the others from it.
 func (l *live) chooseElsewhere(ctx context.Context, ch *choice, f func(result) error) error {
-	return queueclient.EachNode(l.others, func(m queueclient.Caller) error { return chooseAt(ctx, m, ch, f) })
+	var err error
+	if ch.step != 'd' || !ch.where.OnlyCorrupt() {
+		err = queueclient.EachNode(l.others, func(m queueclient.Caller) error { return chooseAt(ctx, m, ch, f) })
+	}
+	if ch.step == 'd' && ch.where.NamesQueue(queue.Corrupt.String()) && l.queue.Node() != "" {
+		err = queueclient.Join(err, l.chooseShared(ctx, ch, f))
+	}
+	return err
+}
+
+// chooseShared deletes mail that was set aside, of a queue that nodes share, also what this node has. It is in no listing of a queue manager:
+// the records are looked at, and the node's queue manager has cleanup delete what is meant.
+func (l *live) chooseShared(ctx context.Context, ch *choice, f func(result) error) error {
+	if ch.where.NeedsManager() {
+		return errCorruptRoute
+	}
+	parts, err := l.queue.Parts(ctx, l.conn)
+	if err != nil {
+		return err
+	}
+	var nodes []*queueclient.Node
+	own := new(result)
+	meant := map[string]*result{} // by node
+	failed := parts.EachAside(ctx, l.conn, !ch.dry && !ch.where.NeedsEnvelope(), func(p *proto.NodePart, it *proto.Item) {
+		if !ch.all && !slices.Contains(ch.ids, it.ID) || !queueclient.Meant(ch.where, it) {
+			return
+		}
+		r := meant[p.Node]
+		if p.Own {
+			r = own
+		}
+		if r == nil {
+			r = new(result)
+			meant[p.Node], nodes = r, append(nodes, queueclient.Elsewhere(l.conn, p.Node, ""))
+		}
+		r.ids, r.items = append(r.ids, it.ID), append(r.items, it)
+	})
+	do := func(m queueclient.Caller, r *result) error {
+		if ch.dry {
+			return f(*r)
+		}
+		return chooseAt(ctx, m, &choice{where: selection.Corrupt(), ids: r.ids, step: ch.step}, f)
+	}
+	if len(own.ids) > 0 {
+		failed = queueclient.Join(failed, do(l.conn, own))
+	}
+	return queueclient.Join(failed, queueclient.EachNode(nodes, func(m queueclient.Caller) error { return do(m, meant[m.(*queueclient.Node).Name]) }))
 }
 
 // chooseOwn is choose for what this node has.
@@ -148,7 +194,7 @@ func (l *live) chooseOwn(ctx context.Context, ch *choice, f func(result) error) 
 	if err := chooseAt(ctx, l.conn, ch, f); err != nil {
 		return err
 	}
-	if ch.step == 'd' && ch.where.NamesQueue(queue.Corrupt.String()) {
+	if ch.step == 'd' && ch.where.NamesQueue(queue.Corrupt.String()) && l.queue.Node() == "" {
 		return l.chooseCorrupt(ctx, ch, f)
 	}
 	return nil
@@ -190,11 +236,13 @@ func eligible(step byte, items []proto.Item) (r result) {
 	return r
 }
 
+var errCorruptRoute = cli.Errorf(cli.ExitUsage, "where mail in the queue corrupt would go is not known: --nexthop, --transport, --destination, --waits-for and --source do not select it")
+
 // chooseCorrupt deletes mail that was set aside, which the queue manager does
 // not know: it is looked for in the spool.
 func (l *live) chooseCorrupt(ctx context.Context, ch *choice, f func(result) error) error {
 	if ch.where.NeedsManager() {
-		return cli.Errorf(cli.ExitUsage, "where mail in the queue corrupt would go is not known: --nexthop, --transport, --destination, --waits-for and --source do not select it")
+		return errCorruptRoute
 	}
 	g := &grouped{do: func(list []target, items []*proto.Item) error {
 		if ch.dry {

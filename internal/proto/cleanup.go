@@ -46,6 +46,8 @@ const (
 	KindStale        = 34
 	KindNotes        = 35
 	KindNotesReply   = 36
+	KindOwned        = 37
+	KindOwnedReply   = 38
 	KindNotify       = 40
 	KindNotifyReply  = 41
 	KindList         = 50

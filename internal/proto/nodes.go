@@ -8,6 +8,7 @@ const (
 	KindNodesReply   = 161
 	KindForward      = 162
 	KindForwardReply = 163
+	KindCarry        = 166
 )
 
 // Nodes asks the queue manager which nodes share the queue, and whose its parts are.
@@ -139,11 +140,13 @@ func (m *Forward) Decode(b []byte) error {
 type ForwardReply struct {
 	Payload []byte // the answer to the message
 	Failed  string // why there is none; it says whether it may have been carried out
+	// Ordered says that it has not been carried out, and will be: why, what, and when.
+	Ordered string
 }
 
 func (*ForwardReply) Kind() uint16 { return KindForwardReply }
 func (m *ForwardReply) Append(b []byte) []byte {
-	return pack.String(pack.Bytes(b, 'p', m.Payload), 'f', m.Failed)
+	return pack.String(pack.String(pack.Bytes(b, 'p', m.Payload), 'f', m.Failed), 'o', m.Ordered)
 }
 func (m *ForwardReply) Decode(b []byte) error {
 	r := pack.NewReader(b)
@@ -153,7 +156,78 @@ func (m *ForwardReply) Decode(b []byte) error {
 			m.Payload = append([]byte(nil), r.Bytes()...)
 		case 'f':
 			m.Failed = r.String()
+		case 'o':
+			m.Ordered = r.String()
 		}
+	}
+	return r.Err()
+}
+
+// Carry has the queue manager carry out what was ordered while nobody answered for it. What is asked without it waits until orders
+// that were given before are carried out; this is one of them.
+type Carry struct {
+	Asked   uint16 // kind of the message; one of those that Forwards names
+	Payload []byte // the message
+}
+
+func (*Carry) Kind() uint16 { return KindCarry }
+func (m *Carry) Append(b []byte) []byte {
+	return pack.Bytes(pack.Uint(b, 'k', m.Asked), 'p', m.Payload)
+}
+func (m *Carry) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		switch r.Tag() {
+		case 'k':
+			m.Asked = uint16(r.Uint())
+		case 'p':
+			m.Payload = append([]byte(nil), r.Bytes()...)
+		}
+	}
+	return r.Err()
+}
+
+// Owned asks cleanup which parts of the queue can be changed through it now.
+type Owned struct{ empty }
+
+func (*Owned) Kind() uint16 { return KindOwned }
+
+// OwnedReply is the answer. It is empty where the queue has no parts.
+type OwnedReply struct{ Parts []OwnedPart }
+
+// An OwnedPart is a part, and the epoch in which it is the node's: with the same epoch in a later answer it was that all the while.
+type OwnedPart struct {
+	ID    int
+	Epoch int64
+}
+
+func (*OwnedReply) Kind() uint16 { return KindOwnedReply }
+func (m *OwnedReply) Append(b []byte) []byte {
+	for _, p := range m.Parts {
+		b = pack.Nested(b, 'p', func(b []byte) []byte { return pack.Int(pack.Int(b, 'i', p.ID), 'e', p.Epoch) })
+	}
+	return b
+}
+func (m *OwnedReply) Decode(b []byte) error {
+	r := pack.NewReader(b)
+	for r.Next() {
+		if r.Tag() != 'p' {
+			continue
+		}
+		var p OwnedPart
+		n := r.Nested()
+		for n.Next() {
+			switch n.Tag() {
+			case 'i':
+				p.ID = int(n.Int())
+			case 'e':
+				p.Epoch = n.Int()
+			}
+		}
+		if err := n.Err(); err != nil {
+			return err
+		}
+		m.Parts = append(m.Parts, p)
 	}
 	return r.Err()
 }

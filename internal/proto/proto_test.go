@@ -16,7 +16,7 @@ var all = []ipc.Message{
 	&Notify{}, &NotifyReply{},
 	&List{}, &ListReply{}, &Command{}, &CommandReply{}, &Explain{}, &ExplainReply{}, &Shape{}, &ShapeReply{}, &Select{}, &SelectReply{},
 	&Override{}, &OverrideReply{},
-	&Nodes{}, &NodesReply{}, &Forward{}, &ForwardReply{},
+	&Nodes{}, &NodesReply{}, &Forward{}, &ForwardReply{}, &Carry{}, &Owned{}, &OwnedReply{},
 	&Sources{}, &SourcesReply{},
 	&Backlog{}, &BacklogReply{},
 	&Events{}, &EventsReply{}, &EventStatus{}, &EventStatusReply{}, &EventOrder{}, &EventOrderReply{},

@@ -24,6 +24,8 @@ type List struct {
 	// Part, when it is not 0, is another node's part of a queue that nodes share, which is listed as its records have
 	// it: see Nodes.
 	Part int
+	// Aside, with Part, lists what was set aside as corrupt, and nothing else.
+	Aside bool
 }
 
 func (*List) Kind() uint16 { return KindList }
@@ -32,7 +34,7 @@ func (m *List) Append(b []byte) []byte {
 	b = pack.Int(b, 'n', m.N)
 	b = pack.String(b, 'q', m.ID)
 	b = pack.Bool(b, 'b', m.Brief)
-	return pack.Int(b, 'p', m.Part)
+	return pack.Bool(pack.Int(b, 'p', m.Part), 'a', m.Aside)
 }
 func (m *List) Decode(b []byte) error {
 	r := pack.NewReader(b)
@@ -48,6 +50,8 @@ func (m *List) Decode(b []byte) error {
 			m.Brief = r.Bool()
 		case 'p':
 			m.Part = int(r.Int())
+		case 'a':
+			m.Aside = r.Bool()
 		}
 	}
 	return r.Err()

@@ -33,10 +33,12 @@ type Node struct {
 // Elsewhere is a node of that name, by way of conn, which is asked in the name of by.
 func Elsewhere(conn *ipc.Conn, name, by string) *Node { return &Node{Name: name, By: by, here: conn} }
 
-// Call implements Caller. The error names the node.
+// Call implements Caller. The error names the node. Its status is cli.ExitTemp if what was asked is written down, and will be
+// carried out.
 func (n *Node) Call(ctx context.Context, req, reply ipc.Message) error {
+	name := "node " + n.Name
 	if n.Name == "" {
-		return cli.Errorf(cli.ExitUnavailable, "a part of the queue is nobody's for now, and was left alone: try again")
+		name = "no node" // of a part that nobody has for now: what is to be changed in it is ordered
 	}
 	by := n.By
 	if by == "" {
@@ -49,10 +51,13 @@ func (n *Node) Call(ctx context.Context, req, reply ipc.Message) error {
 	}
 	var r proto.ForwardReply
 	if err := n.here.Call(ctx, q, &r); err != nil {
-		return cli.Errorf(cli.ExitUnavailable, "node %s: %w", n.Name, err)
+		return cli.Errorf(cli.ExitUnavailable, "%s: %w", name, err)
 	}
-	if r.Failed != "" {
-		return cli.Errorf(cli.ExitUnavailable, "node %s: %s", n.Name, r.Failed)
+	switch {
+	case r.Failed != "":
+		return cli.Errorf(cli.ExitUnavailable, "%s: %s", name, r.Failed)
+	case r.Ordered != "":
+		return cli.Errorf(cli.ExitTemp, "%s: %s", name, r.Ordered)
 	}
 	return reply.Decode(r.Payload)
 }
@@ -123,12 +128,16 @@ func EachNode(nodes []*Node, f func(Caller) error) (err error) {
 	return err
 }
 
-// Join is both errors as one line, with the exit status of the first.
+// Join is both errors as one line, with the exit status of the first that is more than an order (cli.ExitTemp).
 func Join(a, b error) error {
 	if a == nil || b == nil {
 		return cmp.Or(a, b)
 	}
-	return cli.Errorf(cli.Status(a), "%w; %w", a, b)
+	status := cli.Status(a)
+	if status == cli.ExitTemp {
+		status = cli.Status(b)
+	}
+	return cli.Errorf(status, "%w; %w", a, b)
 }
 
 // Parts are those of a queue that nodes share; none of another.
@@ -181,6 +190,21 @@ func (p Parts) EachOfOthers(ctx context.Context, conn *ipc.Conn, brief bool, f f
 		}
 		if ctx.Err() != nil {
 			break // nor can the others
+		}
+	}
+	return err
+}
+
+// EachAside calls f for the messages in all parts that were set aside as corrupt, and says which part it is. brief leaves out what
+// is in their envelopes, which may be what is damaged. A part that cannot be read is passed over, as EachOfOthers does.
+func (p Parts) EachAside(ctx context.Context, conn *ipc.Conn, brief bool, f func(*proto.NodePart, *proto.Item)) (err error) {
+	for i := range p {
+		failed := eachPage(ctx, conn, proto.List{N: page, Brief: brief, Part: p[i].ID, Aside: true}, func(it *proto.Item) bool {
+			f(&p[i], it)
+			return true
+		})
+		if failed != nil {
+			err = Join(err, cli.Errorf(cli.ExitUnavailable, "%s: %w", ownerOf(&p[i]), failed))
 		}
 	}
 	return err

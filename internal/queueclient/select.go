@@ -71,7 +71,7 @@ func Select(ctx context.Context, conn Caller, q *proto.Select, f func(*proto.Sel
 	for first := true; first || q.Cursor != 0; first = false {
 		var reply proto.SelectReply
 		if err := conn.Call(ctx, q, &reply); err != nil {
-			return cli.Errorf(cli.ExitUnavailable, "ask the queue manager: %w", err)
+			return cli.Errorf(cli.Status(err), "ask the queue manager: %w", err)
 		}
 		if reply.Refused != "" {
 			return cli.Errorf(cli.ExitUnavailable, "%s", reply.Refused)

@@ -262,7 +262,7 @@ func askOne(ctx context.Context, manager queueclient.Caller, q *proto.Override) 
 	for limit := time.Now().Add(retryTime); ; time.Sleep(retryTime / 50) {
 		reply := new(proto.OverrideReply)
 		if err := manager.Call(ctx, q, reply); err != nil {
-			return nil, cli.Errorf(cli.ExitUnavailable, "ask the queue manager: %w", err)
+			return nil, cli.Errorf(cli.Status(err), "ask the queue manager: %w", err)
 		}
 		switch {
 		case reply.Refused == "":

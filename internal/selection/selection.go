@@ -214,6 +214,17 @@ func (s *Selection) NamesOneQueue() bool {
 	return len(s.queues) > 0 && !slices.ContainsFunc(s.queues, func(q string) bool { return q != s.queues[0] })
 }
 
+// Corrupt is the selection of what has been set aside as corrupt, and OnlyCorrupt says that s is that and has no other condition.
+func Corrupt() *Selection {
+	return &Selection{queues: []string{"corrupt"}, args: []string{"queue=corrupt"}}
+}
+
+// OnlyCorrupt: see Corrupt.
+func (s *Selection) OnlyCorrupt() bool {
+	words := s.Encode()
+	return len(words) == 2 && slices.Equal(s.queues, []string{"corrupt"}) // the first word is a time
+}
+
 // NeedsEnvelope says that sender or recipients must be known to tell.
 func (s *Selection) NeedsEnvelope() bool {
 	return len(s.senders)+len(s.tenants)+len(s.campaigns) > 0 || s.NeedsRecipients()

@@ -279,3 +279,24 @@ func TestWaits(t *testing.T) {
 		}
 	}
 }
+
+// The selection of what was set aside comes over the wire as it is, and is told from any that has more conditions.
+func TestCorrupt(t *testing.T) {
+	t.Parallel()
+	s, err := Decode(Corrupt().Encode())
+	if err != nil || !s.OnlyCorrupt() || !s.NamesQueue("corrupt") {
+		t.Errorf("%+v, %v", s, err)
+	}
+	for name, value := range map[string]string{"queue": "hold", "sender": "a@b.test", "older": "1h"} {
+		s, err := Decode(Corrupt().Encode())
+		if err == nil {
+			err = s.Set(name, value)
+		}
+		if err != nil || s.OnlyCorrupt() {
+			t.Errorf("%s: %+v, %v", name, s, err)
+		}
+	}
+	if New(time.Time{}).OnlyCorrupt() {
+		t.Error("all mail")
+	}
+}

@@ -1,0 +1,166 @@
+package qmgr
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/proto"
+	"posthaste/internal/queue"
+	"posthaste/internal/selection"
+	"posthaste/internal/storage"
+	"posthaste/internal/testwait"
+)
+
+// forwarded is what a tool is answered that has asked for something of another node.
+func (st *stage) forwarded(node string, kind uint16, payload []byte) (reply proto.ForwardReply) {
+	st.t.Helper()
+	if err := st.tool.Call(st.t.Context(), &proto.Forward{Node: node, By: "ann", Asked: kind, Payload: payload}, &reply); err != nil {
+		st.t.Fatal(err)
+	}
+	return reply
+}
+
+// queued is what cleanup has of a message; nil: it has none.
+func (st *stage) queued(id mail.QueueID) *queue.Entry {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	e := st.queue.find(uint64(msgID(id)))
+	if e == nil {
+		return nil
+	}
+	c := *e
+	return &c
+}
+
+// What is asked of a node that does not answer becomes orders: with the queue IDs of what is meant at that moment, and corrupt mail by itself.
+func TestOrdersLeft(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	f := &fakeCluster{third: "c"}
+	names := []queue.Name{queue.Deferred, queue.Hold, queue.Corrupt}
+	for i, name := range names {
+		st.site.Fill(deferredMail(name, time.Duration(9-i)*time.Minute, name.String()+"@from.test", "450 later", "a@to.test"))
+	}
+	ids := map[queue.Name]mail.QueueID{}
+	for _, e := range st.site.Entries() {
+		f.list = append(f.list, storage.Viewed{Entry: e})
+		ids[e.Queue] = e.ID
+	}
+	st.viewer = f
+	st.run()
+	st.waitAttached(1)
+	text := func(o *storage.Order) string {
+		var q proto.Select
+		if o.Kind != proto.KindSelect || q.Decode(o.Payload) != nil {
+			return o.What
+		}
+		s := o.What
+		for _, id := range q.IDs {
+			s += " " + string(id)
+		}
+		if len(q.Where) > 0 {
+			s += " " + strings.Join(q.Where[1:], " ")
+		}
+		return s
+	}
+	sel := func(verb proto.Verb, conditions ...string) []byte {
+		where := selection.New(time.Now())
+		for _, c := range conditions {
+			name, value, _ := strings.Cut(c, "=")
+			if err := where.Set(name, value); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return (&proto.Select{Verb: verb, Where: where.Encode()}).Append(nil)
+	}
+	d, h, c := string(ids[queue.Deferred]), string(ids[queue.Hold]), string(ids[queue.Corrupt])
+	for _, test := range []struct {
+		kind    uint16
+		payload []byte
+		want    string // the orders
+		failed  string
+	}{
+		{proto.KindSelect, sel(proto.VerbHold), "hold 2 messages, the first of them " + d + " " + d + " " + h, ""},
+		{proto.KindSelect, sel(proto.VerbRelease, "queue=hold", "sender=hold@from.test"), "release 1 messages, the first of them " + h + " " + h, ""},
+		{proto.KindSelect, sel(proto.VerbDelete, "queue=hold", "queue=corrupt"), "delete 1 messages, the first of them " + h + " " + h + "|delete 1 messages, the first of them " + c + " " + c + " queue=corrupt", ""},
+		{proto.KindSelect, sel(proto.VerbHold, "queue=corrupt"), "", ""},
+		{proto.KindSelect, sel(proto.VerbDelete, "sender=nobody@from.test"), "", ""},
+		{proto.KindSelect, sel(proto.VerbDelete, "nexthop=hub.test"), "", "where its mail goes is not known"},
+		{proto.KindSelect, sel(0), "", "it does not answer"},
+		{proto.KindCommand, (&proto.Command{Verb: proto.VerbExpire, ID: mail.QueueID(d)}).Append(nil), "expire " + d, ""},
+		{proto.KindCommand, (&proto.Command{Verb: proto.VerbHold, ID: "4k9XSc0000zzz"}).Append(nil), "", ""},
+		{proto.KindCommand, (&proto.Command{Verb: proto.VerbFlush, All: true}).Append(nil), "flush all mail", ""},
+		{proto.KindOverride, (&proto.Override{Op: proto.OverridePut, Entry: proto.OverrideEntry{Of: "suspension", Target: "to.test"}}).Append(nil), "suspension of to.test begins", ""},
+		{proto.KindOverride, (&proto.Override{Op: proto.OverrideList}).Append(nil), "", "it does not answer"},
+	} {
+		f.left = nil
+		reply := st.forwarded("c", test.kind, test.payload)
+		var got []string
+		for i := range f.left {
+			o := &f.left[i]
+			got = append(got, text(o))
+			if part := map[bool]int{true: 0, false: 3}[test.kind == proto.KindOverride]; o.Part != part || o.Node != "c" || o.By != "ann" || o.Open != strings.HasPrefix(o.What, "flush") {
+				t.Errorf("%+v", o)
+			}
+		}
+		if strings.Join(got, "|") != test.want || (reply.Ordered != "") != (test.want != "") || !strings.Contains(reply.Failed, test.failed) || (test.failed == "") != (reply.Failed == "") {
+			t.Errorf("%+v: %q, want %q", reply, got, test.want)
+		}
+	}
+}
+
+// Orders are carried out one after the other, before anything that is ordered later; one that is refused again and again is given up, and
+// one for a part that was handed on meanwhile stays.
+func TestOrdersCarried(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	st.steady = true
+	ids := st.fill(deferredMail(queue.Deferred, time.Minute, "s@from.test", "450 later", "a@to.test"), deferredMail(queue.Corrupt, time.Minute, "s@from.test", "450 later", "a@to.test"))
+	f := new(fakeCluster)
+	st.viewer = f
+	order := func(part int, kind uint16, payload []byte) storage.Order {
+		return storage.Order{Call: storage.Call{From: "b", By: "bob", Kind: kind, Payload: payload}, Number: int64(kind), Part: part, What: "it"}
+	}
+	hold := order(1, proto.KindSelect, (&proto.Select{IDs: ids[:1], Verb: proto.VerbHold}).Append(nil))
+	f.give(order(7, proto.KindCommand, nil), hold)
+	st.run()
+	st.waitAttached(1)
+	// A command that comes first is carried out behind it all the same.
+	var reply proto.CommandReply
+	if err := st.tool.Call(t.Context(), &proto.Command{Verb: proto.VerbRelease, ID: ids[0]}, &reply); err != nil || len(reply.IDs) != 1 {
+		t.Errorf("%+v, %v", reply, err)
+	}
+	if n := f.waiting(); n != 1 {
+		t.Errorf("%d orders wait, one is for another node", n)
+	}
+	if e := st.queued(ids[0]); e == nil || e.Queue != queue.Deferred {
+		t.Errorf("%+v", e)
+	}
+
+	f.give(order(1, proto.KindSelect, (&proto.Select{IDs: ids, Verb: proto.VerbDelete, Where: selection.Corrupt().Encode()}).Append(nil)))
+	testwait.Until(t, "it is deleted", func() bool { return f.waiting() == 1 })
+	if st.queued(ids[1]) != nil {
+		t.Error("corrupt mail was not deleted")
+	}
+	if st.queued(ids[0]) == nil {
+		t.Error("other mail was deleted")
+	}
+	f.give(order(1, proto.KindCommand, []byte("\xff")))
+	testwait.Until(t, "it is given up", func() bool { return f.waiting() == 1 })
+	if log := st.log.String(); !strings.Contains(log, "it: done to 1") || !strings.Contains(log, "by bob on node b: it: it is given up: qmgr: an order that changes nothing") {
+		t.Errorf("the log: %s", log)
+	}
+
+	st.mu.Lock()
+	st.steady = false // the part is handed on, and comes back, all the time
+	st.mu.Unlock()
+	f.give(hold)
+	testwait.Until(t, "that is seen", func() bool {
+		return strings.Contains(st.log.String(), "wait: part 1 of the queue was handed on meanwhile")
+	})
+	if n := f.waiting(); n != 2 {
+		t.Errorf("%d orders wait", n)
+	}
+}
