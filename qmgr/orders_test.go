@@ -87,7 +87,7 @@ func TestOrdersLeft(t *testing.T) {
 		{proto.KindSelect, sel(proto.VerbDelete, "queue=hold", "queue=corrupt"), "delete 1 messages, the first of them " + h + " " + h + "|delete 1 messages, the first of them " + c + " " + c + " queue=corrupt", ""},
 		{proto.KindSelect, sel(proto.VerbHold, "queue=corrupt"), "", ""},
 		{proto.KindSelect, sel(proto.VerbDelete, "sender=nobody@from.test"), "", ""},
-		{proto.KindSelect, sel(proto.VerbDelete, "nexthop=hub.test"), "", "where its mail goes is not known"},
+		{proto.KindSelect, sel(proto.VerbDelete, "nexthop=hub.test"), "", "where its mail goes, or what it waits for, is not known"},
 		{proto.KindSelect, sel(0), "", "it does not answer"},
 		{proto.KindCommand, (&proto.Command{Verb: proto.VerbExpire, ID: mail.QueueID(d)}).Append(nil), "expire " + d, ""},
 		{proto.KindCommand, (&proto.Command{Verb: proto.VerbHold, ID: "4k9XSc0000zzz"}).Append(nil), "", ""},

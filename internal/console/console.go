@@ -144,8 +144,7 @@ func run(ctx context.Context, env *service.Env) error {
 	what := openContents(env)
 	defer what.close()
 	who, secure, l, err := prepare(env)
-	look := &machine{cfg: cfg, advice: advise(cfg, time.Now())}
-	ahead := openForecasts(cfg)
+	look, ahead := &machine{cfg: cfg, advice: advise(cfg, time.Now())}, openForecasts(cfg)
 	if err == nil {
 		look.keys = certificates(env)
 		err = env.Confine()
