@@ -113,10 +113,15 @@ func TestPromises(t *testing.T) {
 		t.Errorf("%s has %d promises, want 100 at least", promisesPage, len(rows))
 	}
 	pages, in := map[string]int{}, &tests{root, map[string]string{}}
+	said := map[string]bool{}
 	for _, p := range rows {
 		for _, bad := range p.check(in, pages) {
 			t.Errorf("%s: %s: %s", promisesPage, p.text, bad)
 		}
+		if said[p.text] {
+			t.Errorf("%s: %s: there are two rows", promisesPage, p.text)
+		}
+		said[p.text] = true
 	}
 	want, err := fs.Glob(root, "docs/*.md")
 	if err != nil {

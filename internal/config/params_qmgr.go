@@ -110,5 +110,6 @@ var verifyParams = []Param{
 	{Name: "suppress_soft_bounce_time", Type: Duration, Default: "30d", Unit: 'd', Min: 86400, Max: 31536000, Tier: 3, Origin: Own, Doc: "Within which time suppress_soft_bounces count, in whole days"},
 	{Name: "suppress_soft_bounces", Type: Int, Default: "3", Min: 0, Max: 100, Tier: 2, Origin: Own, Doc: "On how many days mail to a recipient must fail, for a class in suppress_soft_classes, until the recipient is suppressed; 0: never"},
 	{Name: "suppress_soft_classes", Type: List, Default: "QuotaIssues, DNSFailure, NoAnswerFromHost", Tier: 2, Origin: Own, Doc: "Classes of failures that count for suppress_soft_bounces"},
+	{Name: "suppress_tenant_limit", Type: Int, Default: "1000000", Min: 0, Max: 100000000, Tier: 3, Origin: Own, Doc: "How many entries the suppression list of a tenant may have when it adds some by HTTP; 0: any number. Those that the mail system, a recipient or a command adds are never refused, and count"},
 	{Name: "suppress_tenants", Type: List, Tier: 2, Origin: Own, Doc: "Tenants whose mail is under a suppression list of their own: names, and tables as type:table"},
 }

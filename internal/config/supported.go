@@ -977,6 +977,7 @@ var supportedNames = []string{
 	"suppress_soft_bounce_time",
 	"suppress_soft_bounces",
 	"suppress_soft_classes",
+	"suppress_tenant_limit",
 	"suppress_tenants",
 	"swap_bangpath",
 	"syslog_facility",

@@ -173,7 +173,11 @@ func (s *server) suppressMore(w http.ResponseWriter, r *http.Request, who *calle
 	if len(list) > 0 {
 		var err error
 		// What a recipient has asked for meanwhile is the service's to see.
-		if changed, err = s.keeper.Change(r.Context(), &proto.SuppressChange{What: proto.SuppressOffer, Entries: list}); err != nil {
+		changed, err = s.keeper.Change(r.Context(), &proto.SuppressChange{What: proto.SuppressOffer, Entries: list})
+		if errors.Is(err, suppressclient.ErrFull) {
+			return &fault{status: http.StatusForbidden, field: "suppressions", detail: "the list would have more entries than the tenant may have; none was added"}
+		}
+		if err != nil {
 			return s.unasked(err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"posthaste/internal/apitoken"
 	"posthaste/internal/proto"
+	"posthaste/internal/suppress/suppressclient"
 )
 
 // A fakeKeeper is the suppression list, by list and address. Pages have two entries.
@@ -55,6 +56,9 @@ func (f *fakeKeeper) Change(_ context.Context, q *proto.SuppressChange) (n uint6
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, e := range q.Entries {
+		if e.Address == "full@x.test" {
+			return 0, suppressclient.ErrFull
+		}
 		err = errors.Join(err, f.note(e.List))
 		k := e.List + " " + e.Address
 		old, there := f.entries[k]
@@ -131,6 +135,7 @@ func TestSuppressionsOfTenants(t *testing.T) {
 		{"POST", "", fmt.Sprintf(add, `{"address": "joe"}`), 422, "suppressions[0].address"},
 		{"POST", "", fmt.Sprintf(add, `{"address": "joe@x.test", "until": "2020-01-01T00:00:00Z"}`), 422, "it is over"},
 		{"POST", "", fmt.Sprintf(add, `{"address": "joe@x.test", "reason": "a b"}`), 422, "it is no word"},
+		{"POST", "", fmt.Sprintf(add, `{"address": "full@x.test"}`), 403, "more entries than the tenant may have"},
 		{"POST", "", fmt.Sprintf(add, strings.Repeat(`{"address": "a@x.test"},`, 1000)+`{"address": "a@x.test"}`), 413, "more than 1000 entries"},
 		{"POST", "", fmt.Sprintf(add, strings.Repeat(" ", maxSuppressionBody)), 413, "octets"},
 		{"POST", "", `{"suppressions": []} x`, 400, "more behind"},

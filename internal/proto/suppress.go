@@ -348,15 +348,23 @@ func (m *SuppressChange) Decode(b []byte) error {
 }
 
 // SuppressChanged says how many entries were changed, removed or staged.
-type SuppressChanged struct{ Count uint64 }
+type SuppressChanged struct {
+	Count uint64
+	Full  bool // nothing was, as a tenant would have more entries than suppress_tenant_limit
+}
 
-func (*SuppressChanged) Kind() uint16             { return KindSuppressChanged }
-func (m *SuppressChanged) Append(b []byte) []byte { return pack.Uint(b, 'n', m.Count) }
+func (*SuppressChanged) Kind() uint16 { return KindSuppressChanged }
+func (m *SuppressChanged) Append(b []byte) []byte {
+	return pack.Bool(pack.Uint(b, 'n', m.Count), 'f', m.Full)
+}
 func (m *SuppressChanged) Decode(b []byte) error {
 	r := pack.NewReader(b)
 	for r.Next() {
-		if r.Tag() == 'n' {
+		switch r.Tag() {
+		case 'n':
 			m.Count = r.Uint()
+		case 'f':
+			m.Full = r.Bool()
 		}
 	}
 	return r.Err()

@@ -27,11 +27,13 @@ type rules struct {
 	count      int      // days with soft failures
 	softDays   int      // among so many
 	lifetime   time.Duration
+	most       int // entries of a tenant that adds some itself; 0: any number
 }
 
 func readRules(cfg *config.Config) rules {
 	return rules{hard: cfg.List("suppress_hard_classes"), soft: cfg.List("suppress_soft_classes"), count: cfg.Int("suppress_soft_bounces"),
-		softDays: int(cfg.Duration("suppress_soft_bounce_time") / (24 * time.Hour)), lifetime: cfg.Duration("suppress_bounce_lifetime")}
+		softDays: int(cfg.Duration("suppress_soft_bounce_time") / (24 * time.Hour)), lifetime: cfg.Duration("suppress_bounce_lifetime"),
+		most: cfg.Int("suppress_tenant_limit")}
 }
 
 // A weight is what a piece of news has.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,6 +54,16 @@ type store struct {
 	// mu is held while an import is changed or moved.
 	mu      sync.Mutex
 	staging string // the name of an import that has begun, and has not ended; empty: none has
+
+	// How many entries tenants have that have offered some. Only what writes uses it, and one writes at a time.
+	held map[string]holding
+}
+
+// A holding is how many entries a tenant has: those at the time that they were counted, and what the tenant has
+// added and removed since.
+type holding struct {
+	count   int
+	counted time.Time
 }
 
 // openStore opens the file in dir, and makes it when there is none. What was left of an import that did not
@@ -86,7 +97,7 @@ func openStore(dir *statedir.Dir, warn func(format string, args ...any)) (*store
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", storeName, err), db.Close())
 	}
-	s := &store{db: db, dir: dir, now: time.Now, warn: warn}
+	s := &store{db: db, dir: dir, now: time.Now, warn: warn, held: make(map[string]holding)}
 	s.lost.Store(lost)
 	return s, nil
 }
@@ -278,12 +289,17 @@ func (s *store) add(list []proto.Suppression) error {
 	})
 }
 
+// errFull says that a tenant has as many entries as it may have. Nothing was written.
+var errFull = errors.New("the tenant has as many entries as it may have")
+
 // offer writes entries, as add does, and says how many are other ones now. Where one holds by which somebody has complained or
 // unsubscribed, a reason of a lower rank does not take its place, and no reason makes it end sooner. It is seen and
-// decided in one transaction: a complaint that comes at the same time is not lost.
-func (s *store) offer(list []proto.Suppression) (n uint64, err error) {
+// decided in one transaction: a complaint that comes at the same time is not lost. No tenant gets more entries than most by
+// it; 0: that is no limit. The error is errFull then.
+func (s *store) offer(list []proto.Suppression, most int) (n uint64, err error) {
 	err = s.db.Update(func(tx *bolt.Tx) error {
 		n = 0
+		more := map[string]int{} // new entries, by tenant
 		for _, e := range list {
 			now := s.now()
 			old, there, err := get(tx, key(e.List, e.Address), now)
@@ -303,11 +319,67 @@ func (s *store) offer(list []proto.Suppression) (n uint64, err error) {
 			if err := put(tx, &e); err != nil {
 				return err
 			}
+			if tenant, _, ok := strings.Cut(e.List, "/"); ok && !there {
+				more[tenant]++
+			}
 			n++
 		}
-		return nil
+		return s.fit(tx, more, most)
 	})
+	if err != nil {
+		n = 0
+	}
 	return n, err
+}
+
+// countAgain is how often the entries of a tenant that adds some are counted, which takes a look at each: others add some, too.
+const countAgain = time.Minute
+
+// fit says whether tenants may have what has been written. Their entries are counted, no more than most and one, unless that
+// is known.
+func (s *store) fit(tx *bolt.Tx, more map[string]int, most int) error {
+	if most == 0 {
+		return nil
+	}
+	for tenant, n := range more {
+		h := s.held[tenant]
+		h.count += n
+		age := s.now().Sub(h.counted)
+		if h.counted.IsZero() || age >= countAgain || age < 0 {
+			h = holding{count: countOf(tx, tenant, most), counted: s.now()}
+		}
+		if h.count > most {
+			s.held[tenant] = holding{h.count - n, h.counted} // the transaction is undone
+			return errFull
+		}
+		s.held[tenant] = h
+	}
+	return nil
+}
+
+// countOf counts the entries of a tenant, up to most and one. One that an import has, too, counts twice until it is in place.
+func countOf(tx *bolt.Tx, tenant string, most int) (n int) {
+	names := [][]byte{bucketEntries}
+	if bytes.Equal(tx.Bucket(bucketMeta).Get(metaImport), importDone) {
+		names = append(names, bucketImport)
+	}
+	begin := []byte(tenant + "/")
+	for _, name := range names {
+		c := tx.Bucket(name).Cursor()
+		for k, _ := c.Seek(begin); bytes.HasPrefix(k, begin) && n <= most; k, _ = c.Next() {
+			n++
+		}
+	}
+	return n
+}
+
+// removed counts an entry of a list that is going to be removed.
+func (s *store) removed(list string) {
+	tenant, _, ok := strings.Cut(list, "/")
+	if h := s.held[tenant]; ok && h.count > 0 {
+		h.count--
+		s.held[tenant] = h
+	}
 }
 
 // remove removes entries, with what has been counted of their addresses, and says how many there were.
@@ -322,6 +394,7 @@ func (s *store) remove(list []proto.Suppression) (n uint64, err error) {
 			}
 			if there {
 				n++
+				s.removed(list[i].List)
 			}
 			for _, name := range [][]byte{bucketEntries, bucketImport, bucketSoft} {
 				if err := tx.Bucket(name).Delete(k); err != nil {

@@ -295,7 +295,9 @@ func (s *server) change(q *proto.SuppressChange) (*proto.SuppressChanged, error)
 	case proto.SuppressAdd:
 		err = s.store.add(q.Entries)
 	case proto.SuppressOffer:
-		n, err = s.store.offer(q.Entries)
+		if n, err = s.store.offer(q.Entries, s.rules.most); errors.Is(err, errFull) {
+			return &proto.SuppressChanged{Full: true}, nil
+		}
 	case proto.SuppressRemove:
 		n, err = s.store.remove(q.Entries)
 	case proto.SuppressBegin:

@@ -1,6 +1,7 @@
 package suppress
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"posthaste/internal/metrics"
 	"posthaste/internal/proto"
+	"posthaste/internal/suppress/suppressclient"
 )
 
 // What a tenant's mail leads to holds for that tenant: for all of its lists, or for the one that a recipient has left. What
@@ -196,6 +198,52 @@ func TestOffered(t *testing.T) {
 		}
 		w.stop()
 	}
+}
+
+// A tenant adds no more entries than it may have. What others add of it counts, and is not refused; other tenants, and entries
+// that are there, are not concerned.
+func TestTenantLimit(t *testing.T) {
+	t.Parallel()
+	w := start(t, t.TempDir(), "suppress_tenant_limit = 5\n")
+	offer := func(tenant string, want uint64, wantErr error, names ...string) {
+		t.Helper()
+		var list []proto.Suppression
+		for _, name := range names {
+			list = append(list, proto.Suppression{List: tenant + "/", Address: name + "@x.test", Reason: "manual", Time: w.now.Unix()})
+		}
+		n, err := w.Change(t.Context(), &proto.SuppressChange{What: proto.SuppressOffer, Entries: list})
+		if n != want || !errors.Is(err, wantErr) {
+			t.Errorf("%s %v: %d, %v", tenant, names, n, err)
+		}
+	}
+	at := func(list, name string) proto.Suppression {
+		return proto.Suppression{List: list, Address: name + "@x.test", Reason: "bounce", Time: w.now.Unix()}
+	}
+	w.change(proto.SuppressAdd, at("shop/", "a"), at("shop/letter", "a"), at("shop2/", "a"), at("", "a"), at("shop", "a"))
+	offer("shop", 3, nil, "b", "c", "d")
+	offer("shop", 0, suppressclient.ErrFull, "e")
+	offer("shop", 2, nil, "b", "c") // they are there
+	offer("other", 1, nil, "a")
+	if got := w.suppressed("shop/", "e@x.test"); got != "-" {
+		t.Errorf("one too many is there: %s", got)
+	}
+	// Nothing of a request that does not fit is there.
+	offer("other", 0, suppressclient.ErrFull, "1", "2", "3", "4", "5")
+	offer("other", 4, nil, "1", "2", "3", "4")
+	// What is removed makes room at once.
+	w.change(proto.SuppressRemove, at("shop/", "b"), at("shop/", "none"))
+	offer("shop", 0, suppressclient.ErrFull, "e", "f")
+	offer("shop", 1, nil, "e")
+	// What others add is not refused, and is found when the tenant seems to have room.
+	w.change(proto.SuppressAdd, at("shop/", "g"), at("shop/", "h"))
+	w.change(proto.SuppressRemove, at("shop/", "c"), at("shop/", "d"))
+	offer("shop", 0, suppressclient.ErrFull, "i", "j", "k")
+	w.later(countAgain)
+	offer("shop", 0, suppressclient.ErrFull, "i", "j")
+	w.stop()
+	// Without a limit there may be any number.
+	w = start(t, t.TempDir(), "suppress_tenant_limit = 0\n")
+	offer("shop", 6, nil, "a", "b", "c", "d", "e", "f")
 }
 
 // Of an address that an import has twice, what counts more is left, in whatever order they come.

@@ -54,6 +54,9 @@ type caller interface {
 // New makes a client of the service at that address.
 func New(at ipc.Address) *Client { return &Client{ipc: ipc.NewClient(at, nil)} }
 
+// ErrFull says that a tenant would have more entries than suppress_tenant_limit. Nothing was changed.
+var ErrFull = errors.New("the tenant has as many entries as it may have")
+
 // Close closes the connection.
 func (c *Client) Close() { c.ipc.Close() }
 
@@ -115,7 +118,9 @@ func (c *Client) ReturnPath(ctx context.Context, q *proto.ReturnPath) (reply pro
 // Change changes the list.
 func (c *Client) Change(ctx context.Context, q *proto.SuppressChange) (n uint64, err error) {
 	var reply proto.SuppressChanged
-	err = c.call(ctx, changeTime, q, &reply)
+	if err = c.call(ctx, changeTime, q, &reply); err == nil && reply.Full {
+		err = ErrFull
+	}
 	return reply.Count, err
 }
 
