@@ -14,6 +14,7 @@ package qmgr
 
 import (
 	"math/bits"
+	"strings"
 	"time"
 
 	"posthaste/internal/ipc"
@@ -42,6 +43,8 @@ type backlog struct {
 	rows map[backlogKey]int
 	// Destinations that the reply has: each is told once in an answer.
 	dests map[hop]bool
+	// Pools that have been told, for a destination each, as the shell makes them.
+	pools map[*sched.Pool]bool
 	// Tenants that have been told; and what has been counted for limits, once that is asked for.
 	tenants map[string]bool
 	spent   map[spentKey]sched.Spent
@@ -97,7 +100,7 @@ func (s *Server) takeBacklog(r *ipc.Request, b *backlog, reply *proto.PageReply)
 			b.unknown(s, m, &info, e.Tenant)
 		}
 	}
-	if b.cursor = reply.Next; b.cursor != 0 && b.seen < backlogPage && len(b.reply.Rows) < backlogRows {
+	if b.cursor = reply.Next; b.cursor != 0 && b.seen < backlogPage && len(b.reply.Rows)+len(b.reply.Members) < backlogRows {
 		s.backlog(r, b)
 		return
 	}
@@ -115,10 +118,47 @@ func (b *backlog) part(s *Server, p *sched.Part, info *sched.Info, tenant string
 		return
 	}
 	to := hop{p.Transport, mail.Nexthop(p.Queue)}
+	if p.Beyond { // it comes back as soon as the limit has room, and its own time is of no account
+		due := *info
+		if due.Next = s.now; due.Attempts == 0 {
+			due.Queue = sched.QueueIncoming
+		}
+		info = &due
+	}
 	b.count(s, backlogKey{to: to, tenant: tenant, rcpts: p.Rcpts, waits: p.Waits}, info)
 	if !b.dests[to] {
 		b.dests[to] = true
 		b.reply.Dests = append(b.reply.Dests, s.backlogDest(b, p))
+	}
+	b.pool(s, p)
+}
+
+// pool tells from which other sources a part may go: the forecast has the scheduler choose, as it does here. A source from
+// which nothing waits at the destination is a destination of the reply without mail.
+func (b *backlog) pool(s *Server, p *sched.Part) {
+	source := sched.SourceOf(p.Queue)
+	if p.Pool == nil || source == "" || b.pools[p.Pool] {
+		return
+	}
+	if b.pools == nil {
+		b.pools = make(map[*sched.Pool]bool)
+	}
+	b.pools[p.Pool] = true
+	dest := strings.TrimSuffix(p.Queue, sched.SourceQueue("", source))
+	for i := range p.Pool.Members {
+		mb := &p.Pool.Members[i]
+		at := sched.Part{Transport: p.Transport, Queue: sched.SourceQueue(dest, mb.Source), Nexthop: p.Nexthop}
+		to := hop{at.Transport, mail.Nexthop(at.Queue)}
+		if !b.dests[to] {
+			b.dests[to] = true
+			d := s.backlogDest(b, &at)
+			// What is not in memory has the terms that the pool has for it.
+			if d.Source == "" {
+				d.Source, d.Limits, d.Untold, d.Shared = mb.Source, b.limits(s, mb.Terms), false, true
+			}
+			b.reply.Dests = append(b.reply.Dests, d)
+		}
+		b.reply.Members = append(b.reply.Members, proto.BacklogMember{Transport: string(p.Transport), Queue: at.Queue, Weight: max(mb.Weight, 1), Wait: mb.Wait})
 	}
 }
 

@@ -2,6 +2,7 @@ package qmgr
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -49,6 +50,9 @@ func TestBacklogLimits(t *testing.T) {
 	}
 	if d := reply.Dests[0]; d.Source != "m1" || d.Untold || !d.Shared || !reflect.DeepEqual(d.Limits, want) {
 		t.Errorf("%+v", d)
+	}
+	if !slices.Equal(reply.Members, []proto.BacklogMember{{Transport: "smtp", Queue: reply.Dests[0].Queue, Weight: 1}}) {
+		t.Errorf("the pool: %+v", reply.Members)
 	}
 	tenants := map[string]proto.BacklogTenant{
 		"acme": {Name: "acme", Weight: 4, Limit: proto.BacklogLimit{Level: int(sched.TenantLimit), Name: "acme", Concurrency: 3,

@@ -62,9 +62,10 @@ type look struct {
 // listing says that c lists messages and does nothing to them.
 func (c *selecting) listing() bool { return c.q.Items && c.q.Verb == 0 && len(c.q.IDs) == 0 }
 
-// room is how many messages one page of c has.
+// room is how many messages one page of c has. Where most of them will turn out not to be meant, there are as many as can be judged
+// together.
 func (c *selecting) room() int {
-	if c.listing() && c.q.Most > 0 {
+	if c.listing() && c.q.Most > 0 && c.where.Told() {
 		return min(c.q.Most, listPage)
 	}
 	return listPage
@@ -200,7 +201,9 @@ func (s *Server) lookAt(l *look, p *slip) {
 	if p.num < l.from || !l.c.where.Aged(time.UnixMicro(p.created)) || !s.inDomains(p, l.c.where.ByOriginal(), l.senders, l.rcpts) {
 		return
 	}
-	if info, ok := s.sched.Lookup(p.num); ok && l.c.lists(&info) && s.maybe(l.c.where, &info) {
+	info, ok := s.sched.Lookup(p.num)
+	if ok && l.c.lists(&info) && l.c.where.Message(&selection.Message{Queue: info.Queue.String(), Created: info.Created, Size: info.Size}) &&
+		(p.sender == 0 || l.c.where.OfCampaign(s.book.campaign(p.num))) {
 		l.add(p.num)
 	}
 }

@@ -101,7 +101,6 @@ import (
 
 	"posthaste/internal/apitoken"
 	"posthaste/internal/config"
-	"posthaste/internal/history"
 	"posthaste/internal/ipc"
 	"posthaste/internal/logread"
 	"posthaste/internal/maillog"
@@ -158,12 +157,11 @@ func run(ctx context.Context, env *service.Env) error {
 	}
 	defer l.Close()
 	env.Used()
-	store, err := history.OpenWriter(dir, history.Limits{Octets: cfg.Bytes("queue_history_limit"), Age: cfg.Duration("queue_history_time")})
+	store, err := openHistory(dir, cfg, env.Log.Warning)
 	if err != nil {
-		return fmt.Errorf("queue_history_directory: %w", err)
+		return err
 	}
 	defer store.Close()
-	store.Warn = env.Log.Warning
 	manager := ipc.NewClient(env.Public(cfg.String("queue_service_name")), nil)
 	defer manager.Close()
 	serving, stop := context.WithCancel(ctx)

@@ -2,10 +2,13 @@ package console
 
 import (
 	"context"
+	"fmt"
 	"time"
 
+	"posthaste/internal/config"
 	"posthaste/internal/history"
 	"posthaste/internal/ipc"
+	"posthaste/internal/statedir"
 )
 
 const (
@@ -14,6 +17,16 @@ const (
 	// sampleShare is the share of the time that taking samples may take: one of so many parts.
 	sampleShare = 100
 )
+
+// openHistory opens the history for writing, within the bounds that main.cf has for it.
+func openHistory(dir *statedir.Dir, cfg *config.Config, warn func(string, ...any)) (*history.Writer, error) {
+	store, err := history.OpenWriter(dir, history.Limits{Octets: cfg.Bytes("queue_history_limit"), Age: cfg.Duration("queue_history_time")})
+	if err != nil {
+		return nil, fmt.Errorf("queue_history_directory: %w", err)
+	}
+	store.Warn = warn
+	return store, nil
+}
 
 // A sampler takes the samples that package history keeps. It belongs to one goroutine.
 type sampler struct {

@@ -40,6 +40,16 @@ type BacklogReply struct {
 	Suspended int
 	// Tenants are those of Rows for which something is said besides their weight in main.cf, or of which that is not known.
 	Tenants []BacklogTenant
+	// Members are destinations of Dests from whose sources mail of one pool goes, as far as that is known: of mail that is in
+	// the active queue, or was a moment ago.
+	Members []BacklogMember
+}
+
+// A BacklogMember is a source of a pool, for one destination.
+type BacklogMember struct {
+	Transport, Queue string // that of Dests; all with the same name but for the source are one pool's
+	Weight           int
+	Wait             bool // what is over its warm-up waits for the next day
 }
 
 // A BacklogLimit is a limit that a destination or a tenant has, mostly in common with others. Zero is no limit.
@@ -105,6 +115,9 @@ func (m *BacklogReply) Append(b []byte) []byte {
 	for i := range m.Tenants {
 		b = pack.Nested(b, 't', m.Tenants[i].append)
 	}
+	for i := range m.Members {
+		b = pack.Nested(b, 'm', m.Members[i].append)
+	}
 	return b
 }
 
@@ -136,6 +149,33 @@ func (m *BacklogReply) Decode(payload []byte) error {
 				return err
 			}
 			m.Tenants = append(m.Tenants, t)
+		case 'm':
+			var mb BacklogMember
+			if err := mb.decode(r.Nested()); err != nil {
+				return err
+			}
+			m.Members = append(m.Members, mb)
+		}
+	}
+	return r.Err()
+}
+
+func (m *BacklogMember) append(b []byte) []byte {
+	b = pack.String(pack.String(b, 't', m.Transport), 'q', m.Queue)
+	return pack.Bool(pack.Int(b, 'w', m.Weight), 'x', m.Wait)
+}
+
+func (m *BacklogMember) decode(r pack.Reader) error {
+	for r.Next() {
+		switch r.Tag() {
+		case 't':
+			m.Transport = r.String()
+		case 'q':
+			m.Queue = r.String()
+		case 'w':
+			m.Weight = int(r.Int())
+		case 'x':
+			m.Wait = r.Bool()
 		}
 	}
 	return r.Err()

@@ -128,6 +128,7 @@ type Selection struct {
 type matcher struct {
 	means func(text string) bool
 	in    func(domain string) bool
+	whole bool // all addresses in the domains of in are meant
 }
 
 // New makes a selection of all mail that was queued at now or before; with the zero time, of all mail.
@@ -297,6 +298,12 @@ func (s *Selection) Narrow() bool {
 	return len(s.domains) > 0 || narrows(s.senders) || narrows(s.recipients)
 }
 
+// Told says that whether mail is meant is nearly always told by domains, tenants and what is known of the message itself; else many
+// messages must be read to find few.
+func (s *Selection) Told() bool {
+	return len(s.recipients)+len(s.replies) == 0 && !s.NeedsRoute() && !slices.ContainsFunc(s.senders, func(m matcher) bool { return !m.whole })
+}
+
 // Aged says whether mail that was queued at a time can be meant.
 func (s *Selection) Aged(created time.Time) bool {
 	age := s.at.Sub(created)
@@ -428,13 +435,13 @@ func parseAddress(value string) (matcher, error) {
 	switch {
 	case value == "<>" || strings.EqualFold(value, "mailer-daemon"):
 		null := func(text string) bool { return text == "" }
-		return matcher{null, null}, nil
+		return matcher{null, null, true}, nil
 	case value[0] == '@' && len(value) > 1:
 		d := Destination{name: strings.ToLower(value[1:])}
 		return matcher{func(text string) bool {
 			at := strings.LastIndexByte(text, '@')
 			return at >= 0 && d.matchName(text[at+1:])
-		}, d.matchName}, nil
+		}, d.matchName, true}, nil
 	}
 	value = strings.TrimSuffix(strings.TrimPrefix(value, "<"), ">")
 	domain := domainOf(value)
@@ -442,8 +449,8 @@ func parseAddress(value string) (matcher, error) {
 		domain = "@" // an address that ends in it is said to be in this domain
 	}
 	lower := strings.ToLower(domain)
-	return matcher{func(text string) bool { return strings.EqualFold(text, value) },
-		func(in string) bool { return in == lower || strings.EqualFold(in, domain) }}, nil
+	return matcher{means: func(text string) bool { return strings.EqualFold(text, value) },
+		in: func(in string) bool { return in == lower || strings.EqualFold(in, domain) }}, nil
 }
 
 func parseReply(value string) (matcher, error) {

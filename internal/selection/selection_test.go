@@ -235,6 +235,9 @@ func TestIn(t *testing.T) {
 				if means && !can {
 					t.Errorf("%s=%s means %q, which its domain says it cannot", name, value, addr)
 				}
+				if name == "sender" && s.Told() && means != can && strings.Contains(addr, "@") {
+					t.Errorf("%s=%s: whether %q is meant is not told by its domain", name, value, addr)
+				}
 				if s.Narrow() && can && value == "a@x.test" && addr == "b@y.test" {
 					t.Errorf("%s=%s can mean %q by its domain", name, value, addr)
 				}

@@ -113,6 +113,13 @@ func (t *taking) part(reply *proto.BacklogReply) error {
 		t.index[k] = len(t.Dests)
 		t.Dests = append(t.Dests, x)
 	}
+	for i := range reply.Members {
+		mb := &reply.Members[i]
+		// Destinations are told before, or with, their members.
+		if at, ok := t.index[destKey{mail.Transport(mb.Transport), mb.Queue}]; ok && t.Dests[at].Source != "" {
+			t.Dests[at].Weight, t.Dests[at].Wait = max(mb.Weight, 1), mb.Wait
+		}
+	}
 	for i := range reply.Tenants {
 		t.setTenant(&reply.Tenants[i])
 	}

@@ -70,19 +70,23 @@ func weight(b *pace.Behaviour) (n float64) {
 // those that were measured, times grow as they did in the upper half of them.
 func (m *model) levels(b *pace.Behaviour) {
 	slope := m.growth(b)
+	all := counted(b, func(l *pace.Level) float64 { return l.Served + l.Away })
+	served := counted(b, func(l *pace.Level) float64 { return l.Served })
+	away := counted(b, func(l *pace.Level) float64 { return l.Away })
 	for i := range b.Levels {
-		if l, _ := nearest(b, i, func(l *pace.Level) float64 { return l.Served + l.Away }); l != nil {
+		if j := all.nearest(i); j >= 0 {
+			l := &b.Levels[j]
 			m.away[i] = l.Away / (l.Served + l.Away)
 		}
 		m.took[i] = supposed.Seconds()
-		if l, j := nearest(b, i, func(l *pace.Level) float64 { return l.Served }); l != nil {
-			m.took[i] = m.time(l)
+		if j := served.nearest(i); j >= 0 {
+			m.took[i] = m.time(&b.Levels[j])
 			if i > j {
 				m.took[i] *= math.Pow(float64(pace.Busy(i))/float64(pace.Busy(j)), slope)
 			}
 		}
-		if l, _ := nearest(b, i, func(l *pace.Level) float64 { return l.Away }); l != nil {
-			m.awayTook[i] = l.AwayTime / l.Away
+		if j := away.nearest(i); j >= 0 {
+			m.awayTook[i] = b.Levels[j].AwayTime / b.Levels[j].Away
 		}
 	}
 }
@@ -96,26 +100,40 @@ func (m *model) time(l *pace.Level) float64 {
 	return mean
 }
 
-// nearest is the level nearest to i of which enough is known, by count; without one that of which
-// most is; nil: nothing is known.
-func nearest(b *pace.Behaviour, i int, count func(*pace.Level) float64) (*pace.Level, int) {
-	most, at := 0.0, -1
-	for d := range pace.Levels {
-		for _, j := range [2]int{i - d, i + d} {
-			if j < 0 || j >= pace.Levels {
-				continue
-			}
-			if n := count(&b.Levels[j]); n >= enough {
-				return &b.Levels[j], j
-			} else if n > most {
-				most, at = n, j
-			}
+// counts are the levels of which something was counted, in order: mostly few.
+type counts []levelCount
+
+type levelCount struct {
+	level int
+	n     float64
+}
+
+func counted(b *pace.Behaviour, count func(*pace.Level) float64) (list counts) {
+	for i := range b.Levels {
+		if n := count(&b.Levels[i]); n > 0 {
+			list = append(list, levelCount{i, n})
 		}
 	}
-	if at < 0 {
-		return nil, 0
+	return list
+}
+
+// nearest is the level nearest to i of which enough is known, of two the lower one; without one that of which
+// most is, of several the nearest; less than 0: nothing is known.
+func (c counts) nearest(i int) int {
+	best, most, at := -1, 0.0, -1
+	for _, x := range c {
+		d := max(x.level-i, i-x.level)
+		if x.n >= enough && (best < 0 || d < max(best-i, i-best)) {
+			best = x.level
+		}
+		if x.n > most || x.n == most && d < max(at-i, i-at) {
+			most, at = x.n, x.level
+		}
 	}
-	return &b.Levels[at], at
+	if best >= 0 {
+		return best
+	}
+	return at
 }
 
 // growth is by which power of the number of deliveries their time grows: 0, it does not; 1, what

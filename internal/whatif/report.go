@@ -68,9 +68,10 @@ func Compare(ctx context.Context, c *Copy, now sched.Config, then *sched.Config,
 	if then != nil {
 		configs, runs = append(configs, *then), append(runs, nil)
 	}
+	known := c.learn()
 	for i := range configs {
 		for k := range uint64(Seeds) {
-			f, err := Run(ctx, &c.Mail, configs[i], seed+k)
+			f, err := c.run(ctx, known, configs[i], seed+k)
 			if err != nil {
 				return nil, err
 			}

@@ -68,7 +68,7 @@ func (t *taking) setTenant(b *proto.BacklogTenant) {
 // leaveOut says what of the queue's settings is not in forecasts of the copy.
 func (t *taking) leaveOut() {
 	var untold, learnt []string
-	sources := false
+	var alone []string
 	for i := range t.Dests {
 		d := &t.Dests[i]
 		name := string(d.Transport) + ":" + d.Queue
@@ -78,7 +78,9 @@ func (t *taking) leaveOut() {
 		if d.learnt {
 			learnt = append(learnt, name)
 		}
-		sources = sources || d.Source != ""
+		if d.Source != "" && d.Weight == 0 {
+			alone = append(alone, name)
+		}
 	}
 	add := func(names []string, text string) {
 		if len(names) > 0 {
@@ -88,9 +90,7 @@ func (t *taking) leaveOut() {
 	add(untold, "Not in the forecast: limits in common of %s, of which the queue manager learns when it tries their mail.")
 	add(t.untold, "Not in the forecast: what the tables say of the tenants %s, which have not been asked since the queue manager was started.")
 	add(learnt, "Not in the forecast: how many at once, and how fast, the answers of %s have taught (smtp_destination_adaptive). That begins anew.")
-	if sources {
-		t.LeftOut = append(t.LeftOut, "Mail goes from the source that it waits for now, and from no other one of its pool, also when that one has sent what it may in a day, or fails.")
-	}
+	add(alone, "Not in the forecast: other sources of the pool of %s. Mail goes from the source that it waits for, also when that one has sent what it may in a day, or fails: the queue manager knows the pool of mail that is in the active queue.")
 }
 
 // list is names in a sentence.
@@ -101,6 +101,75 @@ func list(names []string) string {
 		text += fmt.Sprintf(" and %s more", overview.Number(int64(more)))
 	}
 	return text
+}
+
+// pooled says whether mail may go from another source than it waits for.
+func (m *Mail) pooled() bool {
+	return slices.ContainsFunc(m.Dests, func(d Dest) bool { return d.Weight > 0 })
+}
+
+// pinned is the weight of the source that mail waits for, in the pool for that mail: so it is the one that is drawn as long as it is as
+// well off as others.
+const pinned = 1 << 30
+
+// pools makes the pools of sources. What waits for a source has been drawn already, and stays there as long as that is well off; what is
+// tried again is drawn by weight. A source of whose pool nothing is known has one of its own.
+func (r *run) pools() {
+	groups := make(map[destKey][]int)
+	for i := range r.mail.Dests {
+		if d := &r.mail.Dests[i]; d.Weight > 0 {
+			k := destKey{d.Transport, baseQueue(d)}
+			groups[k] = append(groups[k], i)
+		}
+	}
+	for i := range r.mail.Dests {
+		d, of := &r.mail.Dests[i], &r.dests[i]
+		if d.Source == "" {
+			continue
+		}
+		if d.Weight == 0 {
+			of.pool = &sched.Pool{Name: d.Queue, Members: []sched.Member{{Source: d.Source, Weight: 1, Terms: of.terms, Wait: true}}}
+			continue
+		}
+		of.members = groups[destKey{d.Transport, baseQueue(d)}]
+		// The scheduler tells pools apart by their addresses.
+		if first := &r.dests[of.members[0]]; first.again != nil {
+			of.again = first.again
+		} else {
+			of.again = r.poolOf(of.members, -1)
+		}
+		of.pool = r.poolOf(of.members, i)
+	}
+}
+
+// poolOf is a pool of destinations' sources; own is the one that mail waits for, if it waits for one.
+func (r *run) poolOf(members []int, own int) *sched.Pool {
+	p := &sched.Pool{Name: baseQueue(&r.mail.Dests[members[0]])}
+	for _, i := range members {
+		d := &r.mail.Dests[i]
+		mb := sched.Member{Source: d.Source, Weight: d.Weight, Wait: d.Wait, Terms: r.dests[i].terms}
+		if i == own {
+			mb.Weight = pinned
+		}
+		p.Members = append(p.Members, mb)
+	}
+	return p
+}
+
+// from is the destination of a delivery from a source, of mail that waits for one.
+func (r *run) from(dest int, source string) int {
+	for _, i := range r.dests[dest].members {
+		if r.mail.Dests[i].Source == source {
+			return i
+		}
+	}
+	return dest
+}
+
+// down says whether mail for a destination cannot leave: neither from its source nor from another one of the pool.
+func (r *run) down(dest int) bool {
+	d := &r.dests[dest]
+	return d.down && !slices.ContainsFunc(d.members, func(i int) bool { return !r.dests[i].down })
 }
 
 // limited says whether there are limits by rate, which count messages. They hold for several destinations, so that one
@@ -160,10 +229,8 @@ func (r *run) share(by float64) {
 			t.From[k].Limits = slowerLimits(t.From[k].Limits, by)
 		}
 		r.dests[i].terms = &t
-		if d.Source != "" {
-			r.dests[i].pool = &sched.Pool{Name: d.Queue, Members: []sched.Member{{Source: d.Source, Weight: 1, Terms: &t, Wait: true}}}
-		}
 	}
+	r.pools()
 	for name, t := range r.mail.Tenants {
 		if r.tenants == nil {
 			r.tenants = make(map[string]sched.TenantTerms)

@@ -57,6 +57,9 @@ func TestLimitsInCommon(t *testing.T) {
 		return l
 	}
 	warm := proto.BacklogLimit{Level: int(sched.OwnLimit), Source: true, Name: "a.test", N: [4]int64{3: 500}, Per: [4]time.Duration{3: rate.Day}, Today: [4]int64{3: 200}}
+	members := func(wait bool) []proto.BacklogMember {
+		return []proto.BacklogMember{{Transport: "smtp", Queue: "a.test from s1", Weight: 3, Wait: wait}, {Transport: "smtp", Queue: "a.test from s2", Weight: 1}}
+	}
 	const hour, minute = time.Hour, time.Minute
 	for _, c := range []struct {
 		name        string
@@ -75,6 +78,10 @@ func TestLimitsInCommon(t *testing.T) {
 			Rows: []proto.BacklogRow{waiting("a.test from s1", 1000, "")}}, 40 * hour, 40*hour + 20*minute},
 		{"two sources, of which one warms up", proto.BacklogReply{Dests: []proto.BacklogDest{answered("a.test from s1", "s1", warm), answered("a.test from s2", "s2")},
 			Rows: []proto.BacklogRow{waiting("a.test from s1", 250, ""), waiting("a.test from s2", 1000, "")}}, 40 * time.Second, 3 * minute},
+		{"a source that warms up, and another one of its pool", proto.BacklogReply{Dests: []proto.BacklogDest{answered("a.test from s1", "s1", warm), answered("a.test from s2", "s2")},
+			Rows: []proto.BacklogRow{waiting("a.test from s1", 1000, "")}, Members: members(false)}, 40 * time.Second, 2 * minute},
+		{"the same, and what is over waits", proto.BacklogReply{Dests: []proto.BacklogDest{answered("a.test from s1", "s1", warm), answered("a.test from s2", "s2")},
+			Rows: []proto.BacklogRow{waiting("a.test from s1", 700, "")}, Members: members(true)}, 16 * hour, 16*hour + 10*minute},
 		{"a tenant that may have two deliveries", proto.BacklogReply{Dests: []proto.BacklogDest{answered("a.test", ""), answered("b.test", "")},
 			Rows:    []proto.BacklogRow{waiting("a.test", 500, "acme"), waiting("b.test", 500, "acme")},
 			Tenants: []proto.BacklogTenant{{Name: "acme", Limit: proto.BacklogLimit{Level: int(sched.TenantLimit), Name: "acme", Concurrency: 2}}}}, 490 * time.Second, 560 * time.Second},
@@ -119,7 +126,7 @@ func TestLeftOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"limits in common of smtp:u.test, of which", "the tenants acme, which", "answers of smtp:l.test have taught", "from the source that it waits for now"} {
+	for _, want := range []string{"limits in common of smtp:u.test, of which", "the tenants acme, which", "answers of smtp:l.test have taught", "other sources of the pool of smtp:a.test from s1, smtp:a.test from s2. "} {
 		if !slices.ContainsFunc(r.LeftOut, func(s string) bool { return strings.Contains(s, want) }) || !strings.Contains(string(r.Text()), want) {
 			t.Errorf("%q is not said: %q\n%s", want, r.LeftOut, r.Text())
 		}

@@ -14,8 +14,10 @@
 // some time is down, and stays so.
 //
 // Limits that destinations have in common, those of sources and of tenants hold as the queue manager has them at the
-// moment of the copy, with what was counted today. Mail goes from the source that it waits for, and from no other one of
-// its pool. What is left out of that is said in sentences ([Copy.LeftOut]).
+// moment of the copy, with what was counted today. Mail goes from the source that it waits for, and from another one of its
+// pool when the scheduler would choose that: when the first one is dead there, is suspended, or has sent what it may in a day. Of a pool of
+// which nothing is in the active queue it is not known who is in it: its mail goes from no other source. What is left out
+// is said in sentences ([Copy.LeftOut]).
 //
 // # Bounds
 //
@@ -76,6 +78,10 @@ type Dest struct {
 	// learnt that it is adaptive.
 	Terms          *sched.Terms
 	untold, learnt bool
+	// Weight is the source's part of the draws in its pool, whose other members are the destinations with the same name but for the
+	// source; 0: who is in it is not known. Wait is as in sched.Member.
+	Weight int
+	Wait   bool
 }
 
 // A Row is messages that are alike.
@@ -153,12 +159,14 @@ func (a *agenda) Pop() any {
 
 // dest is a destination of a run.
 type dest struct {
-	model
+	*model     // of all runs
 	busy, peak int
 	messages   int     // of the queue
 	stands     float64 // for how many of these one of the run stands
 	terms      *sched.Terms
-	pool       *sched.Pool // of its source; nil: it has none
+	pool       *sched.Pool // for mail that waits for its source; nil: it has none
+	again      *sched.Pool // for mail that is tried again, which is drawn anew; nil: as pool
+	members    []int       // the destinations of its pool, with its own; nil: it is alone
 }
 
 // delivery is one under way.
@@ -205,9 +213,14 @@ type gone struct {
 
 // Run makes a forecast. cfg is not changed. It ends early with the context's error.
 func Run(ctx context.Context, m *Mail, cfg sched.Config, seed uint64) (*Forecast, error) {
+	return m.run(ctx, m.learn(), cfg, seed)
+}
+
+// run is Run with what was learnt of the destinations, which is the same for all runs of the mail.
+func (m *Mail) run(ctx context.Context, known *lessons, cfg sched.Config, seed uint64) (*Forecast, error) {
 	r := &run{mail: m, rng: rand.New(rand.NewPCG(seed, 1)), index: make(map[destKey]int), busy: make(map[sched.EntryID]delivery), modes: make(map[mail.Transport]sched.Mode)}
 	cfg.Seed, cfg.DeferredLimit, cfg.DelayWarning, cfg.ClogWarn, cfg.FeedbackDebug = seed, 0, 0, 0, false
-	if err := r.prepare(cfg); err != nil {
+	if err := r.prepare(known, cfg); err != nil {
 		return nil, err
 	}
 	r.fill()
@@ -218,8 +231,8 @@ func Run(ctx context.Context, m *Mail, cfg sched.Config, seed uint64) (*Forecast
 }
 
 // prepare makes the models, and finds for how many messages one stands.
-func (r *run) prepare(cfg sched.Config) error {
-	r.models()
+func (r *run) prepare(known *lessons, cfg sched.Config) error {
+	r.models(known)
 	total := 0
 	for _, row := range r.mail.Rows {
 		r.dests[row.Dest].messages += row.Count
@@ -231,7 +244,7 @@ func (r *run) prepare(cfg sched.Config) error {
 	case len(r.mail.Dests) > maxDests:
 		return errDests
 	}
-	r.thin(total, r.paced(&cfg) || r.mail.limited())
+	r.thin(total, r.paced(&cfg) || r.mail.limited() || r.mail.pooled())
 	sims := 0.0
 	for i := range r.dests {
 		sims += float64(r.dests[i].messages) / r.dests[i].stands
@@ -260,46 +273,18 @@ func (r *run) prepare(cfg sched.Config) error {
 	return nil
 }
 
-// others are what was measured of all destinations of a transport: of those that answer and of those
-// that are down, and how many they are.
-type others struct {
-	alive, down   pace.Behaviour
-	nalive, ndown int
-}
-
 // models makes the model of each destination. One that has not been tried yet is as the others of
 // its transport are; as many of such are down as of those, which ones is chance.
-func (r *run) models() {
-	all := make(map[mail.Transport]*others)
-	known := func(d *Dest) bool { return d.Behaviour != nil && weight(d.Behaviour) > 0 }
+func (r *run) models(known *lessons) {
+	r.dests = make([]dest, 0, len(r.mail.Dests))
 	for i := range r.mail.Dests {
 		d := &r.mail.Dests[i]
-		o := all[d.Transport]
-		if o == nil {
-			o = new(others)
-			all[d.Transport] = o
-		}
-		switch {
-		case !known(d):
-		case isDown(d.Behaviour):
-			sum(&o.down, d.Behaviour)
-			o.down.Streak = max(o.down.Streak, d.Behaviour.Streak)
-			o.ndown++
-		default:
-			sum(&o.alive, d.Behaviour)
-			o.nalive++
-		}
-	}
-	for i := range r.mail.Dests {
-		d := &r.mail.Dests[i]
-		o := all[d.Transport]
-		as := &o.alive
-		if !known(d) && o.ndown > 0 && r.rng.IntN(o.ndown+o.nalive) < o.ndown {
-			as = &o.down
-		}
-		m := newModel(d.Behaviour, as)
-		if !known(d) {
-			m.most, m.down = 0, as == &o.down
+		m := known.models[i]
+		if m == nil {
+			o := known.others[d.Transport]
+			if m = o.asAlive; o.ndown > 0 && r.rng.IntN(o.ndown+o.nalive) < o.ndown {
+				m = o.asDown
+			}
 		}
 		r.dests = append(r.dests, dest{model: m, stands: 1})
 		r.index[destKey{d.Transport, d.Queue}] = i
@@ -395,7 +380,7 @@ func (r *run) restore() error {
 			if row.Waits {
 				snap.Sites[row.Dest].Waiting = append(snap.Sites[row.Dest].Waiting, sched.MsgID(len(r.msgs)))
 			}
-			if !d.down {
+			if !r.down(row.Dest) {
 				r.alive++
 			}
 		}
@@ -484,7 +469,7 @@ func (r *run) carryOut(e *sched.Effect) {
 	case sched.EffectFinish:
 		m := &r.msgs[e.ID-1]
 		r.left = append(r.left, gone{r.clock, m.row, m.expired})
-		if !r.dests[r.mail.Rows[m.row].Dest].down {
+		if !r.down(int(r.mail.Rows[m.row].Dest)) {
 			r.alive--
 		}
 		m.done = nil
@@ -499,10 +484,13 @@ func (r *run) load(e *sched.Effect) sched.Event {
 	if t, ok := r.tenants[row.Tenant]; ok {
 		r.step(sched.Event{Kind: sched.EventTenant, Tenant: row.Tenant, TenantTerms: t})
 	}
-	// Of mail that goes from sources the queue is that of the destination; the pool's only source makes it the one that it is.
-	queue := d.Queue
-	if of.pool != nil {
+	// Of mail that goes from sources the queue is that of the destination; the pool makes it the one that it is.
+	queue, pool := d.Queue, of.pool
+	if pool != nil {
 		queue = baseQueue(d)
+	}
+	if of.again != nil && (row.Deferred || m.again) {
+		pool = of.again
 	}
 	ev := sched.Event{Kind: sched.EventLoaded, ID: e.ID}
 	all := max(len(m.done), 1)
@@ -510,7 +498,7 @@ func (r *run) load(e *sched.Effect) sched.Event {
 	i := e.From
 	for ; i < all && len(ev.Rcpts) < e.Max; i++ {
 		if pending(i) {
-			ev.Rcpts = append(ev.Rcpts, sched.Rcpt{Index: i, Transport: d.Transport, Nexthop: d.Nexthop, Queue: queue, Terms: of.terms, Pool: of.pool})
+			ev.Rcpts = append(ev.Rcpts, sched.Rcpt{Index: i, Transport: d.Transport, Nexthop: d.Nexthop, Queue: queue, Terms: of.terms, Pool: pool})
 		}
 	}
 	ev.Next = i
@@ -527,11 +515,12 @@ func (r *run) deliver(e *sched.Effect) {
 	x := delivery{dest: -1, id: e.ID, rcpts: e.Rcpts}
 	took := time.Millisecond
 	if e.Transport != sched.RetryTransport && e.Transport != sched.ErrorTransport {
-		x.dest = r.mail.Rows[r.msgs[e.ID-1].row].Dest
+		row := r.mail.Rows[r.msgs[e.ID-1].row].Dest
+		x.dest = r.from(row, e.Source)
 		d := &r.dests[x.dest]
 		d.busy++
 		d.peak = max(d.peak, d.busy)
-		took, x.away = d.deliver(r.rng, d.busy, len(e.Rcpts), d.stands)
+		took, x.away = d.deliver(r.rng, d.busy, len(e.Rcpts), r.dests[row].stands)
 		x.opens = !e.Reuse
 		x.keeps = r.modes[e.Transport] == sched.Thread && e.Cache&sched.CacheStore != 0
 	}
@@ -579,7 +568,7 @@ func (r *run) forecast() *Forecast {
 	each := func(row *Row, add func(*tally)) {
 		add(all)
 		add(&dests[row.Dest])
-		if !r.dests[row.Dest].down {
+		if !r.down(row.Dest) {
 			add(alive)
 		}
 		t := tenants[row.Tenant]
@@ -606,7 +595,7 @@ func (r *run) forecast() *Forecast {
 	f.All, f.Alive = all.outcome(), alive.outcome()
 	for i := range dests {
 		d := &r.dests[i]
-		f.Dests[i], f.Down[i], f.Seen[i] = dests[i].outcome(), d.down, d.most
+		f.Dests[i], f.Down[i], f.Seen[i] = dests[i].outcome(), r.down(i), d.most
 		f.Dests[i].Busy = d.peak
 		f.All.Busy += d.peak
 	}

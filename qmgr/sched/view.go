@@ -351,8 +351,10 @@ type Part struct {
 	Queue     string
 	Nexthop   mail.Nexthop // empty: it is not in memory
 	Rcpts     int
-	Waits     bool // they are tried when the destination answers, which failed
-	Paused    bool // they wait for a pause
+	Pool      *Pool // what they may go from; nil: they have none, or it is not in memory
+	Waits     bool  // they are tried when the destination answers, which failed
+	Paused    bool  // they wait for a pause
+	Beyond    bool  // they wait for a shared limit outside the active queue, and not for their time
 }
 
 // Parts visits the parts of a message in memory. Of a deferred message there is one, for the
@@ -368,7 +370,7 @@ func (s *Scheduler) Parts(id MsgID, yield func(Part)) {
 	case rec.site != 0 && rec.where == whereDeferred:
 		at := &s.sites[rec.site]
 		p.Transport, p.Queue = at.tport.name, at.name
-		p.Waits, p.Paused = at.pause == 0, at.pause != 0 && at.pause < beyondID
+		p.Waits, p.Paused, p.Beyond = at.pause == 0, at.pause != 0 && at.pause < beyondID, at.pause == beyondID
 		if q := at.tport.queues[at.name]; q != nil {
 			p.Nexthop = q.nexthop
 		}
@@ -386,6 +388,9 @@ func (s *Scheduler) activeParts(m *message, left int, yield func(Part)) {
 	for _, j := range m.jobs {
 		for _, p := range j.peers {
 			x := Part{Transport: j.tport.name, Queue: p.queue.name, Nexthop: p.queue.nexthop}
+			if p.head != nil { // all of a peer have the same, but for the moment in which a table changes
+				x.Pool = p.head.pool
+			}
 			for e := p.head; e != nil; e = e.nxt {
 				x.Rcpts += len(e.rcpts)
 			}

@@ -13,6 +13,7 @@
 //	qmgr qmgr_message_active_limit=20000 minimal_backoff_time=300s ...
 //	transport smtp process_limit=100 destination_concurrency_limit=20 cache=yes ...
 //	server NAME per_recipient=1s ...
+//	tenant NAME limits=concurrency=5 weight=2
 //	send class=bulk at=0s count=1 every=0s rcpts=2000 to=smtp:NAME spread=1
 //	end first-pass | end at=2h
 //
@@ -36,9 +37,12 @@
 // at random, or with balance=turns one after the other. defer=5%
 // and bounce=1% of the recipients get such a reply. With provider=gmail a server answers as that provider of package
 // simnet does, and other settings do not count, but for timeout. limits=concurrency=8,messages=100/min are what
-// destination_limit_maps would say of each destination at the server.
+// destination_limit_maps would say of each destination at the server. provider_limits=NAME:concurrency=15 and
+// site_limits=NAME:messages=10/s hold for all destinations together at servers with that name.
 //
 // send gives each message rcpts recipients at the destinations listed in to=,
 // in turn; with spread=n each server stands for n destinations, NAME.0 to
-// NAME.n-1, that have a server of the kind each.
+// NAME.n-1, that have a server of the kind each. sources=one*1/600,two*3 is a pool: each message goes from a source
+// that the scheduler draws by these weights, and one takes 600 recipients of each destination in a day, what is over goes
+// from others. tenant=NAME is whose mail it is; limits= and weight= of a tenant statement hold for all mail of it.
 package simulate

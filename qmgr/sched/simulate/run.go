@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/rate"
 	"posthaste/internal/simnet"
 	"posthaste/qmgr/sched"
 )
@@ -81,6 +82,7 @@ type run struct {
 type message struct {
 	class    *Class
 	rcpts    []sched.Rcpt
+	tenant   string
 	final    []bool
 	left     int
 	arrived  time.Duration
@@ -146,7 +148,7 @@ func (r *run) schedule(s *send, n int) {
 // send queues one message.
 func (r *run) send(s *send, n int) {
 	r.nextID++
-	m := &message{class: r.report.class(s.class), arrived: r.clock, left: s.rcpts, final: make([]bool, s.rcpts)}
+	m := &message{class: r.report.class(s.class), tenant: s.tenant, arrived: r.clock, left: s.rcpts, final: make([]bool, s.rcpts)}
 	for i := range s.rcpts {
 		t := s.to[(n+i)%len(s.to)]
 		dest := t.server
@@ -156,26 +158,57 @@ func (r *run) send(s *send, n int) {
 		if r.servers[dest] == nil {
 			r.servers[dest] = r.newServer(t.server, dest)
 		}
-		m.rcpts = append(m.rcpts, sched.Rcpt{Index: i, Transport: t.transport, Nexthop: mail.Nexthop(dest), Queue: dest, Terms: r.servers[dest].terms})
+		m.rcpts = append(m.rcpts, sched.Rcpt{Index: i, Transport: t.transport, Nexthop: mail.Nexthop(dest), Queue: dest, Terms: r.servers[dest].terms, Pool: r.servers[dest].pool(s, dest)})
 	}
 	r.mail[r.nextID] = m
 	m.class.Messages++
 	m.class.Recipients += s.rcpts
 	r.step(sched.Event{Kind: sched.EventQueued, ID: r.nextID,
-		Arrival: sched.Arrival{Queue: sched.QueueIncoming, Created: r.now(), Rcpts: s.rcpts}})
+		Arrival: sched.Arrival{Queue: sched.QueueIncoming, Created: r.now(), Rcpts: s.rcpts, Tenant: s.tenant}})
 }
 
 // newServer makes a server of a kind, for a destination.
 func (r *run) newServer(kind, dest string) *server {
 	s := &server{serverKind: r.workload.servers[kind]}
+	var terms sched.Terms
 	if s.limits != (sched.Limits{}) {
-		s.terms = &sched.Terms{}
-		s.terms.Shares[sched.OwnLimit] = sched.Share{Name: dest, Limits: s.limits}
+		terms.Shares[sched.OwnLimit] = sched.Share{Name: dest, Limits: s.limits}
+	}
+	terms.Shares[sched.ProviderLimit], terms.Shares[sched.SiteLimit] = s.common[0], s.common[1]
+	if terms != (sched.Terms{}) {
+		s.terms = &terms
 	}
 	if s.provider != nil {
 		s.host = simnet.New(*s.provider, r.workload.cfg.Seed^uint64(len(r.servers)))
 	}
 	return s
+}
+
+// pool is what mail for a destination at the server goes from; nil: it has no sources. The scheduler tells pools apart by their
+// addresses, so there is one for each stream.
+func (s *server) pool(of *send, dest string) *sched.Pool {
+	if len(of.sources) == 0 {
+		return nil
+	}
+	if p := s.pools[of]; p != nil {
+		return p
+	}
+	p := &sched.Pool{Name: dest}
+	for _, src := range of.sources {
+		t := sched.Terms{Source: src.name}
+		if s.terms != nil {
+			t.Shares = s.terms.Shares
+		}
+		if src.day > 0 {
+			t.From[sched.OwnLimit] = sched.Share{Name: dest, Limits: sched.Limits{Warmup: rate.Rate{N: src.day, Per: rate.Day}}}
+		}
+		p.Members = append(p.Members, sched.Member{Source: src.name, Weight: src.weight, Terms: &t})
+	}
+	if s.pools == nil {
+		s.pools = make(map[*send]*sched.Pool)
+	}
+	s.pools[of] = p
+	return p
 }
 
 // play lets everything happen.
@@ -242,6 +275,9 @@ func (r *run) carryOut(e *sched.Effect) {
 	m := r.mail[e.ID]
 	switch e.Kind {
 	case sched.EffectLoad:
+		if t, ok := r.tenants[m.tenant]; ok {
+			r.step(sched.Event{Kind: sched.EventTenant, Tenant: m.tenant, TenantTerms: t})
+		}
 		r.step(m.load(e))
 	case sched.EffectDeliver:
 		r.deliver(*e)

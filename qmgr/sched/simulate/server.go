@@ -19,7 +19,8 @@ type server struct {
 	backlog  []*conn      // complete, waiting to be accepted
 	turn     int          // of the load balancer
 	host     *simnet.Host // of provider=; nil: there is none
-	terms    *sched.Terms // of limits=; nil: there are none
+	terms    *sched.Terms // of limits= and the like; nil: there are none
+	pools    map[*send]*sched.Pool
 }
 
 // conn is one agent's connection.

@@ -17,6 +17,8 @@ type Watch struct {
 	// not change, and the settings that are to hold.
 	At   time.Duration
 	Look func(now time.Time, s *sched.Scheduler, mail []Queued, to sched.Config)
+	// Tenants are what holds for tenants, from Look on.
+	Tenants map[string]sched.TenantTerms
 	// Change are settings that hold from then on, by transport: "destination_concurrency_limit=50".
 	Change map[mail.Transport]string
 	// Ended is called for each delivery that ends, Left for each message that leaves.
@@ -27,8 +29,9 @@ type Watch struct {
 // Queued is a message that is queued.
 type Queued struct {
 	sched.Info
-	Class string
-	To    []sched.Rcpt // that are left
+	Class  string
+	Tenant string
+	To     []sched.Rcpt // that are left
 }
 
 // Ended is a delivery that has ended.
@@ -56,7 +59,7 @@ func (r *run) look() {
 		if !ok {
 			continue
 		}
-		q := Queued{Info: info, Class: m.class.Name}
+		q := Queued{Info: info, Class: m.class.Name, Tenant: m.tenant}
 		for i, rc := range m.rcpts {
 			if !m.final[i] {
 				q.To = append(q.To, rc)
@@ -73,7 +76,7 @@ func (r *run) look() {
 		}
 		changed[name] = &kind
 	}
-	r.transports = changed
+	r.transports, r.watch.Tenants = changed, r.tenants
 	r.watch.Look(r.now(), r.s, list, r.cfg)
 	r.step(sched.Event{Kind: sched.EventReconfigured, Config: &r.cfg})
 }

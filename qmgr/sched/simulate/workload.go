@@ -24,6 +24,7 @@ type workload struct {
 	transports map[mail.Transport]*agentKind
 	servers    map[string]serverKind
 	sends      []send
+	tenants    map[string]sched.TenantTerms
 	end        time.Duration // 0: the end of the first pass
 }
 
@@ -43,6 +44,16 @@ type send struct {
 	rcpts  int
 	spread int
 	to     []target
+	// The sources of its pool, and whose mail it is; empty: there are none, and nobody's.
+	sources []source
+	tenant  string
+}
+
+// source is one of a pool.
+type source struct {
+	name   string
+	weight int
+	day    int64 // recipients of each destination in a day; 0: any number
 }
 
 type target struct {
@@ -67,6 +78,7 @@ type serverKind struct {
 	silent       bool            // it answers nothing
 	provider     *simnet.Profile // it answers as this one does; nil: as the rest says
 	limits       sched.Limits    // of destinations at it
+	common       [2]sched.Share  // of its provider and of its site, with others of these
 	deferShare   float64
 	bounceShare  float64
 }
@@ -75,7 +87,7 @@ const maxLine = 1 << 16
 
 // read parses a workload. Errors say which line and what was expected.
 func read(r io.Reader) (*workload, error) {
-	w := &workload{cfg: sched.DefaultConfig(), transports: map[mail.Transport]*agentKind{}, servers: map[string]serverKind{}}
+	w := &workload{cfg: sched.DefaultConfig(), transports: map[mail.Transport]*agentKind{}, servers: map[string]serverKind{}, tenants: map[string]sched.TenantTerms{}}
 	sc := bufio.NewScanner(r)
 	sc.Buffer(nil, maxLine)
 	for n := 1; sc.Scan(); n++ {
@@ -133,6 +145,8 @@ func (w *workload) statement(verb string, args []string, line string) error {
 		err := w.settings(args[1:], k.setting)
 		w.servers[args[0]] = k
 		return err
+	case "tenant":
+		return w.setTenant(args)
 	case "send":
 		s := send{class: "mail", count: 1, rcpts: 1, spread: 1}
 		err := w.settings(args, s.setting)
@@ -153,7 +167,7 @@ func (w *workload) statement(verb string, args []string, line string) error {
 			return setDuration(&w.end, v)
 		})
 	}
-	return fmt.Errorf("%q is not a statement: title, seed, qmgr, transport, server, send, end", verb)
+	return fmt.Errorf("%q is not a statement: title, seed, qmgr, transport, server, tenant, send, end", verb)
 }
 
 var errUnknown = fmt.Errorf("there is no such setting")
@@ -349,8 +363,6 @@ func (k *serverKind) setting(name, v string) error {
 		return nil
 	case "provider":
 		return k.setProvider(v)
-	case "limits":
-		return k.setLimits(v)
 	case "balance":
 		if v != "random" && v != "turns" {
 			return fmt.Errorf("random or turns")
@@ -364,16 +376,25 @@ func (k *serverKind) setting(name, v string) error {
 		k.full = v
 		return nil
 	}
-	return errUnknown
+	return k.setLimits(name, v)
 }
 
-// setLimits limits what goes to a destination.
-func (k *serverKind) setLimits(text string) error {
+// setShared reads the name of limits that servers have in common, and the limits.
+func setShared(sh *sched.Share, text string) error {
+	name, limits, ok := strings.Cut(text, ":")
+	if sh.Name = name; !ok || name == "" {
+		return fmt.Errorf("%q is not NAME:LIMITS", text)
+	}
+	return parseLimits(&sh.Limits, limits)
+}
+
+// parseLimits reads limits as tables have them.
+func parseLimits(to *sched.Limits, text string) error {
 	l, err := rate.ParseLimits(text)
 	if err != nil {
 		return err
 	}
-	k.limits = sched.Limits{Concurrency: l.Concurrency, Connections: l.Connections, Messages: l.Messages, Recipients: l.Recipients}
+	*to = sched.Limits{Concurrency: l.Concurrency, Connections: l.Connections, Messages: l.Messages, Recipients: l.Recipients}
 	return nil
 }
 
@@ -406,6 +427,11 @@ func (s *send) setting(name, v string) error {
 			return fmt.Errorf("a number of destinations, at least 1")
 		}
 		return nil
+	case "tenant":
+		s.tenant = v
+		return nil
+	case "sources":
+		return s.setSources(v)
 	case "to":
 		for _, x := range strings.Split(v, ",") {
 			transport, server, ok := strings.Cut(x, ":")
@@ -417,4 +443,54 @@ func (s *send) setting(name, v string) error {
 		return nil
 	}
 	return errUnknown
+}
+
+// setTenant reads what holds for a tenant.
+func (w *workload) setTenant(args []string) error {
+	if len(args) == 0 {
+		return fmt.Errorf("tenant takes a name and settings")
+	}
+	var t sched.TenantTerms
+	err := w.settings(args[1:], func(k, v string) error {
+		switch k {
+		case "limits":
+			return parseLimits(&t.Limits, v)
+		case "weight":
+			return setInt(&t.Weight, v)
+		}
+		return errUnknown
+	})
+	w.tenants[args[0]] = t
+	return err
+}
+
+// setLimits reads the limits of a server's destinations: their own, and those that they have in common with others.
+func (k *serverKind) setLimits(name, v string) error {
+	switch name {
+	case "limits":
+		return parseLimits(&k.limits, v)
+	case "provider_limits":
+		return setShared(&k.common[0], v)
+	case "site_limits":
+		return setShared(&k.common[1], v)
+	}
+	return errUnknown
+}
+
+// setSources reads a pool: NAME*WEIGHT, with /NUMBER behind it for one that takes so many recipients in a day.
+func (s *send) setSources(text string) error {
+	for _, x := range strings.Split(text, ",") {
+		name, rest, ok := strings.Cut(x, "*")
+		weight, day, warms := strings.Cut(rest, "/")
+		src := source{name: name}
+		err := setInt(&src.weight, weight)
+		if err == nil && warms {
+			src.day, err = strconv.ParseInt(day, 10, 32)
+		}
+		if err != nil || !ok || name == "" {
+			return fmt.Errorf("%q is not NAME*WEIGHT or NAME*WEIGHT/NUMBER", x)
+		}
+		s.sources = append(s.sources, src)
+	}
+	return nil
 }
