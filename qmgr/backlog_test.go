@@ -1,6 +1,7 @@
 package qmgr
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/rate"
+	"posthaste/internal/testwait"
 	"posthaste/qmgr/sched"
 )
 
@@ -66,5 +68,39 @@ func TestBacklogLimits(t *testing.T) {
 		if x != tenants[x.Name] {
 			t.Errorf("%+v, want %+v", x, tenants[x.Name])
 		}
+	}
+}
+
+// Mail that waits for a limit outside the active queue comes back when that has room, and not at its own time: a forecast is told of it as
+// of mail that has not been tried.
+func TestBacklogBeyond(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, limitsOn+"shared_limit_active_limit = 1\n")
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.share(func(r *proto.ResolveReply) { r.Provider, r.ProviderLimits = "big", "concurrency=1" }, "a.test", "b.test", "c.test")
+	st.run()
+	st.waitAttached(1)
+	st.arrive("s@from.test", "x@a.test")
+	smtp.next() // the others wait for its end
+	st.arrive("s@from.test", "x@b.test")
+	st.arrive("s@from.test", "x@c.test")
+	testwait.For(t, func() string {
+		if n := st.measured()["posthaste_limit_parked provider big"]; n != 1 {
+			return fmt.Sprintf("%v messages wait outside the active queue", n)
+		}
+		return ""
+	})
+	var reply proto.BacklogReply
+	if err := st.tool.Call(t.Context(), &proto.Backlog{}, &reply); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, row := range reply.Rows {
+		if n += row.Count; row.Deferred || row.Waits || row.Queue == "" {
+			t.Errorf("%+v", row)
+		}
+	}
+	if n != 3 || reply.Suspended != 0 {
+		t.Errorf("%d messages of three, and %d that are suspended", n, reply.Suspended)
 	}
 }

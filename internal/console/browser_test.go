@@ -21,8 +21,11 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
 	"posthaste/internal/overview"
 	"posthaste/internal/proto"
+	"posthaste/internal/spooltool/faketest"
 	"posthaste/internal/testpeers"
 )
 
@@ -226,6 +229,7 @@ func TestBrowser(t *testing.T) {
 	browser := startBrowser(t)
 	t.Run("story", func(t *testing.T) { playStory(t, open(t, browser, newWorld(t))) })
 	t.Run("provider", func(t *testing.T) { playProvider(t, browser) })
+	t.Run("looks on", func(t *testing.T) { playLookOn(t, open(t, browser, newWorld(t))) })
 	t.Run("keyboard", func(t *testing.T) { playKeyboard(t, open(t, browser, newWorld(t))) })
 	t.Run("hostile", func(t *testing.T) { playHostile(t, open(t, browser, newWorld(t))) })
 	t.Run("narrow", func(t *testing.T) { playNarrow(t, open(t, browser, newWorld(t))) })
@@ -389,6 +393,49 @@ func playProvider(t *testing.T, browser context.Context) {
 	b.do(chromedp.Click(chromedp.CSS("form[action='/logout'] button")))
 	b.see("You have logged out here.")
 	b.sound("logging out of it")
+}
+
+// A list that has found nothing yet is shown at once, and goes on by itself until it has what there is, or somebody stops it.
+func playLookOn(t *testing.T, b *tab) {
+	asked := make(chan int, 100)
+	goOn := make(chan bool)
+	b.w.set(func() {
+		b.w.nodes = func(r *ipc.Request) bool {
+			if r.Kind != proto.KindSelect {
+				return false
+			}
+			q := faketest.Decode[proto.Select](t, r)
+			asked <- q.Cursor
+			if q.Cursor == 0 {
+				time.Sleep(2 * firstTime) // a queue that takes its time
+				r.Reply(&proto.SelectReply{Next: 7})
+				return true
+			}
+			go func() {
+				<-goOn
+				r.Reply(&proto.SelectReply{IDs: []mail.QueueID{queueID}, Items: []proto.Item{{ID: queueID, Queue: "deferred", Arrival: time.Now(), Sender: "late@from.test"}}})
+			}()
+			return true
+		}
+	})
+	b.login("ann", "secret of ann")
+	b.see("What hurts")
+	b.to("/messages?domain=a.test")
+	b.see("There is no such message in the queue so far.")
+	b.see("Looking on")
+	if value[bool](b, "document.querySelector('#next > a').checkVisibility()") {
+		t.Error("the reader is asked to look on while the page does")
+	}
+	close(goOn)
+	b.see("late@from.test")
+	b.until("!document.body.innerText.includes('Looking on') && !document.body.innerText.includes('so far')")
+	if rows := value[int](b, "document.querySelectorAll('#found tbody tr').length"); rows != 1 {
+		t.Errorf("%d messages are shown", rows)
+	}
+	if first, then := <-asked, <-asked; first != 0 || then != 7 || len(asked) != 0 {
+		t.Errorf("the queue manager was asked from %d and %d on, and %d times besides", first, then, len(asked))
+	}
+	b.sound("looking on")
 }
 
 // What the mouse can do, the keyboard alone can.

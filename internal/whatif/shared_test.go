@@ -80,6 +80,8 @@ func TestLimitsInCommon(t *testing.T) {
 			Rows: []proto.BacklogRow{waiting("a.test from s1", 250, ""), waiting("a.test from s2", 1000, "")}}, 40 * time.Second, 3 * minute},
 		{"a source that warms up, and another one of its pool", proto.BacklogReply{Dests: []proto.BacklogDest{answered("a.test from s1", "s1", warm), answered("a.test from s2", "s2")},
 			Rows: []proto.BacklogRow{waiting("a.test from s1", 1000, "")}, Members: members(false)}, 40 * time.Second, 2 * minute},
+		{"a source that is well off keeps what waits for it", proto.BacklogReply{Dests: []proto.BacklogDest{answered("a.test from s1", "s1"), answered("a.test from s2", "s2")},
+			Rows: []proto.BacklogRow{waiting("a.test from s1", 2000, "")}, Members: members(false)}, 80 * time.Second, 3 * minute},
 		{"the same, and what is over waits", proto.BacklogReply{Dests: []proto.BacklogDest{answered("a.test from s1", "s1", warm), answered("a.test from s2", "s2")},
 			Rows: []proto.BacklogRow{waiting("a.test from s1", 700, "")}, Members: members(true)}, 16 * hour, 16*hour + 10*minute},
 		{"a tenant that may have two deliveries", proto.BacklogReply{Dests: []proto.BacklogDest{answered("a.test", ""), answered("b.test", "")},
