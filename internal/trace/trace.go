@@ -104,6 +104,9 @@ func (c *command) end(err error, found int) int {
 	case err != nil && !errors.Is(err, context.Canceled):
 		return c.Fatal(cli.ExitNoInput, "%v", err)
 	case found == 0:
+		if c.tty && !c.args.follow {
+			fmt.Fprintln(c.Stderr, "nothing was found") // a script has the exit status
+		}
 		return cli.ExitNoInput
 	}
 	return 0

@@ -10,15 +10,17 @@ import (
 
 const maxLine = 1 << 20 // octets of a line; what is longer is cut there
 
-// sizes are of the parts that logs are cut into, in octets.
+// sizes are of the parts that logs are cut into, in octets, and of what is kept of them.
 type sizes struct {
 	block   int   // text in a block, unless a line is longer
 	segment int   // text in a segment, unless its last block goes beyond
 	rest    int64 // text at the end of a log that is gone through at each search, before it is worth a file of the index
 	tail    int64 // text at the end of a segment by which it is known again; at most what a full segment has
+
+	memory int // entries of segments that are not stored, four octets each: 64 MiB are the index of about 1 GB
 }
 
-var usualSizes = sizes{block: 128 << 10, segment: 16 << 20, rest: 1 << 20, tail: 4 << 10}
+var usualSizes = sizes{block: 128 << 10, segment: 16 << 20, rest: 1 << 20, tail: 4 << 10, memory: 16 << 20}
 
 // A block is a part of a log: whole lines, unless one is longer than maxLine.
 type block struct {

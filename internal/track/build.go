@@ -284,7 +284,7 @@ func (b *builder) make(m *mason, j *job) {
 		b.made = append(b.made, make([]*segment, j.number-b.first+1-len(b.made))...)
 	}
 	b.made[j.number-b.first] = seg
-	if b.inMemory += len(seg.entries); b.inMemory > maxInMemory {
+	if b.inMemory += len(seg.entries); b.inMemory > b.sizes.memory {
 		b.err = errTooLarge
 	}
 	b.advance(int64(len(j.text)))

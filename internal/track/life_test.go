@@ -310,3 +310,28 @@ func TestAtOnce(t *testing.T) {
 		all.Wait()
 	}
 }
+
+// A search without an index, where there may be one, says that all of the log is read, and why.
+func TestNoRoom(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "mail.log")
+	manyLines(t, name, 0, 300)
+	for _, memory := range []int{100, 600} { // the log is too large, or its index when that is made
+		o, w := indexOf(t, name)
+		holder, err := openStore(o.Index, formatOf(small), 1<<30, t.Errorf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, said := compare(t, o, sentBy7), w.heard(); n != 3 || said != "" {
+			t.Errorf("%d found, %q", n, said)
+		}
+		o.sizes.memory = memory
+		if n, said := compare(t, o, sentBy7), w.heard(); n != 3 || said != "all of the log is read, which takes longer: "+ErrBusy.Error() {
+			t.Errorf("%d: %d found, %q", memory, n, said)
+		}
+		holder.close()
+		if n, said := compare(t, o, sentBy7), w.heard(); n != 3 || said != "" {
+			t.Errorf("%d found with the index, %q", n, said)
+		}
+	}
+}

@@ -14,13 +14,12 @@ import (
 )
 
 const (
-	maxInMemory = 16 << 20 // entries of segments that are not stored: 64 MiB, the index of about 1 GB
-	firstSeeds  = 4        // queue IDs after which the first group of messages is looked up: somebody waits for it
-	moreSeeds   = 2        // by what a later group is larger than the one before: who wants a hundred does not pay for four hundred
-	maxSeeds    = 1024     // and the largest ones
-	maxFollowed = 50000    // queue IDs that are looked up for one group
-	firstBlocks = 2        // blocks that are gone through at first, and of which there are twice as many each time
-	maxBlocks   = 96       // and at most: the messages that they have are looked up while they are in memory
+	firstSeeds  = 4     // queue IDs after which the first group of messages is looked up: somebody waits for it
+	moreSeeds   = 2     // by what a later group is larger than the one before: who wants a hundred does not pay for four hundred
+	maxSeeds    = 1024  // and the largest ones
+	maxFollowed = 50000 // queue IDs that are looked up for one group
+	firstBlocks = 2     // blocks that are gone through at first, and of which there are twice as many each time
+	maxBlocks   = 96    // and at most: the messages that they have are looked up while they are in memory
 )
 
 // A run is one search.
@@ -103,8 +102,8 @@ func (x *run) search(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if readonly != nil && x.total > 64*maxInMemory {
-		return x.streamFiles(ctx)
+	if readonly != nil && x.total > 64*int64(x.sizes.memory) {
+		return x.allOfIt(ctx, readonly)
 	}
 	for _, s := range slices.Backward(x.sources) {
 		if err = x.cover(ctx, s); err != nil {
@@ -112,13 +111,19 @@ func (x *run) search(ctx context.Context) error {
 		}
 	}
 	if errors.Is(err, errTooLarge) {
-		return x.streamFiles(ctx)
+		return x.allOfIt(ctx, cmp.Or(readonly, err))
 	}
 	if err != nil {
 		return err
 	}
 	x.prune()
 	return x.indexed(ctx)
+}
+
+// allOfIt searches without the index, and says why: somebody waits for minutes, though there may be an index.
+func (x *run) allOfIt(ctx context.Context, why error) error {
+	x.Warn("all of the log is read, which takes longer: %v", why)
+	return x.streamFiles(ctx)
 }
 
 // prune removes from the index what is about logs that were removed.

@@ -172,7 +172,7 @@ func (w *writer) lastID() string {
 }
 
 // small are sizes of which a small log has many.
-var small = sizes{block: 300, segment: 1 << 10, rest: 500, tail: 900}
+var small = sizes{block: 300, segment: 1 << 10, rest: 500, tail: 900, memory: 1 << 20}
 
 // found is what a search finds, in an order of its own: messages by queue ID with what they came of, and other lines.
 func found(t interface{ Fatal(...any) }, o Options, q Query) map[string]string {
