@@ -335,3 +335,40 @@ func TestNoRoom(t *testing.T) {
 		}
 	}
 }
+
+// Who reads what a search has found keeps no other from writing the index; and what is found to be damaged meanwhile is made again.
+func TestSlowReader(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "mail.log")
+	manyLines(t, name, 0, 600)
+	o, w := indexOf(t, name)
+	build(t, o)
+	n := 0
+	err := Search(t.Context(), o, sentBy7, func(Found) bool {
+		if n++; n > 1 {
+			return true
+		}
+		if b := build(t, o); b.Added >= small.rest {
+			t.Errorf("%+v", b)
+		}
+		for file := range age(t, o.Index) {
+			if filepath.Ext(file) == segmentSuffix {
+				path := filepath.Join(o.Index, file)
+				text, err := os.ReadFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if s, err := decodeSegment(text); err != nil || os.WriteFile(path, append(text[:s.headerSize()], make([]byte, len(text)-s.headerSize())...), 0o600) != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		return true
+	})
+	if said := w.heard(); err != nil || n != 6 || !strings.Contains(said, "it is made again") {
+		t.Errorf("%v: %d found, %q", err, n, said)
+	}
+	if b := build(t, o); b.Added == 0 || w.heard() != "" {
+		t.Errorf("then %+v", b)
+	}
+}

@@ -117,11 +117,13 @@ func (x *run) search(ctx context.Context) error {
 		return err
 	}
 	x.prune()
+	x.store.unlock()
 	return x.indexed(ctx)
 }
 
 // allOfIt searches without the index, and says why: somebody waits for minutes, though there may be an index.
 func (x *run) allOfIt(ctx context.Context, why error) error {
+	x.store.unlock()
 	x.Warn("all of the log is read, which takes longer: %v", why)
 	return x.streamFiles(ctx)
 }

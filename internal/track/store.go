@@ -22,6 +22,7 @@ import (
 type store struct {
 	dir      *statedir.Dir
 	lock     *os.File // nil: another process has it, or we may not write: nothing is changed
+	former   *os.File // the lock, when it was let go
 	limit    int64    // octets of all files
 	foreign  bool     // its files were made otherwise, and are not used
 	mu       sync.Mutex
@@ -130,12 +131,32 @@ func (s *store) close() {
 	if s == nil {
 		return
 	}
-	if s.lock != nil {
-		// A program that is being started may have the file for a moment more, and the lock with it.
-		unix.Flock(int(s.lock.Fd()), unix.LOCK_UN)
-		s.lock.Close()
+	if s.unlock(); s.former != nil {
+		s.former.Close()
 	}
 	s.dir.Close()
+}
+
+// unlock lets others write to the directory: from now on it is read. Whoever shows what is found may wait for somebody who reads it.
+func (s *store) unlock() {
+	if s != nil && s.lock != nil {
+		// A program that is being started may have the file for a moment more, and the lock with it.
+		unix.Flock(int(s.lock.Fd()), unix.LOCK_UN)
+		s.lock, s.former = nil, s.lock
+	}
+}
+
+// alone calls f while no other process writes to the directory, if that may be done.
+func (s *store) alone(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.lock != nil:
+		f()
+	case s.former != nil && unix.Flock(int(s.former.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil:
+		f()
+		unix.Flock(int(s.former.Fd()), unix.LOCK_UN)
+	}
 }
 
 // list looks what there is, and removes what was not finished.
@@ -219,11 +240,11 @@ func (s *store) open(ident uint64, name string, bits uint8) *segment {
 
 // drop removes a file that cannot be used. It is made again.
 func (s *store) drop(name string, why error) {
-	if s.lock != nil && errors.Is(why, errDamaged) {
-		s.complain("index file %s: %v: it is made again", name, why)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.remove(name)
+	if errors.Is(why, errDamaged) {
+		s.alone(func() {
+			s.complain("index file %s: %v: it is made again", name, why)
+			s.remove(name)
+		})
 	}
 }
 
