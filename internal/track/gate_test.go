@@ -77,10 +77,12 @@ func TestGates(t *testing.T) {
 	if size := x.gates.Load(); size == 0 || size > gateMemory || len(slices.Compact(ids)) != messages || w.heard() != "" {
 		t.Errorf("%d octets of gates, %d messages", size, len(ids))
 	}
-	few := newRun(o)
-	few.keys.Store(gateAfter)
-	few.gates.Store(gateMemory)
-	if few.gated(x.sources[0].segments[0]) || few.gates.Load() != gateMemory {
+	seg := *x.sources[0].segments[0]
+	seg.gate = nil
+	full := newRun(o)
+	full.keys.Store(gateAfter)
+	full.gates.Store(gateMemory)
+	if full.gated(&seg) || full.gates.Load() != gateMemory {
 		t.Error("there is no bound")
 	}
 	for file := range age(t, o.Index) {
