@@ -294,3 +294,27 @@ func FuzzReader(f *testing.F) {
 		}
 	})
 }
+
+// A line that names neither its year nor its time zone has those of the Reader, and says so; others have their own.
+func TestGuessed(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 25, 0, 0, 0, 0, time.FixedZone("there", 7*3600))
+	for _, c := range []struct {
+		line    string
+		want    time.Time
+		guessed bool
+	}{
+		{"Nov 24 10:00:00 mx postfix/qmgr[1]: 4aAAAA1z: removed", time.Date(2026, 11, 24, 3, 0, 0, 0, time.UTC), true},
+		{"Nov 27 10:00:00 mx postfix/qmgr[1]: 4aAAAA1z: removed", time.Date(2025, 11, 27, 3, 0, 0, 0, time.UTC), true},
+		{"2026-11-24T10:00:00Z mx postfix/qmgr[1]: 4aAAAA1z: removed", time.Date(2026, 11, 24, 10, 0, 0, 0, time.UTC), false},
+		{`Nov 24 10:00:00 mx postfix/qmgr[1]: {"time":"2026-11-24T10:00:00Z","process":"postfix/qmgr","text":"4aAAAA1z: removed"}`, time.Date(2026, 11, 24, 10, 0, 0, 0, time.UTC), false},
+	} {
+		p := NewParser(now)
+		for range 2 { // the second time it is one that is known
+			l, ok := p.Parse([]byte(c.line))
+			if !ok || l.Time != c.want.UnixMicro() || l.Guessed != c.guessed {
+				t.Errorf("%s: %v, %v, guessed %t", c.line, ok, time.UnixMicro(l.Time).UTC(), l.Guessed)
+			}
+		}
+	}
+}

@@ -299,7 +299,7 @@ func decodeSegment(b []byte) (*segment, error) {
 	}
 	for i := range s.sums {
 		s.bucket[i+1], s.sums[i] = binary.LittleEndian.Uint32(p), binary.LittleEndian.Uint32(p[4:])
-		if s.bucket[i+1] < s.bucket[i] || s.bucket[i+1] > 1<<28 {
+		if s.bucket[i+1] < s.bucket[i] || s.bucket[i+1] > 1<<(17+bits) { // a line of many keys has some octets for each
 			return nil, errDamaged
 		}
 		p = p[8:]
