@@ -229,7 +229,8 @@ var statements = []statement{
 	{"DELETE FROM limit_share WHERE node = $1", func(t *tx, a []string) (result, error) {
 		keys := list(a[1])
 		return result{}, t.remove("limit_share", func(r row) bool {
-			return r[0] == a[0] && !slices.Contains(keys, r[1]) && !(a[2][:1] == "t" && nodeshare.IsDay(r[1]))
+			today := strings.TrimSuffix(a[4], "%")
+			return r[0] == a[0] && !slices.Contains(keys, r[1]) && (!nodeshare.IsDay(r[1]) || a[2][:1] == "f" && strings.HasPrefix(r[1], today))
 		})
 	}},
 	{"LISTEN ", func(t *tx, _ []string) (result, error) { return result{tag: "LISTEN"}, t.needs("node_call") }},

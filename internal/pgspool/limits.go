@@ -43,7 +43,7 @@ func (s *Store) exchange(q *nodeshare.Request) (r nodeshare.Reply, err error) {
 	defer conn.Release()
 	q.Node = s.node
 	err = pgx.BeginFunc(ctx, conn.Conn(), func(tx pgx.Tx) error {
-		r, err = exchangeIn(ctx, tx, q, s.shareTime())
+		r, err = exchangeIn(ctx, tx, q, s.shareTime(), s.now().Unix()/86400)
 		return err
 	})
 	return r, clean(err)
@@ -57,8 +57,8 @@ func (s *Store) shareTime() time.Duration {
 	return nodeshare.Lease
 }
 
-// exchangeIn is exchange within a transaction. Each statement sees what was committed before it: the lock comes first.
-func exchangeIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request, lasts time.Duration) (r nodeshare.Reply, err error) {
+// exchangeIn is exchange within a transaction. lasts is nodeshare.Lease, and today the number of the day by the node's clock. Each statement sees what was committed before it: the lock comes first.
+func exchangeIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request, lasts time.Duration, today int64) (r nodeshare.Reply, err error) {
 	// Shares that are forgotten when the server loses its power would be given out twice. One exchange at a time:
 	// the only row of this table is the lock.
 	_, err = tx.Exec(ctx, fmt.Sprintf("SET LOCAL synchronous_commit TO on; SET LOCAL lock_timeout = %d; SELECT number FROM version FOR UPDATE", exchangeTime.Milliseconds()))
@@ -79,7 +79,7 @@ func exchangeIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request, lasts time
 		return r, err
 	}
 	r = nodeshare.Exchange(q, nodes, rows)
-	return r, noteIn(ctx, tx, q, &r, lasts)
+	return r, noteIn(ctx, tx, q, &r, lasts, today)
 }
 
 // othersIn reads what other nodes have.
@@ -104,7 +104,7 @@ func othersIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request) (nodes []nod
 }
 
 // noteIn writes what this node has from now on. Rows that stay as they are are not written.
-func noteIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request, r *nodeshare.Reply, lasts time.Duration) error {
+func noteIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request, r *nodeshare.Reply, lasts time.Duration, today int64) error {
 	_, err := tx.Exec(ctx, `INSERT INTO node_share VALUES ($1, clock_timestamp() + make_interval(secs => $2), $3)
 		ON CONFLICT (node) DO UPDATE SET until = excluded.until, alone = excluded.alone`, q.Node, lasts.Seconds(), q.Alone || r.Alone)
 	if err != nil {
@@ -117,7 +117,11 @@ func noteIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request, r *nodeshare.R
 			keys, shares, demands = append(keys, g.Key), append(shares, int32(g.Share)), append(demands, int32(q.Claims[i].Demand))
 		}
 	}
-	if _, err := tx.Exec(ctx, "DELETE FROM limit_share WHERE node = $1 AND key <> ALL($2) AND NOT ($3 AND key LIKE $4)", q.Node, keys, q.More, nodeshare.DayPrefix+"%"); err != nil {
+	// A node that comes to another day, at midnight or since its clock was set, does not name the former one any more. What it has
+	// spent of that counts for the others, until it is over for them, too.
+	_, err = tx.Exec(ctx, "DELETE FROM limit_share WHERE node = $1 AND key <> ALL($2) AND NOT (key LIKE $4 AND ($3 OR key NOT LIKE $5))",
+		q.Node, keys, q.More, nodeshare.DayPrefix+"%", fmt.Sprintf("%s%d %%", nodeshare.DayPrefix, today))
+	if err != nil {
 		return err
 	}
 	if len(keys) == 0 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"posthaste/internal/nodeshare"
 )
@@ -111,10 +112,15 @@ func TestExchangeOfDay(t *testing.T) {
 	ask(b, "true 4", day, 0, 9)
 	ask(b, "true 9", day-3, 0, 9) // a's row went with its claim, and so does b's other one now
 	ask(a, "false 9", day, 5, 9)
+	a.wall = func() time.Time { return time.Now().Add(-24 * time.Hour) } // its clock has been set back
+	ask(a, "false 6", day-1, 5, 6)
+	ask(b, "false 1", day, 0, 9) // what it has spent of this day counts nevertheless
+	a.wall = nil
+	ask(a, "false 5", day, 5, 9)
 	if _, err := d.conn().Exec(t.Context(), "INSERT INTO limit_share VALUES ('gone', 'day 1 x', 5, 5)"); err != nil {
 		t.Fatal(err)
 	}
-	ask(a, "false 9", day, 5, 9)
+	ask(a, "false 5", day, 5, 9)
 	var n int
 	if err := d.conn().QueryRow(t.Context(), "SELECT count(*) FROM limit_share WHERE node = 'gone'").Scan(&n); err != nil || n != 0 {
 		t.Errorf("%d rows are left of a day that is over, %v", n, err)
