@@ -15,7 +15,7 @@ const (
 	dayPart = 20
 	// dayTime is when the limits of a day are lifted: what a dead node had got of them is nobody's until the day is over, and the
 	// queue must become empty.
-	dayTime = 25 * time.Second
+	dayTime = 20 * time.Second
 )
 
 // dayKey names a limit of a day, by the node's clock.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"posthaste/internal/nodeshare"
 	"posthaste/internal/storage"
 )
 
@@ -81,7 +82,7 @@ func (p *proc) carryOut(_ context.Context, c storage.Call) ([]byte, error) {
 	return fmt.Appendf(nil, "done %d", i), nil
 }
 
-// tell tells the other nodes once a second how often this one has, and hears of them.
+// tell tells the other nodes how often this one has, and hears of them.
 func (p *proc) tell() {
 	for !p.isDead() {
 		p.gate()
@@ -96,7 +97,7 @@ func (p *proc) tell() {
 				p.n.run.books.heard(p.n, heard)
 			}
 		}
-		p.rest(time.Second)
+		p.rest(2 * nodeshare.NotePeriod)
 	}
 }
 

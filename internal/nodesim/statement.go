@@ -30,7 +30,8 @@ type statement struct {
 
 // one carries out a statement, and answers but for the end.
 func (s *session) one(sql string, args []string) error {
-	switch verb := strings.ToUpper(strings.Fields(sql)[0]); verb {
+	verb, _, _ := strings.Cut(sql, " ")
+	switch verb = strings.ToUpper(strings.TrimSpace(verb)); verb {
 	case "BEGIN":
 		// Within a transaction it is but a warning, and that goes on.
 		if s.t != nil && s.failed {
@@ -170,15 +171,18 @@ func (t *tx) carryOut(sql string, args []string) (result, error) {
 		}
 		h.run.step("session %d of %s: %s %q", t.s.number, t.s.node, sql, shown)
 	}
-	text := strings.Join(strings.Fields(sql), " ")
+	text := sql
+	if strings.ContainsAny(sql, "\n\t") {
+		text = strings.Join(strings.Fields(sql), " ")
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	for i := range statements {
 		st := &statements[i]
 		if !strings.HasPrefix(text, st.text) {
 			continue
 		}
 		a := values(text[len(st.text):])
-		h.mu.Lock()
-		defer h.mu.Unlock()
 		if !h.up || t.s.over {
 			return result{}, errGone
 		}
