@@ -163,8 +163,9 @@ poison:
 	$(GO) test -tags poison -p 2 -timeout 20m ./internal/reuse $$($(GO) list -f '{{range .Imports}}{{if eq . "posthaste/internal/reuse"}}{{$$.ImportPath}}{{end}}{{end}}' ./...)
 
 # Many more random histories and the whole sizes of what make test runs in part, poison, and
-# of the simulations of the whole mail system, and of nodes, as many SEEDS each, from FIRST on.
+# of the simulations of the whole mail system SEEDS, and of that of nodes NODE_SEEDS, from FIRST on.
 SEEDS ?= 20000
+NODE_SEEDS ?= 100000
 FIRST ?= 1000
 soak: poison
 	$(GO) test -timeout 0 ./qmgr/sched -long
@@ -172,7 +173,7 @@ soak: poison
 	$(GO) test -timeout 0 ./internal/e2e -mix.whole -skip TestReloadHoldsNobodyUp
 	$(GO) test -timeout 0 ./internal/e2e -run TestReloadHoldsNobodyUp -reload.pause
 	$(GO) test -timeout 0 ./internal/simtest -v -sim.first=$(FIRST) -sim.n=$(SEEDS)
-	$(GO) test -timeout 0 ./internal/nodesim -v -sim.first=$(FIRST) -sim.n=$(SEEDS)
+	$(GO) test -timeout 0 ./internal/nodesim -run Seeds -v -sim.first=$(FIRST) -sim.n=$(NODE_SEEDS)
 
 # Power cuts on the spool, and all other failures that its tests know: each kind of
 # history for as long as told, many at a time, and then the planted faults, which all

@@ -14,14 +14,14 @@ import (
 // Counts are what happened in runs.
 type Counts struct {
 	Letters, Acknowledged, Refused, Deliveries, Repeated, Doubtful, Takeovers, Faults int
-	Orders, Answered, Notes                                                           int
+	Orders, Answered, Notes, Heard                                                    int
 	Virtual                                                                           time.Duration
 }
 
 func (c *Counts) add(o *Counts) {
 	c.Letters, c.Acknowledged, c.Refused, c.Deliveries = c.Letters+o.Letters, c.Acknowledged+o.Acknowledged, c.Refused+o.Refused, c.Deliveries+o.Deliveries
 	c.Repeated, c.Doubtful, c.Takeovers, c.Faults = c.Repeated+o.Repeated, c.Doubtful+o.Doubtful, c.Takeovers+o.Takeovers, c.Faults+o.Faults
-	c.Orders, c.Answered, c.Notes = c.Orders+o.Orders, c.Answered+o.Answered, c.Notes+o.Notes
+	c.Orders, c.Answered, c.Notes, c.Heard = c.Orders+o.Orders, c.Answered+o.Answered, c.Notes+o.Notes, c.Heard+o.Heard
 	c.Virtual += o.Virtual
 }
 
@@ -118,6 +118,38 @@ func (b *books) heard(n *node, notes [][]byte) {
 	}
 }
 
+// quietTime is how long nothing must have gone wrong for nodes to hear each other.
+const quietTime = 12 * time.Second
+
+// unheard holds that nodes hear each other: those that have had the queue open for long, when nothing was wrong for as long. The
+// caller holds mu.
+func (b *books) unheard() (wrong []string) {
+	var list []*node
+	for _, n := range b.run.nodes {
+		if p := n.current(); p != nil && p.openFor() > quietTime && !n.isOlder() {
+			list = append(list, n)
+		}
+	}
+	if b.run.wrongClock() || !b.run.quietFor(quietTime) {
+		return nil
+	}
+	for _, n := range list {
+		for _, other := range list {
+			if n == other {
+				continue
+			}
+			b.counts.Heard++
+			other.mu.Lock()
+			said := other.said
+			other.mu.Unlock()
+			if last := b.told[n.name+" of "+other.name]; last < said-3 {
+				wrong = append(wrong, fmt.Sprintf("%s has heard note %d of %s, which has told %d", n.name, last, other.name, said))
+			}
+		}
+	}
+	return wrong
+}
+
 // orders holds that each order is carried out at most once, and as whoever wanted it was told. The caller holds mu.
 func (b *books) orders() (wrong []string) {
 	for i := range b.run.plan.orders {
@@ -206,6 +238,7 @@ func (b *books) check() {
 			wrong = append(wrong, fmt.Sprintf("%s, recipient %d, has arrived %d times, and is doubtful %d times", d.id, d.rcpt, n, doubts[d]))
 		}
 	}
+	wrong = append(wrong, b.unheard()...)
 	for d, n := range doubts {
 		b.counts.Doubtful += n
 		// Each takeover names it, until there is an outcome.

@@ -11,21 +11,8 @@ import (
 func (r *run) happen(f *Fault) {
 	n := r.nodes[f.Node]
 	switch f.Kind {
-	case kill, lose:
-		n.kill(f.Kind == lose)
-		if r.plan.single != "" {
-			r.takenOver(n)
-		}
-		r.sleep(f.Last)
-		r.revive(n)
-	case killAll:
-		for _, n := range r.nodes {
-			n.kill(false)
-		}
-		r.sleep(f.Last)
-		for _, n := range r.nodes {
-			r.revive(n)
-		}
+	case kill, lose, killAll:
+		r.killed(n, f)
 	case freeze:
 		n.stop()
 		r.sleep(f.Last)
@@ -38,16 +25,38 @@ func (r *run) happen(f *Fault) {
 		for _, h := range r.hosts {
 			n.links[h.name].set(false, false)
 		}
+	case hang:
+		if c := n.someConn(f.N); c != nil {
+			c.hold(true)
+			r.sleep(f.Last)
+			c.hold(false)
+		}
+	case setClock:
+		n.setClock(time.Duration(f.N-500) * time.Minute)
+		r.sleep(f.Last)
+		n.setClock(time.Duration(500-f.N) * time.Minute)
+	case reload:
+		n.reload()
+	case upgrade:
+		r.upgrade(n, f)
+	case drain:
+		r.drain(n, f)
+	default:
+		r.database(n, f)
+	}
+}
+
+// database has a fault of the database begin, and end.
+func (r *run) database(n *node, f *Fault) {
+	switch f.Kind {
+	case crash, failover:
+		r.databaseDies(f)
 	case stall:
 		h := r.hosts[0]
 		h.mu.Lock()
 		h.stalled = time.Now().Add(f.Last)
 		h.mu.Unlock()
 		h.ring()
-	case setClock:
-		n.setClock(time.Duration(f.N-500) * time.Minute)
-		r.sleep(f.Last)
-		n.setClock(time.Duration(500-f.N) * time.Minute)
 	case dbClock:
 		r.setDatabase(time.Duration(f.N-500) * 20 * time.Millisecond)
 		r.sleep(f.Last)
@@ -58,29 +67,28 @@ func (r *run) happen(f *Fault) {
 			r.sleep(f.Last)
 			h.setFull(false)
 		}
-	case hang:
-		if c := n.someConn(f.N); c != nil {
-			c.hold(true)
-			r.sleep(f.Last)
-			c.hold(false)
-		}
 	case commit:
 		for _, h := range r.hosts {
 			h.ambush(n.name, 1+f.N%3, f.N%2 == 0)
 		}
-	case upgrade:
-		r.upgrade(n, f)
-	case reload:
-		if p := n.current(); p != nil {
-			select {
-			case p.reload <- struct{}{}:
-			default:
-			}
-		}
-	case crash, failover:
-		r.databaseDies(f)
-	case drain:
-		r.drain(n, f)
+	}
+}
+
+// killed has a node's processes die, or those of all, and starts them again.
+func (r *run) killed(n *node, f *Fault) {
+	list := []*node{n}
+	if f.Kind == killAll {
+		list = r.nodes
+	}
+	for _, n := range list {
+		n.kill(f.Kind == lose)
+	}
+	if r.plan.single != "" {
+		r.takenOver(n)
+	}
+	r.sleep(f.Last)
+	for _, n := range list {
+		r.revive(n)
 	}
 }
 
@@ -89,11 +97,7 @@ func (r *run) upgrade(n *node, f *Fault) {
 	n.mu.Lock()
 	n.older = false
 	n.mu.Unlock()
-	if p := n.current(); p != nil && f.N%2 == 0 {
-		select {
-		case p.reload <- struct{}{}:
-		default:
-		}
+	if f.N%2 == 0 && n.reload() {
 		return
 	}
 	n.kill(false)

@@ -189,6 +189,19 @@ func (n *node) dial(ctx context.Context, p *proc, addr string) (net.Conn, error)
 	return client, nil
 }
 
+// reload has its cleanup be followed by another one; false: the node is down.
+func (n *node) reload() bool {
+	p := n.current()
+	if p == nil {
+		return false
+	}
+	select {
+	case p.reload <- struct{}{}:
+	default:
+	}
+	return true
+}
+
 // kill ends all processes at once; lost: with the machine, so that the others of its connections hear nothing.
 func (n *node) kill(lost bool) {
 	n.mu.Lock()

@@ -40,6 +40,7 @@ type proc struct {
 	store  *pgspool.Store
 	deaf   context.CancelFunc // ends that it hears other nodes
 	en     storage.Engine     // nil: mail is refused
+	opened time.Time          // when it was
 	holder nodeshare.Holder
 	lapsed time.Time      // when its shares were last not good: others may have them in the place of what was begun before
 	busy   map[string]int // deliveries under way, or about to be, by next hop
@@ -73,8 +74,18 @@ func (p *proc) engine() storage.Engine {
 
 func (p *proc) use(en storage.Engine) {
 	p.mu.Lock()
-	p.en = en
-	p.mu.Unlock()
+	defer p.mu.Unlock()
+	p.en, p.opened = en, time.Now()
+}
+
+// openFor is how long the queue has been open; 0: it is not.
+func (p *proc) openFor() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.en == nil || p.en.Err() != nil {
+		return 0
+	}
+	return time.Since(p.opened)
 }
 
 // again is how often a queue that cannot be opened is tried again, as in package cleanup.

@@ -30,6 +30,8 @@ type run struct {
 	mu    sync.Mutex
 	over  bool
 	clock time.Time // until then leases of the database's clock may be wrong
+	wrong int       // faults that go on
+	quiet time.Time // when the last one ended
 	lines []line
 	taken map[int64]bool // instants at which something happens, in ns
 }
@@ -106,6 +108,21 @@ func (r *run) sleep(d time.Duration) { time.Sleep(time.Until(r.alone(time.Now().
 // timer is one for about so long.
 func (r *run) timer(d time.Duration) *time.Timer {
 	return time.NewTimer(time.Until(r.alone(time.Now().Add(d))))
+}
+
+// disturb notes that a fault begins, or ends.
+func (r *run) disturb(by int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wrong += by
+	r.quiet = time.Now()
+}
+
+// quietFor says whether no fault has gone on for so long.
+func (r *run) quietFor(d time.Duration) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.wrong == 0 && time.Since(r.quiet) > d
 }
 
 // wrongClock says whether the database's clock has been set of late: leases may have run out for the database that are good for
@@ -190,7 +207,9 @@ func (r *run) carryOut() {
 			r.sleep(f.At)
 			r.books.count(func(c *Counts) { c.Faults++ })
 			r.note("fault: %s of n%d for %v", f.Kind, f.Node+1, f.Last)
+			r.disturb(1)
 			r.happen(f)
+			r.disturb(-1)
 		})
 	}
 	ended := make(chan struct{})

@@ -15,6 +15,8 @@ var (
 	mask  = flag.Uint64("sim.mask", 0, "with -sim.seed: leave faults out, by bits")
 	many  = flag.Int("sim.n", 0, "run so many seeds; 0: 1000, or 30 with -short or the race detector")
 	plant = flag.String("sim.plant", "", "with -sim.seed: plant a fault")
+	limit = flag.Duration("sim.time", 0, "end after so long, also before all seeds have been run; 0: do not")
+	trace = flag.Bool("sim.trace", false, "with -sim.seed: show what goes over the network, and each statement")
 )
 
 // calm has no other goroutine than those of a run disturb their order.
@@ -35,7 +37,7 @@ func TestSeeds(t *testing.T) {
 	calm(t)
 	if *one >= 0 {
 		p := NewPlan(uint64(*one)).Masked(*mask)
-		p.Planted = *plant
+		p.Planted, p.Trace = *plant, *trace
 		out := Run(t, p, true)
 		t.Logf("%s\n%s%+v", p, out.Log, out.Doing)
 		for _, e := range out.Errors {
@@ -50,13 +52,13 @@ func TestSeeds(t *testing.T) {
 		}
 	}
 	var sum Counts
-	begun, failed := time.Now(), 0
-	for n := *first; n < *first+uint64(count) && failed < 10; n++ {
+	begun, failed, done := time.Now(), 0, uint64(0)
+	for n := *first; done < uint64(count) && failed < 10 && (*limit == 0 || time.Since(begun) < *limit); n++ {
 		p := NewPlan(n)
 		out := Run(t, p, false)
 		sum.add(&out.Doing)
 		tidy(n)
-		if done := n - *first + 1; done%1000 == 0 {
+		if done++; done%1000 == 0 {
 			t.Logf("%d seeds in %v: %+v", done, time.Since(begun).Round(time.Second), sum)
 		}
 		if len(out.Errors) > 0 {
@@ -64,7 +66,7 @@ func TestSeeds(t *testing.T) {
 			t.Errorf("%s\n%s\nto see it: go test ./internal/nodesim -run TestSeeds -v -sim.seed=%d", p, strings.Join(out.Errors, "\n"), n)
 		}
 	}
-	t.Logf("%d seeds in %v: %+v; first seed %d", count, time.Since(begun).Round(time.Millisecond), sum, *first)
+	t.Logf("%d seeds in %v: %+v; first seed %d", done, time.Since(begun).Round(time.Millisecond), sum, *first)
 }
 
 // Each fault that is planted in the engine breaks a promise in some seed. It is begun near the first that does.
