@@ -48,6 +48,7 @@ func Simulate(o *Simulation) (*Store, error) {
 	}
 	c.RuntimeParams["application_name"] = sessionName(o.Node)
 	c.DialFunc, c.DefaultQueryExecMode = o.Dial, pgx.QueryExecModeExec
+	c.StatementCacheCapacity, c.DescriptionCacheCapacity = 0, 0 // that mode has no use for them, and they are large
 	c.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil }
 	return &Store{config: c, node: o.Node, instance: o.Node, segmentSize: 64 << 20, wall: o.Wall,
 		plant: p, older: o.Older}, nil
