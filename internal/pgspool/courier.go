@@ -243,13 +243,13 @@ func (a *attending) look(ctx context.Context, conn *pgx.Conn) error {
 // it: then there is no row to update.
 func (a *attending) take(ctx context.Context, conn *pgx.Conn) (id string, c storage.Call, err error) {
 	var kind int
-	taken := "true"
-	if a.store.plant.twice {
-		taken = "false"
-	}
-	err = conn.QueryRow(ctx, `UPDATE node_call SET taken = `+taken+` WHERE NOT taken AND until > clock_timestamp() AND id =
+	sql := `UPDATE node_call SET taken = true WHERE NOT taken AND until > clock_timestamp() AND id =
 		(SELECT id FROM node_call WHERE node = $1 AND NOT taken AND until > clock_timestamp() ORDER BY until LIMIT 1)
-		RETURNING id, asker, who, kind, request`, a.store.node).Scan(&id, &c.From, &c.By, &kind, &c.Payload)
+		RETURNING id, asker, who, kind, request`
+	if a.store.plant.twice {
+		sql = strings.Replace(sql, "true", "false", 1)
+	}
+	err = conn.QueryRow(ctx, sql, a.store.node).Scan(&id, &c.From, &c.By, &kind, &c.Payload)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", c, nil
 	}
