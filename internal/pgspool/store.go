@@ -26,6 +26,9 @@ const (
 	// that nobody needs.
 	maxReaders = 6
 	idleReader = 30 * time.Second
+	// pingTime bounds how long one that was idle may take to show that it still works, before another one is made: less than anybody
+	// has who reads.
+	pingTime = time.Second
 	// defaultSchema is where the tables are, unless the URL sets search_path.
 	defaultSchema = "posthaste"
 )
@@ -205,7 +208,7 @@ func (s *Store) readers() (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.ConnConfig, c.MaxConns, c.MaxConnIdleTime = s.config.Copy(), maxReaders, idleReader
+	c.ConnConfig, c.MaxConns, c.MaxConnIdleTime, c.PingTimeout = s.config.Copy(), maxReaders, idleReader, pingTime
 	if s.pool, err = pgxpool.NewWithConfig(context.Background(), c); err != nil { // connects to nobody yet
 		return nil, fmt.Errorf("%w: %w", queue.ErrUnread, clean(err))
 	}
