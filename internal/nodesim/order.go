@@ -50,7 +50,9 @@ func (p *proc) courier() storage.Courier {
 
 // attend carries out what other nodes ask for, until the process is gone.
 func (p *proc) attend() {
+	rnd := p.source("attend")
 	for !p.isDead() {
+		p.n.run.turn(rnd)
 		p.gate()
 		if p.n.isOlder() {
 			p.rest(time.Second)
@@ -84,6 +86,7 @@ func (p *proc) carryOut(_ context.Context, c storage.Call) ([]byte, error) {
 
 // tell tells the other nodes how often this one has, and hears of them.
 func (p *proc) tell() {
+	p.n.run.turn(p.source("tell"))
 	for !p.isDead() {
 		p.gate()
 		if en := p.engine(); en != nil && !p.n.isOlder() {

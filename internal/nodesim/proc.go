@@ -49,6 +49,9 @@ type proc struct {
 	begun  int               // attempts
 }
 
+// source is the chance of a part of the process.
+func (p *proc) source(part string) *rand.Rand { return p.n.run.seed.source(p.name + " " + part) }
+
 func (p *proc) isDead() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -307,6 +310,7 @@ func (p *proc) report(d delivery, rnd *rand.Rand) {
 
 // share exchanges shares of limits once a second.
 func (p *proc) share() {
+	p.n.run.turn(p.source("share"))
 	for !p.isDead() {
 		p.gate()
 		if en := p.engine(); en != nil {
