@@ -493,9 +493,28 @@ func (h *host) setSilent(on bool) {
 	h.silent = on
 }
 
+// operator is a session of somebody who is not a node.
+func (h *host) operator(name string) *session {
+	return &session{host: h, node: "operator", killed: make(chan struct{}), cancel: make(chan struct{}, 1), rnd: h.run.seed.source("operator of " + name)}
+}
+
+// lockLeases keeps the rows of the leases locked for so long.
+func (h *host) lockLeases(d time.Duration) {
+	t := &tx{s: h.operator("leases"), changes: map[cell]row{}, patient: time.Second}
+	h.mu.Lock()
+	for _, k := range t.keys("lease") {
+		_ = t.lock("lease", k, true) // if somebody else has it for long, it is not locked
+	}
+	h.mu.Unlock()
+	h.run.sleep(d)
+	h.mu.Lock()
+	t.release()
+	h.mu.Unlock()
+}
+
 // drain sets whether a node is drained; false: it is not known, or something is in the way.
 func (h *host) drain(name, on string) bool {
-	s := &session{host: h, node: "operator", killed: make(chan struct{}), cancel: make(chan struct{}, 1), rnd: h.run.seed.source("operator of " + name)}
+	s := h.operator(name)
 	t := &tx{s: s, changes: map[cell]row{}, patient: time.Second} // the host may die meanwhile
 	if _, err := t.carryOut("UPDATE node SET drained", []string{name, on}); err != nil || len(t.changes) == 0 {
 		h.mu.Lock()

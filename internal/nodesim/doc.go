@@ -42,7 +42,7 @@
 // a lease as well, and in the middle of a transaction, and go on; a node is cut off from the database, to it, from it, or both, or
 // one of its connections hangs; connections end at COMMIT, before it or before its answer; a node's clock is set forth or
 // back by hours, and set back; it is reloaded, or drained. The primary dies and comes back, or the standby is promoted; the standby
-// does not follow for seconds; the primary's disk is full; its clock is set by seconds, and set back. In some runs there is a
+// does not follow for seconds; somebody keeps the rows of the leases locked; the primary's disk is full; its clock is set by seconds, and set back. In some runs there is a
 // midnight, or all nodes begin with an older version, and are upgraded one after the other. What stopped processes do is stopped
 // where they send, receive or begin a delivery. The monotonic clock of a node does not stop.
 //

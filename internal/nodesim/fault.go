@@ -61,6 +61,10 @@ func (r *run) database(n *node, f *Fault) {
 		r.setDatabase(time.Duration(f.N-500) * 20 * time.Millisecond)
 		r.sleep(f.Last)
 		r.setDatabase(time.Duration(500-f.N) * 20 * time.Millisecond)
+	case lockRows:
+		if h := r.primary(); h != nil {
+			h.lockLeases(f.Last)
+		}
 	case full:
 		if h := r.primary(); h != nil {
 			h.setFull(true)

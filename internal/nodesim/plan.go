@@ -24,6 +24,7 @@ const (
 	full     = "full"     // the primary's disk is full
 	hang     = "hang"     // one of a node's connections to the database hangs
 	commit   = "commit"   // some of a node's connections end at COMMIT: before it, or before it is answered
+	lockRows = "locked"   // somebody keeps the rows of the leases locked: they cannot be renewed
 	upgrade  = "upgrade"  // a node is started again with a later version
 	drain    = "drain"    // a node is drained
 	reload   = "reload"   // a node's cleanup is followed by another
@@ -88,7 +89,7 @@ func NewPlan(n uint64) *Plan {
 	for range 8 + r.IntN(12) {
 		p.letters = append(p.letters, letter{between(r, 0, active), r.IntN(p.nodes), 1 + r.IntN(2)})
 	}
-	kinds := []string{kill, kill, lose, killAll, freeze, freeze, cut, cut, cutUp, cutDown, crash, failover, failover, stall, setClock, setClock, dbClock, drain, reload, full, hang, hang, commit, commit}
+	kinds := []string{kill, kill, lose, killAll, freeze, freeze, cut, cut, cutUp, cutDown, crash, failover, failover, stall, setClock, setClock, dbClock, drain, reload, full, hang, hang, commit, commit, lockRows}
 	if n%6 == 0 {
 		p.single = pick(r, kill, lose, drain)
 		f := p.fault(r, p.single)
