@@ -86,7 +86,7 @@ func (s *server) shares(r *ipc.Request) {
 		return
 	}
 	s.wg.Go(func() {
-		reply, err := en.Exchange(&nodeshare.Request{Alone: q.Alone, Claims: q.Claims, More: q.More})
+		reply, err := en.Exchange(&nodeshare.Request{Alone: q.Alone, Claims: q.Claims, More: q.More, Fresh: q.Fresh})
 		if err != nil {
 			r.Fail("%v", err)
 			return

@@ -56,6 +56,7 @@ type nodes struct {
 	told   map[string]int // what the scheduler was told last; nil: that it has nothing, or all
 	day    int64          // on which day that was: rates by the day begin anew at midnight
 	alone  bool           // it was told that it has all
+	unsure bool           // what the predecessor has used of limits of days was not known
 	// claimed are the limits of the last exchange that was begun. Of others it is not
 	// known what there would be.
 	claimed map[string]bool
@@ -279,7 +280,7 @@ func (s *Server) exchange(ctx context.Context) {
 	// until they are over.
 	conn, err := s.cleanup.Conn(calling)
 	if err == nil {
-		err = conn.Call(calling, &proto.Shares{Alone: b.request.Alone, Claims: b.request.Claims, More: b.request.More}, &reply)
+		err = conn.Call(calling, &proto.Shares{Alone: b.request.Alone, Claims: b.request.Claims, More: b.request.More, Fresh: b.request.Fresh}, &reply)
 	}
 	s.post(func() {
 		if err == nil {

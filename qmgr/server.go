@@ -197,6 +197,7 @@ type Server struct {
 	auto   automation // what the rules of shaping_files do
 	terms  terms      // what is limited, as the resolver says
 	spent  spent      // what was counted for that
+	ahead  *ahead     // what may be spent of limits by the day; nil: nodes have portions, or nothing counts
 	// When tenants whose mail is active are looked up next.
 	tenantsAgain time.Time
 
@@ -362,6 +363,9 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 		s.process(&input{event: sched.Event{Kind: sched.EventLimits, Limits: s.nodes.within(s, s.operatorLimits())}}, false)
 		s.process(&input{event: sched.Event{Kind: sched.EventPortions, Portions: s.nodes.portions()}}, false)
 	}
+	if s.ahead != nil {
+		s.process(&input{event: sched.Event{Kind: sched.EventPortions, Portions: s.ahead.portions()}}, false)
+	}
 	var attaching sync.WaitGroup
 	attaching.Go(func() { s.attach(work) })
 	if s.nodes != nil {
@@ -515,6 +519,9 @@ func (s *Server) wake() time.Time {
 		return s.now
 	}
 	at := s.sched.Wake()
+	if s.ahead != nil && s.ahead.used && !s.leaving && (at.IsZero() || s.ahead.at.Before(at)) {
+		at = s.ahead.at
+	}
 	for _, f := range []time.Time{s.log.due(), s.reap, s.watchAt, s.expectAt, s.rules.endAt, s.terms.again} {
 		if !f.IsZero() && (at.IsZero() || f.Before(at)) {
 			at = f
@@ -533,6 +540,8 @@ func (s *Server) turn(draining bool) {
 		s.applyShares()
 		s.followUp(draining)
 	}
+	s.newDay()
+	s.followUp(draining)
 	s.mu.Lock()
 	batch := s.inbox
 	// Two slices take turns: others append to one while the loop reads the other.
@@ -577,6 +586,7 @@ func (s *Server) turn(draining bool) {
 	s.thrift()
 	s.askAgain()
 	s.askTenants()
+	s.lookAhead()
 	s.keepSpent()
 	s.tellTakeOver()
 	if !s.reap.IsZero() && !s.now.Before(s.reap) {

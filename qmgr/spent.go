@@ -1,7 +1,8 @@
 // What has been counted for shared limits, on disk. A queue manager that is replaced or
 // restarted must not send a second time what may go in a day, nor after each restart what
 // may go at once. The file is written once a minute while something counts, and when the
-// queue manager ends. So what a crash can lose is a minute's count.
+// queue manager ends. So what a crash can lose is a minute's count; but not of limits by
+// the day, which are written ahead (ahead.go), or remembered by the database (portions.go).
 
 package qmgr
 
@@ -32,8 +33,8 @@ const (
 	spentMagic = "PHSPENT\x01"
 )
 
-// encodeSpent gives the content of the file.
-func encodeSpent(list []sched.Spent) []byte {
+// encodeSpent gives the content of the file. ended says that nothing is spent any more.
+func encodeSpent(list []sched.Spent, ended bool) []byte {
 	b := make([]byte, len(spentMagic)+sha256.Size, 4096)
 	for i := range list {
 		sp := &list[i]
@@ -46,7 +47,7 @@ func encodeSpent(list []sched.Spent) []byte {
 			return appendMeter(b, 'r', &sp.Recipients)
 		})
 	}
-	return sealSpent(b)
+	return sealSpent(pack.Bool(b, 'e', ended))
 }
 
 // sealSpent writes the head of the file into the room before its body.
@@ -89,17 +90,20 @@ func readMeter(r pack.Reader) (m rate.Meter) {
 
 // decodeSpent is the inverse of encodeSpent. Numbers that make no sense are for the
 // scheduler to see.
-func decodeSpent(b []byte) (list []sched.Spent, err error) {
+func decodeSpent(b []byte) (list []sched.Spent, ended bool, err error) {
 	head := len(spentMagic) + sha256.Size
 	if len(b) < head || string(b[:len(spentMagic)]) != spentMagic {
-		return nil, errHandover
+		return nil, false, errHandover
 	}
 	if sum := sha256.Sum256(b[head:]); !bytes.Equal(sum[:], b[len(spentMagic):head]) {
-		return nil, fmt.Errorf("%w: wrong checksum", errHandover)
+		return nil, false, fmt.Errorf("%w: wrong checksum", errHandover)
 	}
 	// A tag that is not known is of a later version, and passed over.
 	r := pack.NewReader(b[head:])
 	for r.Next() {
+		if r.Tag() == 'e' {
+			ended = r.Bool()
+		}
 		if r.Tag() != 'l' {
 			continue
 		}
@@ -124,43 +128,59 @@ func decodeSpent(b []byte) (list []sched.Spent, err error) {
 			}
 		}
 		if err := in.Err(); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		list = append(list, sp)
 	}
-	return list, r.Err()
+	return list, ended, r.Err()
 }
 
 // readSpent reads the file; nothing when there is none.
-func readSpent(dir *statedir.Dir) ([]sched.Spent, error) {
+func readSpent(dir *statedir.Dir) (list []sched.Spent, ended bool, err error) {
 	f, err := dir.Open(spentName)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-		return nil, nil
+		return nil, false, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxSpent+1))
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	return decodeSpent(b)
 }
 
 // restoreSpent begins with what was counted before. It runs before the loop. Without the
-// file counting begins anew, and mail goes.
+// file counting begins anew, and mail goes; but of limits by the day, on a node of several,
+// what the database has given to the predecessor counts as spent, unless that has ended in
+// order.
 func (s *Server) restoreSpent(now time.Time) {
+	if s.nodes != nil {
+		s.nodes.holder.Fresh = true
+	}
 	if s.opt.State == nil || !s.opt.Settings.counts() {
 		return
 	}
-	list, err := readSpent(s.opt.State)
+	list, ended, err := readSpent(s.opt.State)
 	if err != nil {
 		s.opt.Log.Warning("what has been counted for limits of destinations is lost, and counting begins anew: %v", err)
 	}
 	// Also when nothing is limited any more: then the limits are forgotten in time.
 	s.spent.kept = len(list) > 0
 	s.sched.RestoreSpent(now, list)
+	if s.nodes == nil {
+		s.ahead = &ahead{day: dayOf(now)}
+		return
+	}
+	// From here on the file does not say all: if this process is killed the next one must not take
+	// it for more.
+	if ended && err == nil {
+		err = s.opt.State.ReplaceDurably(spentName, encodeSpent(list, false))
+		s.nodes.holder.Fresh = err != nil
+	}
+	s.nodes.unsure = s.nodes.holder.Fresh
 }
 
 // spent is the state of the file. It belongs to the loop.
@@ -182,19 +202,38 @@ func (s *Server) keepSpent() {
 		return
 	}
 	s.spent.at = s.now.Add(spentTime)
-	list := s.sched.Spent()
+	var told map[dayBound]int64
+	if s.ahead != nil {
+		told = s.ahead.told
+	}
 	// A file that says that nothing counts is written once, over one that says something.
-	if len(list) == 0 && !s.spent.kept {
+	if len(s.sched.Spent()) == 0 && len(told) == 0 && !s.spent.kept {
 		return
 	}
+	s.writeSpent(told, nil)
+}
+
+// writeSpent writes the file in a task, with what is given out beyond what is spent, and
+// then calls done, unless it is nil, in the loop.
+func (s *Server) writeSpent(told map[dayBound]int64, done func(error)) {
+	list := s.sched.Spent()
+	// What is given out must be durable; for the rest a sync a minute would be too much for
+	// what is worth a minute's mail. But a file that has something given out must not be
+	// replaced by one that a power failure may lose.
+	replace := s.opt.State.Replace
+	if len(told) > 0 {
+		list, replace = s.aheadOf(list, told), s.opt.State.ReplaceDurably
+	}
 	s.spent.kept, s.spent.writing = len(list) > 0, true
-	// Not durably: that would be a sync a minute, for what is worth a minute's mail.
 	s.tasks.Go(func() {
-		err := s.opt.State.Replace(spentName, encodeSpent(list))
+		err := replace(spentName, encodeSpent(list, false))
 		s.post(func() {
 			s.spent.writing = false
 			if err != nil {
 				s.opt.Log.Warning("what is counted for limits of destinations is not kept: %v", err)
+			}
+			if done != nil {
+				done(err)
 			}
 		}, sched.Event{})
 	})
@@ -207,10 +246,13 @@ func (s *Server) leaveSpent() {
 		return
 	}
 	list := s.sched.Spent()
-	if len(list) == 0 && !s.spent.kept {
+	if len(list) == 0 && !s.spent.kept && s.nodes == nil {
 		return
 	}
-	if err := s.opt.State.ReplaceDurably(spentName, encodeSpent(list)); err != nil {
+	// A process that did not know what its predecessor had spent hands that down: this is no
+	// end in order, for as long as it may matter.
+	ended := s.nodes == nil || !s.nodes.unsure
+	if err := s.opt.State.ReplaceDurably(spentName, encodeSpent(list, ended)); err != nil {
 		s.opt.Log.Warning("what was counted for limits of destinations is not kept: %v", err)
 	}
 }

@@ -8,12 +8,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A spender is a node that spends of a limit of a day. What it has spent it remembers when it comes back.
+// A spender is a node that spends of a limit of a day. What it has spent it remembers when it comes back, unless it was killed: then it knows
+// of some of that only.
 type spender struct {
-	name  string
-	h     Holder
-	spent int
-	down  bool
+	name         string
+	h            Holder
+	spent, known int
+	down         bool
 }
 
 // What all nodes spend of a limit of a day is never more than it, also when nodes vanish, come back, are alone, or do not hear what
@@ -26,7 +27,7 @@ func TestDay(t *testing.T) {
 		rows, lease, alone := map[string]Row{}, map[string]time.Time{}, map[string]bool{}
 		nodes := []*spender{{name: "a"}, {name: "b"}, {name: "c"}}
 		exchange := func(n *spender, want int, lost bool) {
-			q := n.h.Request(now, n.name, []Use{{Key: key, Limit: limit, Busy: n.spent, Want: want}})
+			q := n.h.Request(now, n.name, []Use{{Key: key, Limit: limit, Busy: n.known, Want: want}})
 			var others []Node
 			var list []Row
 			for name, until := range lease {
@@ -35,7 +36,7 @@ func TestDay(t *testing.T) {
 				}
 			}
 			for name, row := range rows { // those of nodes that are gone, too
-				if name != n.name {
+				if name != n.name || q.Fresh {
 					list = append(list, row)
 				}
 			}
@@ -61,14 +62,18 @@ func TestDay(t *testing.T) {
 			case 0:
 				now = now.Add(time.Duration(rapid.IntRange(1, 4000).Draw(t, "ms")) * time.Millisecond)
 			case 1:
-				n.down, n.h = !n.down && rapid.Bool().Draw(t, "dies"), Holder{}
+				n.down, n.h = !n.down && rapid.Bool().Draw(t, "dies"), Holder{Fresh: n.h.Fresh}
+				if rapid.Bool().Draw(t, "killed") {
+					n.h.Fresh, n.known = true, rapid.IntRange(0, n.known).Draw(t, "known")
+				}
 			case 2, 3:
 				if !n.down {
 					exchange(n, rapid.IntRange(0, max(limit/20, 1)).Draw(t, "want"), rapid.IntRange(0, 4).Draw(t, "lost") == 0)
 				}
 			default:
-				if !n.down && n.spent < n.h.Allowed(now, key, limit) {
+				if !n.down && n.known < n.h.Allowed(now, key, limit) {
 					n.spent++
+					n.known++
 					check()
 				}
 			}
@@ -78,15 +83,25 @@ func TestDay(t *testing.T) {
 		for _, n := range nodes[1:] {
 			others += rows[n.name].Share
 		}
-		now, last.h = now.Add(2*Lease), Holder{}
+		// It knows what it has spent, or takes all that it had got for spent.
+		fresh := last.h.Fresh || rapid.Bool().Draw(t, "fresh")
+		lost := 0
+		now, last.h = now.Add(2*Lease), Holder{Fresh: fresh}
+		if fresh {
+			lost = max(rows[last.name].Share-last.spent, 0)
+			last.known = 0
+		} else {
+			last.known = last.spent
+		}
 		for range 2*limit + 10 {
 			exchange(last, max(limit/20, 1), false)
-			for last.spent < last.h.Allowed(now, key, limit) {
+			for last.known < last.h.Allowed(now, key, limit) {
 				last.spent++
+				last.known++
 				check()
 			}
 		}
-		if last.spent+others < limit {
+		if last.spent+others+lost < limit {
 			t.Fatalf("the last one has spent %d of %d, and others had got %d", last.spent, limit, others)
 		}
 	})

@@ -24,6 +24,9 @@
 // A limit whose key has the [DayPrefix] counts what was used for the rest of a day. Its rows outlive their node: what that had
 // got may have been used. So a node that is alone has rows for it, too, and the rows of nodes that are gone are passed to
 // Exchange until the day is over.
+//
+// A process that takes the place of one that was killed does not know how much of that was used. It takes all of it for used
+// ([Holder.Fresh]): so a day's limit holds, and what is lost is what the node had got in advance.
 package nodeshare
 
 import (
@@ -76,6 +79,9 @@ type Request struct {
 	// More: claims of limits of a day, of which something has been used and nothing is wanted, are left out. The node's rows
 	// of days that it does not claim stay as they are.
 	More bool
+	// Fresh: what this node's former process has used of limits of days is not known for certain. Its rows of days that are not claimed
+	// stay as they are, and of those that are claimed the grants say what they were.
+	Fresh bool
 	// Turn changes each TurnTime by the table's clock.
 	Turn int64
 }
@@ -86,6 +92,8 @@ type Grant struct {
 	Share int // of the table's row: no more than that
 	// Target is what is its due: it is to use no more than that, and to give the rest back.
 	Target int
+	// Former is what the node's own row of a day was before, if the request was Fresh.
+	Former int
 }
 
 // A Reply is the answer to a Request.
@@ -95,7 +103,7 @@ type Reply struct {
 }
 
 // Exchange answers a request. nodes are the others whose leases are good, and rows all of theirs for the keys of the
-// claims, and those of others that are gone for the keys of days. It is to be carried out while nobody else has an exchange. The node's own rows become what the grants
+// claims, those of others that are gone for the keys of days, and the node's own of days if the request is Fresh. It is to be carried out while nobody else has an exchange. The node's own rows become what the grants
 // say, and no others but with More. Its lease is renewed, and the table has of it that it is alone if the request says so or the
 // reply.
 func Exchange(q *Request, nodes []Node, rows []Row) Reply {
@@ -114,6 +122,10 @@ func Exchange(q *Request, nodes []Node, rows []Row) Reply {
 		g := Grant{Key: c.Key}
 		taken, gone, demands := 0, 0, []Row{{Node: q.Node, Key: c.Key, Demand: c.Demand}}
 		for _, row := range of[c.Key] {
+			if row.Node == q.Node {
+				g.Former = row.Share
+				continue
+			}
 			taken += row.Share
 			if !alive[row.Node] {
 				gone += row.Share // it has used that, and wants no more
@@ -132,7 +144,7 @@ func Exchange(q *Request, nodes []Node, rows []Row) Reply {
 		// What it holds it holds: others were refused it. Where they were not, since its lease was over, it is to begin
 		// nothing in the place of what ends: that place is theirs.
 		g.Target = min(g.Target, max(room, 0))
-		g.Share = max(g.Target, c.Hold)
+		g.Share = max(g.Target, c.Hold, g.Former)
 		r.Grants = append(r.Grants, g)
 	}
 	return r

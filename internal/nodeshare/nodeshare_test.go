@@ -262,7 +262,7 @@ func TestComesBack(t *testing.T) {
 			q := claim("a", test.hold)
 			q.Turn = turn
 			got := Exchange(q, []Node{{"b", test.alone}}, []Row{{"b", "k", test.share, 0}}).Grants[0]
-			if want := (Grant{"k", test.gives, test.target}); got != want {
+			if want := (Grant{Key: "k", Share: test.gives, Target: test.target}); got != want {
 				t.Errorf("%s: %+v, want %+v", test.name, got, want)
 			}
 		}
@@ -275,7 +275,7 @@ func TestGivenBack(t *testing.T) {
 	t.Parallel()
 	var h Holder
 	now := time.Unix(1800000000, 0)
-	h.Take(now, &Reply{Grants: []Grant{{"k", 5, 5}, {"l", 3, 3}}})
+	h.Take(now, &Reply{Grants: []Grant{{Key: "k", Share: 5, Target: 5}, {Key: "l", Share: 3, Target: 3}}})
 	q := h.Request(now, "a", []Use{{Key: "l", Limit: 10, Busy: 1}})
 	if k, l := h.Allowed(now, "k", 10), h.Allowed(now, "l", 10); k != 0 || l != 3 {
 		t.Errorf("of k %d, of l %d", k, l)

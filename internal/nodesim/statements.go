@@ -213,6 +213,15 @@ var statements = []statement{
 		}
 		return r, nil
 	}},
+	{"SELECT node, key, share, demand FROM limit_share WHERE node = $1", func(t *tx, a []string) (r result, err error) {
+		r.types = "ttii"
+		for _, key := range list(a[1]) {
+			if s := t.get("limit_share", a[0]+" "+key); s != nil {
+				r.rows = append(r.rows, s)
+			}
+		}
+		return r, nil
+	}},
 	{"SELECT node, key, share, demand FROM limit_share", func(t *tx, a []string) (r result, err error) {
 		r.types = "ttii"
 		keys := list(a[1])

@@ -3,6 +3,7 @@ package pgspool
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -99,8 +100,18 @@ func othersIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request) (nodes []nod
 		return nodes, nil, nil
 	}
 	list, _ = tx.Query(ctx, "SELECT node, key, share, demand FROM limit_share WHERE node <> $1 AND key = ANY($2) ORDER BY node, key", q.Node, keys)
-	rows, err = pgx.CollectRows(list, pgx.RowToStructByPos[nodeshare.Row])
-	return nodes, rows, err
+	if rows, err = pgx.CollectRows(list, pgx.RowToStructByPos[nodeshare.Row]); err != nil || !q.Fresh {
+		return nodes, rows, err
+	}
+	own, err := ownIn(ctx, tx, q.Node, keys)
+	return nodes, append(rows, own...), err
+}
+
+// ownIn reads what this node itself has had of days.
+func ownIn(ctx context.Context, tx pgx.Tx, node string, keys []string) ([]nodeshare.Row, error) {
+	days := slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return !nodeshare.IsDay(key) })
+	list, _ := tx.Query(ctx, "SELECT node, key, share, demand FROM limit_share WHERE node = $1 AND key = ANY($2)", node, days) // its error is that of reading the rows
+	return pgx.CollectRows(list, pgx.RowToStructByPos[nodeshare.Row])
 }
 
 // noteIn writes what this node has from now on. Rows that stay as they are are not written.
@@ -120,7 +131,7 @@ func noteIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request, r *nodeshare.R
 	// A node that comes to another day, at midnight or since its clock was set, does not name the former one any more. What it has
 	// spent of that counts for the others, until it is over for them, too.
 	_, err = tx.Exec(ctx, "DELETE FROM limit_share WHERE node = $1 AND key <> ALL($2) AND NOT (key LIKE $4 AND ($3 OR key NOT LIKE $5))",
-		q.Node, keys, q.More, nodeshare.DayPrefix+"%", fmt.Sprintf("%s%d %%", nodeshare.DayPrefix, today))
+		q.Node, keys, q.More || q.Fresh, nodeshare.DayPrefix+"%", fmt.Sprintf("%s%d %%", nodeshare.DayPrefix, today))
 	if err != nil {
 		return err
 	}

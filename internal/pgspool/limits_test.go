@@ -28,22 +28,22 @@ func TestExchange(t *testing.T) {
 	claim := func(hold, demand int) nodeshare.Claim {
 		return nodeshare.Claim{Key: "smtp:x.test", Limit: 10, Hold: hold, Demand: demand}
 	}
-	ask(a, "true [{smtp:x.test 10 10}]", false, claim(0, 30))
-	ask(b, "false [{smtp:x.test 0 0}]", false, claim(0, 30))
-	ask(a, "false [{smtp:x.test 10 5}]", true, claim(10, 30))
-	ask(b, "false [{smtp:x.test 0 0}]", false, claim(0, 30)) // a acted as if alone when it asked
-	ask(a, "false [{smtp:x.test 7 5}]", false, claim(7, 30)) // two of its deliveries go on
-	ask(b, "false [{smtp:x.test 3 3}]", false, claim(0, 30))
-	ask(a, "false [{smtp:x.test 5 5}]", false, claim(5, 30))
-	ask(b, "false [{smtp:x.test 5 5}]", false, claim(3, 30))
+	ask(a, "true [{smtp:x.test 10 10 0}]", false, claim(0, 30))
+	ask(b, "false [{smtp:x.test 0 0 0}]", false, claim(0, 30))
+	ask(a, "false [{smtp:x.test 10 5 0}]", true, claim(10, 30))
+	ask(b, "false [{smtp:x.test 0 0 0}]", false, claim(0, 30)) // a acted as if alone when it asked
+	ask(a, "false [{smtp:x.test 7 5 0}]", false, claim(7, 30)) // two of its deliveries go on
+	ask(b, "false [{smtp:x.test 3 3 0}]", false, claim(0, 30))
+	ask(a, "false [{smtp:x.test 5 5 0}]", false, claim(5, 30))
+	ask(b, "false [{smtp:x.test 5 5 0}]", false, claim(3, 30))
 	ask(a, "false []", false)
-	ask(b, "false [{smtp:x.test 10 10}]", false, claim(5, 30))
+	ask(b, "false [{smtp:x.test 10 10 0}]", false, claim(5, 30))
 	// a is gone: its lease runs out, and its rows with it.
-	ask(a, "false [{smtp:y.test 10 10}]", false, nodeshare.Claim{Key: "smtp:y.test", Limit: 10, Demand: 1})
+	ask(a, "false [{smtp:y.test 10 10 0}]", false, nodeshare.Claim{Key: "smtp:y.test", Limit: 10, Demand: 1})
 	if _, err := d.conn().Exec(t.Context(), "UPDATE node_share SET until = clock_timestamp() WHERE node = 'a'"); err != nil {
 		t.Fatal(err)
 	}
-	ask(b, "true [{smtp:x.test 10 10}]", false, claim(10, 30))
+	ask(b, "true [{smtp:x.test 10 10 0}]", false, claim(10, 30))
 	var n int
 	if err := d.conn().QueryRow(t.Context(), "SELECT count(*) FROM limit_share").Scan(&n); err != nil || n != 0 {
 		t.Errorf("%d rows are left, %v", n, err)
@@ -66,13 +66,13 @@ func TestExchangeLeftOut(t *testing.T) {
 		q    nodeshare.Request
 		want string
 	}{
-		{a, nodeshare.Request{Claims: append(claim, nodeshare.Claim{Key: "smtp:x.test", Limit: 5, Demand: 1})}, "[{KEY 6 6} {smtp:x.test 5 5}]"},
+		{a, nodeshare.Request{Claims: append(claim, nodeshare.Claim{Key: "smtp:x.test", Limit: 5, Demand: 1})}, "[{KEY 6 6 0} {smtp:x.test 5 5 0}]"},
 		{b, nodeshare.Request{}, "[]"},
 		{a, nodeshare.Request{Alone: true, More: true}, "[]"}, // only what is of a day stays
 		{a, nodeshare.Request{More: true}, "[]"},
-		{b, nodeshare.Request{Claims: []nodeshare.Claim{{Key: key, Limit: 10, Demand: 9}, {Key: "smtp:x.test", Limit: 5, Demand: 5}}}, "[{KEY 4 4} {smtp:x.test 5 5}]"},
+		{b, nodeshare.Request{Claims: []nodeshare.Claim{{Key: key, Limit: 10, Demand: 9}, {Key: "smtp:x.test", Limit: 5, Demand: 5}}}, "[{KEY 4 4 0} {smtp:x.test 5 5 0}]"},
 		{a, nodeshare.Request{}, "[]"},
-		{b, nodeshare.Request{Claims: []nodeshare.Claim{{Key: key, Limit: 10, Hold: 4, Demand: 9}}}, "[{KEY 9 9}]"},
+		{b, nodeshare.Request{Claims: []nodeshare.Claim{{Key: key, Limit: 10, Hold: 4, Demand: 9}}}, "[{KEY 9 9 0}]"},
 	} {
 		r, err := c.s.exchange(&c.q)
 		if err != nil {
@@ -124,5 +124,42 @@ func TestExchangeOfDay(t *testing.T) {
 	var n int
 	if err := d.conn().QueryRow(t.Context(), "SELECT count(*) FROM limit_share WHERE node = 'gone'").Scan(&n); err != nil || n != 0 {
 		t.Errorf("%d rows are left of a day that is over, %v", n, err)
+	}
+}
+
+// A process that does not know what its predecessor has used of a day is told what that had got, and leaves it as it is until it is asked for:
+// nobody else gets it.
+func TestExchangeFresh(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	a, b := d.store("a"), d.store("b")
+	var day int
+	if err := d.conn().QueryRow(t.Context(), "SELECT floor(extract(epoch FROM clock_timestamp()) / 86400)").Scan(&day); err != nil {
+		t.Fatal(err)
+	}
+	x, y := fmt.Sprintf("%s%d x", nodeshare.DayPrefix, day), fmt.Sprintf("%s%d y", nodeshare.DayPrefix, day)
+	for i, c := range []struct {
+		s    *Store
+		q    nodeshare.Request
+		want string
+	}{
+		{a, nodeshare.Request{Claims: []nodeshare.Claim{{Key: x, Limit: 10, Demand: 4}, {Key: y, Limit: 10, Demand: 3}}}, "4 0, 3 0"},
+		{a, nodeshare.Request{Fresh: true}, ""}, // killed, and there again
+		{b, nodeshare.Request{Claims: []nodeshare.Claim{{Key: x, Limit: 10, Demand: 9}, {Key: y, Limit: 10, Demand: 9}}}, "6 0, 7 0"},
+		{a, nodeshare.Request{Fresh: true, Claims: []nodeshare.Claim{{Key: x, Limit: 10, Demand: 1}}}, "4 4"},
+		{a, nodeshare.Request{Fresh: true, Claims: []nodeshare.Claim{{Key: x, Limit: 10, Hold: 4, Demand: 5}, {Key: y, Limit: 10, Demand: 1}}}, "4 4, 3 3"},
+		{a, nodeshare.Request{Claims: []nodeshare.Claim{{Key: x, Limit: 10, Hold: 2, Demand: 2}}}, "2 0"}, // it has ended in order, and knows
+	} {
+		r, err := c.s.exchange(&c.q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, g := range r.Grants {
+			got = append(got, fmt.Sprint(g.Share, " ", g.Former))
+		}
+		if strings.Join(got, ", ") != c.want {
+			t.Errorf("%d: %q, want %q", i, got, c.want)
+		}
 	}
 }

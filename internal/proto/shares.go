@@ -11,6 +11,7 @@ type Shares struct {
 	Alone  bool
 	Claims []nodeshare.Claim // SharesLimit at most
 	More   bool              // as in nodeshare.Request. A cleanup that does not know it forgets what is left out
+	Fresh  bool              // likewise
 }
 
 // SharesLimit bounds the claims of one exchange.
@@ -21,6 +22,7 @@ func (*Shares) Kind() uint16 { return KindShares }
 func (m *Shares) Append(b []byte) []byte {
 	b = pack.Bool(b, 'a', m.Alone)
 	b = pack.Bool(b, 'm', m.More)
+	b = pack.Bool(b, 'f', m.Fresh)
 	for i := range m.Claims {
 		c := &m.Claims[i]
 		b = pack.Nested(b, 'c', func(b []byte) []byte {
@@ -41,6 +43,8 @@ func (m *Shares) Decode(b []byte) error {
 			m.Alone = r.Bool()
 		case 'm':
 			m.More = r.Bool()
+		case 'f':
+			m.Fresh = r.Bool()
 		case 'c':
 			var c nodeshare.Claim
 			n := r.Nested()
@@ -80,7 +84,8 @@ func (m *SharesReply) Append(b []byte) []byte {
 		b = pack.Nested(b, 'g', func(b []byte) []byte {
 			b = pack.String(b, 'k', g.Key)
 			b = pack.Int(b, 's', g.Share)
-			return pack.Int(b, 't', g.Target)
+			b = pack.Int(b, 't', g.Target)
+			return pack.Int(b, 'f', g.Former)
 		})
 	}
 	return b
@@ -103,6 +108,8 @@ func (m *SharesReply) Decode(b []byte) error {
 					g.Share = int(n.Int())
 				case 't':
 					g.Target = int(n.Int())
+				case 'f':
+					g.Former = int(n.Int())
 				}
 			}
 			if err := n.Err(); err != nil {
