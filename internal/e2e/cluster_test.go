@@ -530,6 +530,32 @@ func TestClusterLimit(t *testing.T) {
 	}
 }
 
+// While one node has all of a destination's limit, the other says of its mail that it waits for a share.
+func TestClusterWaitsForShare(t *testing.T) {
+	t.Parallel()
+	open := make(chan struct{})
+	next := newSink(t, func(line string) string {
+		if strings.HasPrefix(line, "RCPT TO:<slow@") {
+			<-open
+		}
+		return ""
+	})
+	defer close(open)
+	c := newCluster(t, next, 2)
+	c.main += "default_destination_concurrency_limit = 1\ninitial_destination_concurrency = 1\nsmtp_connection_cache_on_demand = no\nsmtp_rcpt_timeout = 300s\n"
+	a, b := c.node("a"), c.node("b")
+	a.start()
+	b.start()
+	c.shared(a, "a", "b")
+	a.eventually("it takes mail", func() bool { return a.send("a@from.test", []string{"slow@to.test"}, "Subject: slow\n\nx\n") == nil })
+	b.mustSend("b@from.test", []string{"b@to.test"}, "Subject: waits\n\nx\n")
+	id := queueID.FindStringSubmatch(b.waitLog(`from=<b@from\.test>`))[1]
+	b.eventually("it is said what it waits for", func() bool {
+		out, status := b.tool(nil, "explain", id)
+		return status == 0 && strings.Contains(out, "wait for a share of the destination's concurrency limit, which other nodes of the cluster have")
+	})
+}
+
 // What a client does at one node counts at the other, which refuses it then, and no more when that node is gone.
 func TestClusterClients(t *testing.T) {
 	t.Parallel()

@@ -32,7 +32,7 @@ func TestDay(t *testing.T) {
 			var list []Row
 			for name, until := range lease {
 				if name != n.name && now.Before(until) {
-					others = append(others, Node{name, alone[name]})
+					others = append(others, Node{Name: name, Alone: alone[name]})
 				}
 			}
 			for name, row := range rows { // those of nodes that are gone, too

@@ -48,6 +48,29 @@ const (
 	DayPrefix = "day "
 )
 
+// Version is what a program says of itself with each exchange: 1: it shares the limits that destinations have in common.
+// Programs before that say nothing.
+const Version = 1
+
+// IsCommon says whether a limit is one that several destinations have in common, or a tenant's: not all versions share those. No
+// destination has a space in its name.
+func IsCommon(key string) bool { return strings.Contains(key, " ") }
+
+// beside is what is left of a limit beside nodes of an old version, which use such limits as if they were alone: each counts as if it
+// had an equal part. Something is left in any case, since mail has to go.
+func beside(limit int, key string, nodes []Node) int {
+	old := 0
+	for _, n := range nodes {
+		if n.Old {
+			old++
+		}
+	}
+	if old == 0 || !IsCommon(key) {
+		return limit
+	}
+	return max(limit*(len(nodes)+1-old)/(len(nodes)+1), 1)
+}
+
 // IsDay says whether a limit counts until the end of a day.
 func IsDay(key string) bool { return strings.HasPrefix(key, DayPrefix) }
 
@@ -69,6 +92,7 @@ type Row struct {
 type Node struct {
 	Name  string
 	Alone bool // it may use limits without rows
+	Old   bool // it is of a version that shares the limits of destinations only
 }
 
 // A Request is what a node brings to an exchange.
@@ -82,6 +106,8 @@ type Request struct {
 	// Fresh: what this node's former process has used of limits of days is not known for certain. Its rows of days that are not claimed
 	// stay as they are, and of those that are claimed the grants say what they were.
 	Fresh bool
+	// Old names the nodes of an old version, in their order: whoever carries out the exchange says it.
+	Old []string
 	// Turn changes each TurnTime by the table's clock.
 	Turn int64
 }
@@ -102,7 +128,7 @@ type Reply struct {
 	Grants []Grant // one for each Claim, in its order
 }
 
-// Exchange answers a request. nodes are the others whose leases are good, and rows all of theirs for the keys of the
+// Exchange answers a request. nodes are the others whose leases are good, or that have parts of the queue and are of an old version, and rows all of theirs for the keys of the
 // claims, those of others that are gone for the keys of days, and the node's own of days if the request is Fresh. It is to be carried out while nobody else has an exchange. The node's own rows become what the grants
 // say, and no others but with More. Its lease is renewed, and the table has of it that it is alone if the request says so or the
 // reply.
@@ -119,7 +145,7 @@ func Exchange(q *Request, nodes []Node, rows []Row) Reply {
 	}
 	for i := range q.Claims {
 		c := &q.Claims[i]
-		g := Grant{Key: c.Key}
+		g, limit := Grant{Key: c.Key}, beside(c.Limit, c.Key, nodes)
 		taken, gone, demands := 0, 0, []Row{{Node: q.Node, Key: c.Key, Demand: c.Demand}}
 		for _, row := range of[c.Key] {
 			if row.Node == q.Node {
@@ -133,11 +159,11 @@ func Exchange(q *Request, nodes []Node, rows []Row) Reply {
 			}
 			demands = append(demands, row)
 		}
-		g.Target = Divide(max(c.Limit-gone, 0), demands, q.Turn)[q.Node]
+		g.Target = Divide(max(limit-gone, 0), demands, q.Turn)[q.Node]
 		if IsDay(c.Key) {
 			g.Target = min(g.Target, c.Demand) // what a node has got is lost with it, and nobody gets that in advance
 		}
-		room := c.Limit - taken
+		room := limit - taken
 		if alone && !IsDay(c.Key) {
 			room = 0 // that node has no rows yet, and may use all of it
 		}

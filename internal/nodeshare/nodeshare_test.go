@@ -92,7 +92,7 @@ func (w *world) exchange(q *Request) *Reply {
 			continue
 		}
 		if name != q.Node {
-			others = append(others, Node{name, w.alone[name]})
+			others = append(others, Node{Name: name, Alone: w.alone[name]})
 			rows = slices.AppendSeq(rows, maps.Values(w.rows[name]))
 		}
 	}
@@ -261,7 +261,7 @@ func TestComesBack(t *testing.T) {
 		for turn := range int64(2) {
 			q := claim("a", test.hold)
 			q.Turn = turn
-			got := Exchange(q, []Node{{"b", test.alone}}, []Row{{"b", "k", test.share, 0}}).Grants[0]
+			got := Exchange(q, []Node{{Name: "b", Alone: test.alone}}, []Row{{"b", "k", test.share, 0}}).Grants[0]
 			if want := (Grant{Key: "k", Share: test.gives, Target: test.target}); got != want {
 				t.Errorf("%s: %+v, want %+v", test.name, got, want)
 			}
@@ -297,5 +297,34 @@ func TestRaisedMeanwhile(t *testing.T) {
 	q := h.Request(now, "n", []Use{{Key: "a", Limit: 5, Busy: 3}})
 	if got := h.Allowed(now, "a", 20); q.Claims[0].Hold != 5 || got != 5 {
 		t.Errorf("%d are claimed, and %d may be used", q.Claims[0].Hold, got)
+	}
+}
+
+// Beside a node of an old version, which uses all of a limit that it does not share, the others leave it an equal part. What it shares it
+// shares as before.
+func TestOldNode(t *testing.T) {
+	t.Parallel()
+	common, day, own := "concurrency of provider p from ", DayPrefix+"1 recipients of provider p from ", "smtp:x.test"
+	for _, test := range []struct {
+		limit  int
+		nodes  []Node
+		share  int // of what is common
+		shared int // of a destination's
+	}{
+		{12, nil, 12, 12},
+		{12, []Node{{Name: "b"}}, 12, 12},
+		{12, []Node{{Name: "b", Old: true}}, 6, 12},
+		{12, []Node{{Name: "b", Old: true}, {Name: "c"}}, 8, 12},
+		{12, []Node{{Name: "b", Old: true}, {Name: "c", Old: true}}, 4, 12},
+		{1, []Node{{Name: "b", Old: true}}, 1, 1},
+	} {
+		q := &Request{Node: "a"}
+		for _, key := range []string{common, day, own} {
+			q.Claims = append(q.Claims, Claim{Key: key, Limit: test.limit, Demand: test.limit})
+		}
+		r := Exchange(q, test.nodes, nil)
+		if r.Grants[0].Share != test.share || r.Grants[1].Share != test.share || r.Grants[2].Share != test.shared {
+			t.Errorf("%+v: %+v", test, r.Grants)
+		}
 	}
 }

@@ -3,6 +3,7 @@ package nodesim
 import (
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,7 +22,7 @@ func (t *tx) seconds(s string) string {
 func (t *tx) later(until string) bool { return atoi(until) > t.s.host.now() }
 
 // Columns: node name instance seen drained; shard id node epoch; lease shard until; segment shard segno epoch; doubtful id
-// recipient epoch shard node lost_by; closed shard epoch; node_share node until alone; limit_share node key share demand;
+// recipient epoch shard node lost_by; closed shard epoch; node_share node until alone; node_version node until sharing; limit_share node key share demand;
 // node_call id asker node who kind request until taken answer failed; node_note node topic until note; class: tables that an
 // older version does not make; seg_S_N pos kind number head rest body.
 var statements = []statement{
@@ -204,14 +205,9 @@ var statements = []statement{
 	{"SELECT floor(extract(epoch FROM clock_timestamp())", func(t *tx, a []string) (result, error) {
 		return result{types: "i", rows: []row{{fmt.Sprint(t.s.host.now() / 1e6 / atoi(a[0]))}}}, nil
 	}},
-	{"SELECT node, alone FROM node_share", func(t *tx, a []string) (r result, err error) {
-		r.types = "tb"
-		for _, k := range t.keys("node_share") {
-			if s := t.get("node_share", k); s[0] != a[0] && t.later(s[1]) {
-				r.rows = append(r.rows, row{s[0], s[2]})
-			}
-		}
-		return r, nil
+	{"SELECT n.node, coalesce(bool_or(n.alone), false)", doOthers},
+	{"INSERT INTO node_version VALUES", func(t *tx, a []string) (result, error) {
+		return result{}, t.set("node_version", a[0], row{a[0], t.seconds(a[1]), a[2]}, false)
 	}},
 	{"SELECT node, key, share, demand FROM limit_share WHERE node = $1", func(t *tx, a []string) (r result, err error) {
 		r.types = "ttii"
@@ -401,6 +397,30 @@ func doShare(t *tx, a []string) (result, error) {
 		}
 	}
 	return result{types: "iib", rows: []row{{fmt.Sprint(len(t.keys("shard"))), fmt.Sprint(living), drained}}}, nil
+}
+
+// doOthers answers which other nodes live, as their exchanges or their shards say, whether they believe to be alone, and whether they are of an old
+// version.
+func doOthers(t *tx, a []string) (r result, err error) {
+	r.types = "tbb"
+	alone := map[string]string{}
+	for _, k := range t.keys("node_share") {
+		if s := t.get("node_share", k); t.later(s[1]) {
+			alone[s[0]] = s[2]
+		}
+	}
+	for _, k := range t.keys("shard") {
+		if n := t.get("shard", k)[1]; n != null && t.later(t.get("lease", k)[1]) && alone[n] == "" {
+			alone[n] = "f"
+		}
+	}
+	for _, n := range slices.Sorted(maps.Keys(alone)) {
+		if n != a[0] {
+			v := t.get("node_version", n)
+			r.rows = append(r.rows, row{n, alone[n], truth(v == nil || !t.later(v[1]))})
+		}
+	}
+	return r, nil
 }
 
 // doTerminate ends the sessions of a shard's owner, if its lease has run out.

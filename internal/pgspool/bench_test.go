@@ -55,7 +55,12 @@ func BenchmarkLifecycle(b *testing.B) {
 // BenchmarkTakeover has another node take over a deep queue: from when the lease is over until all of it can be
 // told to the queue manager. memory is what the index takes of each message, in octets.
 func BenchmarkTakeover(b *testing.B) {
-	const deep = 100_000
+	for _, deep := range []int{100_000, 300_000, 1_000_000} {
+		b.Run(fmt.Sprint(deep), func(b *testing.B) { takeOver(b, deep) })
+	}
+}
+
+func takeOver(b *testing.B, deep int) {
 	d := newDatabase(b, newServer(b, "shared_buffers=256MB", "max_wal_size=4GB"), 1)
 	a := d.store("a").mustOpen(b)
 	content := strings.Repeat("0123456789abcde\n", 64)
@@ -85,7 +90,7 @@ func BenchmarkTakeover(b *testing.B) {
 		if n != deep {
 			b.Fatalf("%d messages", n)
 		}
-		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/deep, "memory/message")
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(deep), "memory/message")
 		e.stop()
 		b.StartTimer()
 	}

@@ -18,6 +18,7 @@
 //	node_note       what nodes tell each other for seconds: what smtpd has counted of clients
 //	node_setting    digests of what each node's main.cf sets, but for secrets
 //	node_call       what nodes ask of each other, and the answers: a few rows, for minutes
+//	node_version    which nodes share the limits that destinations have in common, and until when they say so
 //	node_order      what was ordered of nodes that did not answer, until it is carried out; 30 days at most
 //	message_number  numbers for queue IDs, which no two nodes share
 //

@@ -38,6 +38,7 @@ type engine struct {
 	opt   storage.Options
 	lease *lease
 	found storage.Recovery
+	old   oldNodes
 
 	// mu is held by the committer while it changes what others read, and by others while they read it.
 	// It guards the fields from here to err.

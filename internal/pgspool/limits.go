@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -17,11 +19,51 @@ const (
 	limitShareTable = `CREATE TABLE IF NOT EXISTS limit_share (node text NOT NULL, key text NOT NULL, share integer NOT NULL, demand integer NOT NULL, PRIMARY KEY (node, key))`
 )
 
+// nodeVersionTable has which nodes say of themselves that they share the limits that destinations have in common (nodeshare.Version), and
+// until when they say so. A program of before says nothing, so that a node that goes back to one is found out.
+const nodeVersionTable = `CREATE TABLE IF NOT EXISTS node_version (node text PRIMARY KEY, until timestamptz NOT NULL, sharing integer NOT NULL)`
+
 // exchangeTime bounds an exchange. What comes later is of no use.
 const exchangeTime = nodeshare.Lease - nodeshare.Margin
 
 // Exchange implements storage.Sharer.
-func (e *engine) Exchange(q *nodeshare.Request) (nodeshare.Reply, error) { return e.store.exchange(q) }
+func (e *engine) Exchange(q *nodeshare.Request) (nodeshare.Reply, error) {
+	r, err := e.store.exchange(q)
+	if err == nil {
+		e.sayOld(q.Old)
+	}
+	return r, err
+}
+
+// sayOld tells of nodes of an old version, when there are others than before. One that has just begun is not told of: twice in a row, at
+// least, it must have been there.
+func (e *engine) sayOld(nodes []string) {
+	e.old.mu.Lock()
+	defer e.old.mu.Unlock()
+	same := slices.Equal(nodes, e.old.last)
+	e.old.last = nodes
+	if !same {
+		e.old.seen = 0
+		return
+	}
+	if e.old.seen++; e.old.seen != oldTimes || slices.Equal(nodes, e.old.said) {
+		return
+	}
+	e.old.said = nodes
+	if len(nodes) > 0 {
+		e.opt.Warn("spool: node %s is of a version that shares the limits of destinations only: until it is brought up to date it counts as if it had an equal part of each limit of domains, sites, providers, sources and tenants", strings.Join(nodes, ", "))
+	}
+}
+
+// oldTimes is after how many exchanges a node is said to be of an old version.
+const oldTimes = 5
+
+// oldNodes is which nodes are of an old version.
+type oldNodes struct {
+	mu         sync.Mutex
+	last, said []string // in the last exchange, and in the log
+	seen       int      // in how many exchanges they have been the same since
+}
 
 // exchange makes an exchange of this node's, one at a time, in the order in which they come: one that the queue manager has
 // given up must not lower afterwards what a later one has got.
@@ -79,13 +121,22 @@ func exchangeIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request, lasts time
 	if err != nil {
 		return r, err
 	}
+	for _, n := range nodes {
+		if n.Old {
+			q.Old = append(q.Old, n.Name)
+		}
+	}
 	r = nodeshare.Exchange(q, nodes, rows)
 	return r, noteIn(ctx, tx, q, &r, lasts, today)
 }
 
 // othersIn reads what other nodes have.
 func othersIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request) (nodes []nodeshare.Node, rows []nodeshare.Row, err error) {
-	list, _ := tx.Query(ctx, "SELECT node, alone FROM node_share WHERE node <> $1 AND until > clock_timestamp() ORDER BY node", q.Node) // its error is that of reading the rows
+	// One that has a part of the queue and does not exchange anything is of an even older version, or has just begun.
+	list, _ := tx.Query(ctx, `SELECT n.node, coalesce(bool_or(n.alone), false), NOT EXISTS (SELECT FROM node_version v WHERE v.node = n.node AND v.until > clock_timestamp() AND v.sharing >= $2)
+		FROM (SELECT node, alone FROM node_share WHERE until > clock_timestamp() UNION ALL
+			SELECT node, false FROM shard JOIN lease ON shard = id WHERE until > clock_timestamp()) n
+		WHERE n.node <> $1 GROUP BY n.node ORDER BY n.node`, q.Node, nodeshare.Version) // its error is that of reading the rows
 	nodes, err = pgx.CollectRows(list, pgx.RowToStructByPos[nodeshare.Node])
 	if err != nil {
 		return nil, nil, err
@@ -118,6 +169,11 @@ func ownIn(ctx context.Context, tx pgx.Tx, node string, keys []string) ([]nodesh
 func noteIn(ctx context.Context, tx pgx.Tx, q *nodeshare.Request, r *nodeshare.Reply, lasts time.Duration, today int64) error {
 	_, err := tx.Exec(ctx, `INSERT INTO node_share VALUES ($1, clock_timestamp() + make_interval(secs => $2), $3)
 		ON CONFLICT (node) DO UPDATE SET until = excluded.until, alone = excluded.alone`, q.Node, lasts.Seconds(), q.Alone || r.Alone)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, `INSERT INTO node_version VALUES ($1, clock_timestamp() + make_interval(secs => $2), $3)
+		ON CONFLICT (node) DO UPDATE SET until = excluded.until, sharing = excluded.sharing`, q.Node, nodeshare.Lease.Seconds(), nodeshare.Version)
 	if err != nil {
 		return err
 	}

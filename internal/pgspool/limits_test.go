@@ -2,11 +2,13 @@ package pgspool
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"posthaste/internal/nodeshare"
+	"posthaste/internal/storage"
 )
 
 // Nodes exchange their shares of limits in the database: who is alone has all of them, another gets nothing until the first
@@ -161,5 +163,53 @@ func TestExchangeFresh(t *testing.T) {
 		if strings.Join(got, ", ") != c.want {
 			t.Errorf("%d: %q, want %q", i, got, c.want)
 		}
+	}
+}
+
+// A node whose program does not say that it shares all limits is found out, also when it has done so before; so is one that has a part of the queue
+// and exchanges nothing. The log says it once.
+func TestOldNode(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	a, b := d.store("a"), d.store("b")
+	const key = "concurrency of provider p from "
+	conn := d.conn()
+	do := func(sql string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask := func(want int, old ...string) {
+		t.Helper()
+		q := &nodeshare.Request{Claims: []nodeshare.Claim{{Key: key, Limit: 12, Demand: 12}}}
+		r, err := a.exchange(q)
+		if err != nil || r.Grants[0].Target != want || !slices.Equal(q.Old, old) {
+			t.Errorf("%+v, %q, %v; want %d, %q", r, q.Old, err, want, old)
+		}
+	}
+	ask(12)
+	if _, err := b.exchange(new(nodeshare.Request)); err != nil {
+		t.Fatal(err)
+	}
+	ask(12)
+	do("UPDATE node_version SET until = clock_timestamp() WHERE node = 'b'") // its program is the former one again
+	ask(6, "b")
+	do("DELETE FROM node_share WHERE node = 'b'")
+	ask(12)
+	do("INSERT INTO node VALUES ('c', 'c', clock_timestamp()); UPDATE shard SET node = 'c'; UPDATE lease SET until = 'infinity'")
+	ask(6, "c")
+
+	var said []string
+	e := &engine{opt: storage.Options{Warn: func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }}}
+	for range 10 * oldTimes {
+		e.sayOld([]string{"c"})
+	}
+	e.sayOld(nil) // a moment
+	for range 10 * oldTimes {
+		e.sayOld([]string{"c"})
+	}
+	if len(said) != 1 || !strings.Contains(said[0], "node c is of a version") {
+		t.Errorf("%q", said)
 	}
 }
