@@ -46,7 +46,9 @@ type ahead struct {
 func (a *ahead) portions() sched.Portions {
 	told := a.told
 	return func(name sched.LimitName, b sched.Bound, limit rate.Rate) int64 {
-		if limit.Per != rate.Day {
+		// Of a source that warms up mail would go elsewhere until the disk has answered: what a kill can
+		// lose of its count is a minute's mail.
+		if limit.Per != rate.Day || b == sched.BoundWarmup {
 			return 0
 		}
 		a.used = true
@@ -87,7 +89,7 @@ func (s *Server) lookAhead() {
 	next := make(map[dayBound]int64, len(a.told))
 	more := false
 	s.sched.SharedUses(func(u sched.SharedUse) bool {
-		if u.Limit.Per != rate.Day {
+		if u.Limit.Per != rate.Day || u.Bound == sched.BoundWarmup {
 			return true
 		}
 		if u.Want > 0 {

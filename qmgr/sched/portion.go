@@ -1,6 +1,10 @@
 package sched
 
-import "posthaste/internal/rate"
+import (
+	"time"
+
+	"posthaste/internal/rate"
+)
 
 // Several schedulers, each on its own machine, may deliver the mail of one queue, and divide the shared limits between them. Who
 // gets how much is not decided here: this scheduler says what it uses and wants of each bound of a limit ([Scheduler.SharedUses]),
@@ -11,6 +15,10 @@ import "posthaste/internal/rate"
 // that is spread, what was spent is paid with the time that follows, at the rate by which it was spent: so when a portion is
 // made smaller, the larger one is in use until what was owed then has been paid. Of a rate by the day all that was spent counts
 // until midnight.
+//
+// What a source may send while it warms up is another such count. Without a portion of that its limit is not shut: it is as if
+// the source had sent all that it may, so that mail goes from others. And a portion is wanted as long as there is one to be had,
+// whether mail waits or not: what has gone elsewhere does not come back to wait for it.
 
 // A Bound is one of those that a shared limit may have.
 type Bound uint8
@@ -20,12 +28,13 @@ const (
 	BoundConnections              // Limits.Connections
 	BoundMessages                 // Limits.Messages
 	BoundRecipients               // Limits.Recipients
+	BoundWarmup                   // Limits.Warmup
 	bounds
 )
 
 // String is the bound's name, as limits have it.
 func (b Bound) String() string {
-	return [...]string{"concurrency", "connections", "messages", "recipients"}[b]
+	return [...]string{"concurrency", "connections", "messages", "recipients", "warmup"}[b]
 }
 
 // A LimitName names a shared limit.
@@ -49,6 +58,10 @@ type SharedUse struct {
 	Want  int64     // more than that
 }
 
+// askTime is how long a limit is remembered at least that has no portion of what a source may send while it warms up, in µs: all
+// of its mail may go from others at once.
+const askTime = int64(10 * time.Second / time.Microsecond)
+
 // A kept is what has to be kept of a rate although the portion is smaller now.
 type kept struct{ n, until int64 }
 
@@ -61,6 +74,8 @@ func (l *Limits) bound(b Bound) rate.Rate {
 		return l.Connections
 	case BoundMessages:
 		return l.Messages
+	case BoundWarmup:
+		return l.Warmup
 	}
 	return l.Recipients
 }
@@ -76,6 +91,8 @@ func (l *Limits) setBound(b Bound, n int64) {
 		l.Messages.N = n
 	case BoundRecipients:
 		l.Recipients.N = n
+	case BoundWarmup:
+		l.Warmup.N = n
 	}
 }
 
@@ -88,6 +105,8 @@ func (n *shared) meter(b Bound) *rate.Meter {
 		return &n.msgs
 	case BoundRecipients:
 		return &n.rcpts
+	case BoundWarmup:
+		return &n.warm
 	}
 	return nil
 }
@@ -102,7 +121,7 @@ func (s *Scheduler) setPortions(p Portions) {
 
 // portion brings what n bounds in line with its limits and with this scheduler's portion of them.
 func (s *Scheduler) portion(n *shared) {
-	l, shut := n.full, false
+	l, shut, cold := n.full, false, false
 	if s.portions != nil && n.key.level <= TenantLimit {
 		for b := range bounds {
 			whole := n.full.bound(b)
@@ -110,6 +129,9 @@ func (s *Scheduler) portion(n *shared) {
 				continue
 			}
 			switch p := s.portions(LimitName{n.key.level, n.key.name, n.key.source}, b, whole); {
+			case p < 0 && b == BoundWarmup:
+				cold = true
+				n.asks = max(n.asks, s.now+askTime) // somebody has to see that it wants a portion
 			case p < 0:
 				shut = true
 				s.keep(n, b, 0)
@@ -120,13 +142,13 @@ func (s *Scheduler) portion(n *shared) {
 			}
 		}
 	}
-	if n.limits == l && n.shut == shut {
+	if n.limits == l && n.shut == shut && n.cold == cold {
 		return
 	}
 	for b := range bounds {
 		s.carry(n, b, l.bound(b))
 	}
-	n.limits, n.shut = l, shut
+	n.limits, n.shut, n.cold = l, shut, cold
 	n.allow()
 	s.settleShared(n)
 }
@@ -165,6 +187,9 @@ func (s *Scheduler) SharedUses(yield func(SharedUse) bool) {
 		}
 		for b := range bounds {
 			u := SharedUse{LimitName{n.key.level, n.key.name, n.key.source}, b, n.full.bound(b), n.used(b, s.now), int64(max(n.backlog, n.waiting, n.line.n))}
+			if b == BoundWarmup {
+				u.Want = max(u.Limit.N-u.Busy, 0) // what has gone elsewhere is not seen here
+			}
 			// What was counted before a restart is in use, and how much it may be is known when there is mail again.
 			if m := n.meter(b); n.full == (Limits{}) && m != nil && m.Today(s.now) > 0 {
 				u.Busy, u.Want = m.Today(s.now), 0

@@ -187,3 +187,39 @@ func TestPortionKept(t *testing.T) {
 		t.Errorf("what has been paid is kept: %+v", u)
 	}
 }
+
+// What a source may send in a day while it warms up adds up over several schedulers. Without a portion mail goes from another source, or waits if
+// it is to wait for this one; and a portion is asked for in either case, as long as there is something left.
+func TestPortionOfWarmup(t *testing.T) {
+	t.Parallel()
+	for _, wait := range []bool{false, true} {
+		w := newWorld(t, one(func(_ *Config, c *TransportConfig) { c.BatchLimit = 1; c.ConcurrencyLimit = 3 }))
+		pool := poolOf(warming("new", 10, wait), Member{Source: "old", Weight: 1})
+		n := counted(w)
+		id := MsgID(0)
+		more := func() {
+			id++
+			var rcpts []Rcpt
+			for i := range 60 {
+				d := string(rune('a' + i%3))
+				w.pools[d] = pool
+				rcpts = append(rcpts, rcpt("smtp", d))
+			}
+			w.arrive(id, 0, rcpts...)
+			finishAll(w, allSent)
+			if !wait && w.mail[id].pending > 0 {
+				t.Errorf("%d recipients wait, and the old source may send them", w.mail[id].pending)
+			}
+		}
+		for _, c := range []struct{ portion, sent, busy, want int64 }{{-1, 0, 0, 1}, {4, 4, 4, 1}, {-1, 4, 4, 1}, {6, 6, 6, 1}, {0, 10, 10, 0}} {
+			w.portioned(map[Bound]int64{BoundWarmup: c.portion})
+			more()
+			if u := w.use(BoundWarmup); int64(n["new"]) != c.sent || u.Busy != c.busy || min(u.Want, 1) != c.want && !wait {
+				t.Errorf("wait: %v, a portion of %d: %d were sent, %+v", wait, c.portion, n["new"], u)
+			}
+		}
+		if n["old"] == 0 {
+			t.Errorf("%v", n)
+		}
+	}
+}

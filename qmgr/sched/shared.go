@@ -171,6 +171,8 @@ type shared struct {
 	// has been used of rates at portions that were larger.
 	full, limits Limits
 	shut         bool
+	cold         bool  // nothing of Limits.Warmup is for this scheduler, for now
+	asks         int64 // until when a cold one is remembered, although no mail is left for it
 	kept         [bounds]kept
 	// The limit that holds besides; nil: none. It is of a higher level.
 	parent *shared
@@ -226,7 +228,10 @@ func (n *shared) place() bool {
 func (n *shared) next(now int64) int64 {
 	l, k := &n.limits, int64(n.held)+1
 	at := max(n.conns.Next(l.Connections, now, k), n.msgs.Next(l.Messages, now, k), n.rcpts.Next(l.Recipients, now, k))
-	if l.Warmup.N > 0 {
+	switch {
+	case n.cold: // until the next day, as if all of it were spent, or until there is a portion
+		at = max(at, (now/int64(rate.Day/time.Microsecond)+1)*int64(rate.Day/time.Microsecond))
+	case l.Warmup.N > 0:
 		at = max(at, n.warm.Next(l.Warmup, now, k))
 	}
 	return at
@@ -274,7 +279,7 @@ func (n *shared) fresh(now int64) bool {
 
 // until is when n will be fresh if nothing happens.
 func (n *shared) until(now int64) int64 {
-	return max(n.conns.Until(now), n.msgs.Until(now), n.rcpts.Until(now), n.warm.Until(now))
+	return max(n.conns.Until(now), n.msgs.Until(now), n.rcpts.Until(now), n.warm.Until(now), n.asks)
 }
 
 // setTerms brings a destination under the limits of its terms. The latest terms are right

@@ -114,7 +114,7 @@ func (s *Scheduler) spentUp(terms *Terms) bool {
 // spentUp says the same of one limit. Its places are counted as if they were used.
 func (n *shared) spentUp(now int64) bool {
 	l := n.limits.Warmup
-	return l.N > 0 && n.warm.Room(l, now) <= int64(n.held)
+	return n.cold || l.N > 0 && n.warm.Room(l, now) <= int64(n.held)
 }
 
 // pick draws the source for recipients of a destination.
