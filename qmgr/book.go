@@ -35,6 +35,7 @@ type slip struct {
 	sender nameID
 	domain nameID // of all pending recipients; 0 with slipMore: see there
 	flags  uint8
+	spool  uint8 // of the queue.Ref, too
 }
 
 const (
@@ -272,11 +273,11 @@ func (p *slip) id() mail.QueueID {
 }
 
 func (p *slip) ref() queue.Ref {
-	return queue.Ref{File: p.file, Segno: p.segno, Offset: p.offset, Length: p.length}
+	return queue.Ref{File: p.file, Spool: p.spool, Segno: p.segno, Offset: p.offset, Length: p.length}
 }
 
 func (p *slip) setRef(r queue.Ref) {
-	p.file, p.segno, p.offset, p.length = r.File, r.Segno, r.Offset, r.Length
+	p.file, p.spool, p.segno, p.offset, p.length = r.File, r.Spool, r.Segno, r.Offset, r.Length
 }
 
 // message is p as the loop works with it.

@@ -59,6 +59,7 @@ func (q Name) String() string {
 // content is in the log or in a file of its own is in the record.
 type Ref struct {
 	File   uint32 // number of the segment's file
+	Spool  uint8  // which of several spools has it (package spools); 0: that in queue_directory
 	Segno  uint64 // which use of that file: 1 for the log's first segment; 0: the Ref refers to nothing
 	Offset uint32 // of the record's header, in octets
 	Length uint32 // of the record in octets, header included, padding not
@@ -73,6 +74,7 @@ func (r Ref) Append(b []byte, tag byte) []byte {
 		b = pack.Uint(b, 'f', r.File)
 		b = pack.Uint(b, 's', r.Segno)
 		b = pack.Uint(b, 'o', r.Offset)
+		b = pack.Uint(b, 'd', r.Spool)
 		return pack.Uint(b, 'l', r.Length)
 	})
 }
@@ -88,6 +90,8 @@ func (r *Ref) Decode(field []byte) error {
 			r.Segno = p.Uint()
 		case 'o':
 			r.Offset = uint32(p.Uint())
+		case 'd':
+			r.Spool = uint8(p.Uint())
 		case 'l':
 			r.Length = uint32(p.Uint())
 		}

@@ -3,12 +3,14 @@
 package vfs
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -17,7 +19,8 @@ import (
 
 // Dir is one directory of the operating system's file system, opened once: what is in it can be
 // had after the process has given up the rights to get there by its path, and inside
-// chroot. It is an FS for the names of files in it, as path and name together, and for no others.
+// chroot. It is an FS for the names of files in it, as path and name together, and for no others; one
+// of OpenTree has what is in its subdirectories, too.
 //
 // In a process of root's everything is done with the rights of the directory's owner, as
 // with [OfOwner].
@@ -25,6 +28,7 @@ type Dir struct {
 	f    *os.File
 	path string
 	who  *rights.Rights // the owner's; nil in a process that was not root's when it was opened
+	deep bool           // what is below it in other directories belongs to it
 }
 
 var _ FS = (*Dir)(nil)
@@ -37,13 +41,23 @@ func OpenDir(path string) (*Dir, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &Dir{f, path, &who}, nil
+		return &Dir{f: f, path: path, who: &who}, nil
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, err
 	}
-	return &Dir{f, path, nil}, nil
+	return &Dir{f: f, path: path}, nil
+}
+
+// OpenTree is OpenDir for a directory with subdirectories, which are of the same FS. Whoever may make names in it
+// can lead what is done by this FS elsewhere, as far as the rights of its owner go.
+func OpenTree(path string) (*Dir, error) {
+	d, err := OpenDir(path)
+	if err == nil {
+		d.deep = true
+	}
+	return d, err
 }
 
 // Close closes the directory. Files that were opened in it stay open.
@@ -70,15 +84,19 @@ func (d *Dir) fd() int { return int(d.f.Fd()) }
 
 // in says where name is: a file in the directory.
 func (d *Dir) in(name string) (place, error) {
-	if filepath.Dir(name) != d.path || filepath.Clean(name) != name {
+	rel, found := strings.CutPrefix(name, d.path+"/")
+	if !found || filepath.Clean(name) != name || !d.deep && strings.Contains(rel, "/") {
 		return place{}, &fs.PathError{Op: "open", Path: name, Err: fmt.Errorf("not in %s", d.path)}
 	}
-	return place{d.fd(), filepath.Base(name), name}, nil
+	return place{d.fd(), rel, name}, nil
 }
 
-// self is the directory itself, if dir is that.
+// self is the directory itself, if dir is that, or one in its tree.
 func (d *Dir) self(dir string) (place, error) {
-	if filepath.Clean(dir) != d.path {
+	if dir = filepath.Clean(dir); dir != d.path {
+		if d.deep {
+			return d.in(dir)
+		}
 		return place{}, &fs.PathError{Op: "open", Path: dir, Err: fmt.Errorf("not %s", d.path)}
 	}
 	return place{d.fd(), ".", d.path}, nil
@@ -126,7 +144,7 @@ func (d *Dir) Create(name string) (File, error) {
 	return asFile(d.open(name, os.O_RDWR|os.O_CREATE|os.O_EXCL))
 }
 
-// CreateTemp is FS.CreateTemp, for the directory itself.
+// CreateTemp is FS.CreateTemp, for the directory itself, or one in its tree.
 func (d *Dir) CreateTemp(dir string) (File, error) {
 	p, err := d.self(dir)
 	if err != nil {
@@ -199,10 +217,25 @@ func (d *Dir) again(dir string) (*os.File, error) {
 	return f.File, nil
 }
 
-// MkdirAll finds the directory there, and makes no other.
+// MkdirAll finds the directory itself there, and makes no other but those in its tree.
 func (d *Dir) MkdirAll(dir string) error {
-	_, err := d.self(dir)
-	return err
+	p, err := d.self(dir)
+	if err != nil || p.name == "." {
+		return err
+	}
+	err = d.as(func() error { return unix.Mkdirat(p.at, p.name, 0o700) })
+	switch {
+	case err == nil:
+		return d.SyncDir(filepath.Dir(p.path))
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		if err = d.MkdirAll(filepath.Dir(p.path)); err == nil {
+			err = d.MkdirAll(p.path)
+		}
+		return err
+	}
+	return &fs.PathError{Op: "mkdir", Path: p.path, Err: err}
 }
 
 // SyncDir syncs the directory itself.

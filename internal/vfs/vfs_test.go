@@ -18,6 +18,14 @@ import (
 func TestFaces(t *testing.T) {
 	t.Parallel()
 	t.Run("os", func(t *testing.T) { t.Parallel(); face(t, OS{}, t.TempDir()) })
+	t.Run("tree", func(t *testing.T) {
+		t.Parallel()
+		root := t.TempDir()
+		d, err := OpenTree(root)
+		must(t, err)
+		defer d.Close()
+		face(t, d, root)
+	})
 	t.Run("mem", func(t *testing.T) { t.Parallel(); face(t, NewMem(512), "d") })
 	t.Run("faulty", func(t *testing.T) {
 		t.Parallel()
@@ -388,6 +396,30 @@ func TestDir(t *testing.T) {
 	must(t, os.Symlink("d", way+"2/link"))
 	if _, err := OpenDir(way + "2/link"); err == nil {
 		t.Error("a symbolic link was opened")
+	}
+}
+
+// A tree has what is below its directory, wherever its path leads by then, and nothing else.
+func TestTree(t *testing.T) {
+	t.Parallel()
+	way := filepath.Join(t.TempDir(), "way")
+	dir := filepath.Join(way, "d")
+	must(t, os.MkdirAll(dir, 0o700))
+	d, err := OpenTree(dir)
+	must(t, err)
+	defer d.Close()
+	must(t, os.Rename(way, way+"2"))
+	must(t, d.MkdirAll(filepath.Join(dir, "a", "b")))
+	f, err := d.Create(filepath.Join(dir, "a", "b", "c"))
+	must(t, err)
+	must(t, f.Close())
+	if _, err := os.Stat(filepath.Join(way+"2", "d", "a", "b", "c")); err != nil {
+		t.Error(err)
+	}
+	for _, other := range []string{filepath.Join(way, "x"), dir + "2/x", filepath.Join(dir, "..", "x"), dir + "/a/../a/b/c", "a/b/c"} {
+		if _, err := d.Open(other); err == nil || errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", other, err)
+		}
 	}
 }
 
