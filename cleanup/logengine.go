@@ -91,5 +91,5 @@ func (e logEngine) Offer(o *metrics.Offer) {
 	o.Total(metrics.SpoolCommits, float64(st.Commits))
 	o.Total(metrics.SpoolWrittenBytes, float64(st.Written))
 	o.Total(metrics.SpoolCopiedBytes, float64(st.Copied))
-	e.scrub.offer(o)
+	offerScrub(o, e.scrub.stats())
 }

@@ -30,7 +30,7 @@ type scrubbing struct {
 	dir  string
 	idle func() // has the calling goroutine read when nobody else does
 
-	// mu guards what follows, which offer reads while a scrubber runs.
+	// mu guards what follows, which stats reads while a scrubber runs.
 	mu      sync.Mutex
 	present *spool.Scrubber  // nil: none runs
 	past    spool.ScrubStats // of those that have ended
@@ -79,17 +79,25 @@ func plus(a, b spool.ScrubStats) spool.ScrubStats {
 	return a
 }
 
-// offer publishes the numbers. A nil s publishes none.
-func (s *scrubbing) offer(o *metrics.Offer) {
+// stats are the numbers of all scrubbers; nil: s is nil, and nothing is scrubbed.
+func (s *scrubbing) stats() *spool.ScrubStats {
 	if s == nil {
-		return
+		return nil
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	st := s.past
 	if s.present != nil {
 		st = plus(st, s.present.Stats())
 	}
-	s.mu.Unlock()
+	return &st
+}
+
+// offerScrub publishes the numbers; nil: there are none.
+func offerScrub(o *metrics.Offer, st *spool.ScrubStats) {
+	if st == nil {
+		return
+	}
 	o.Total(metrics.ScrubPasses, float64(st.Passes))
 	o.Total(metrics.ScrubBytes, float64(st.Bytes))
 	o.Total(metrics.ScrubFindings, float64(st.Findings))

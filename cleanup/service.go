@@ -20,6 +20,7 @@ import (
 	"posthaste/internal/rewriteclient"
 	"posthaste/internal/service"
 	"posthaste/internal/spool"
+	"posthaste/internal/spools"
 	"posthaste/internal/storage"
 	"posthaste/internal/submit"
 )
@@ -41,6 +42,11 @@ func Spec() service.Spec {
 func writes(cfg *config.Config) (list []string, ok bool) {
 	if dir := cfg.String("spool_content_directory"); dir != "" {
 		list = append(list, dir)
+	}
+	for _, dir := range cfg.List("spool_directories") {
+		if dir != spools.Own {
+			list = append(list, dir)
+		}
 	}
 	return list, true
 }

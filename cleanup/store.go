@@ -10,6 +10,7 @@ import (
 	"posthaste/internal/queueread"
 	"posthaste/internal/service"
 	"posthaste/internal/spool"
+	"posthaste/internal/spools"
 	"posthaste/internal/storage"
 	"posthaste/internal/vfs"
 )
@@ -38,6 +39,13 @@ func newStore(env *service.Env) (*store, error) {
 	st := &store{files: cmp.Or[vfs.FS](env.Files(), vfs.OS{}), dir: spool.Subdir, exact: storage.ExactDoubt(env.Config), close: func() {}}
 	if storage.Elsewhere(env.Config) {
 		return st, st.useProgram(env)
+	}
+	plan, err := spools.Find(env.Files(), spool.Subdir, env.Config)
+	if err == nil && plan.Several() {
+		return st, st.useLogs(env, plan)
+	}
+	if err != nil {
+		return nil, err
 	}
 	return st, st.useLog(env)
 }

@@ -20,6 +20,8 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/service"
 	"posthaste/internal/spool"
+	"posthaste/internal/spools"
+	"posthaste/internal/storage"
 )
 
 // A directory is one that the mail system needs.
@@ -67,6 +69,20 @@ func directories(cfg *config.Config) ([]directory, error) {
 		// it.
 		was, err := spool.ContentDir(nil, filepath.Join(queue, spool.Subdir))
 		list = append(list, directory{path: content, mode: 0o700, uid: uid, gid: -1, deep: true, used: err != nil || was == filepath.Clean(content)})
+	}
+	// A directory that has had mail and is missing now is not made either.
+	if storage.Elsewhere(cfg) {
+		return list, nil
+	}
+	plan, err := spools.Find(nil, filepath.Join(queue, spool.Subdir), cfg)
+	if errors.Is(err, fs.ErrPermission) {
+		return list, nil // the check of the spool's own directory says so
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, pl := range plan.Places[1:] {
+		list = append(list, directory{path: pl.Dir, mode: 0o700, uid: uid, gid: -1, deep: true, used: !pl.Fresh})
 	}
 	return list, nil
 }

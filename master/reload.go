@@ -68,6 +68,12 @@ func (m *master) tryReload() error {
 	if was, now := m.settings.config.String("spool_content_directory"), s.config.String("spool_content_directory"); was != now {
 		return fmt.Errorf("spool_content_directory has changed from %q to %q: stop the mail system, move the files in the one to the other, and start it", was, now)
 	}
+	// Readers have opened the directories, and refer to them by number.
+	for _, name := range []string{"spool_directories", "spool_directories_absent"} {
+		if !slices.Equal(m.settings.config.List(name), s.config.List(name)) {
+			return fmt.Errorf("%s has changed: stop and start the mail system", name)
+		}
+	}
 	// Before sockets are opened, as the old entries need theirs.
 	s.keepFaulty(m.settings)
 	problems, err := prepareDirectories(s.config)

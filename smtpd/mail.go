@@ -183,11 +183,10 @@ func (s *session) roomFor() bool {
 	if left := s.srv.ample.Load() - now; left > 0 && left <= int64(amplePeriod) { // more, when the clock was set back
 		return true
 	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(s.set.queueDir, &st); err != nil {
+	free, err := s.free()
+	if err != nil {
 		return true // cleanup will find out for itself
 	}
-	free := int64(st.Bavail) * st.Bsize
 	if free/ampleTimes >= need {
 		s.srv.ample.Store(now + int64(amplePeriod))
 	}
@@ -196,6 +195,16 @@ func (s *session) roomFor() bool {
 	}
 	s.srv.log.LogWarning(maillog.NoSpace{Where: "mail queue", Free: free})
 	return false
+}
+
+// free is how many bytes there are for new mail.
+func (s *session) free() (int64, error) {
+	if s.srv.queueFree != nil {
+		return s.srv.queueFree()
+	}
+	var st unix.Statfs_t
+	err := unix.Statfs(s.set.queueDir, &st)
+	return int64(st.Bavail) * st.Bsize, err
 }
 
 // roomForLarge says the same of the file system of spool_content_directory, for a

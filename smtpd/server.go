@@ -89,6 +89,9 @@ type Deps struct {
 	// ContentFree is how many bytes the file system of spool_content_directory has free; nil
 	// when there is no such directory. It is called by many sessions at a time.
 	ContentFree func() (int64, error)
+	// QueueFree is how many bytes the file system has free that new mail goes to, of several the one with most room; nil: that
+	// of the working directory is asked.
+	QueueFree func() (int64, error)
 	// SessionConfig, when set, gives the settings that a session which begins
 	// now is to have: Config, or Config under stress.
 	SessionConfig func() *config.Config
@@ -130,8 +133,9 @@ type Server struct {
 	foresee  func(ctx context.Context, sender, addr string) // Deps.Foresee; may be nil
 	// contentFree is Deps.ContentFree; may be nil.
 	contentFree func() (int64, error)
-	verbose     int        // Deps.Verbose
-	watch       *watch.Hub // nil: nobody can watch
+	queueFree   func() (int64, error) // Deps.QueueFree; may be nil
+	verbose     int                   // Deps.Verbose
+	watch       *watch.Hub            // nil: nobody can watch
 
 	// draining says that sessions are to end. Drain sets it; it is never cleared.
 	draining atomic.Bool
@@ -173,7 +177,7 @@ func New(ctx context.Context, d Deps) (*Server, error) {
 	}
 	s := &Server{log: d.Log, submit: d.Submit, names: d.Names, flush: d.Flush, maxProc: d.MaxProc, now: d.Now,
 		sessions: make(map[*session]struct{}), ports: newPorts(),
-		verbose: d.Verbose, watch: d.Watch, contentFree: d.ContentFree, current: d.SessionConfig, tables: d.Tables}
+		verbose: d.Verbose, watch: d.Watch, contentFree: d.ContentFree, queueFree: d.QueueFree, current: d.SessionConfig, tables: d.Tables}
 	var err error
 	if s.set, err = readSettings(d.Config, d.Tables); err != nil {
 		return nil, err

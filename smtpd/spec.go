@@ -37,6 +37,16 @@ func Spec() service.Spec {
 	}}
 }
 
+// rooms returns what Deps.QueueFree and Deps.ContentFree are to be, and a function that closes what they ask.
+func rooms(cfg *config.Config) (queue, content func() (int64, error), done func()) {
+	queue, closeQueue := queueread.OpenRoom(cfg)
+	content, closeContent := contentFree(cfg)
+	return queue, content, func() {
+		closeQueue()
+		closeContent()
+	}
+}
+
 // contentFree returns what Deps.ContentFree is to be, and a function that closes
 // it. Where spool_content_directory is not set or cannot be opened, free is nil and
 // mail is taken without the check: cleanup opens the same directory, and reports
@@ -105,12 +115,12 @@ func run(ctx context.Context, env *service.Env, screen bool) error {
 	if err != nil {
 		return err
 	}
-	content, closeContent := contentFree(cfg)
-	defer closeContent()
+	room, content, closeRooms := rooms(cfg)
+	defer closeRooms()
 	hub := watch.New(watch.Client, env.Log.Tag())
 	defer hub.Close()
 	srv, err := New(ctx, Deps{Config: cfg, Log: env.Log, Service: env.Name, Submit: submitter, Router: router, Foresee: router.Foresee,
-		DNS: dns, Names: newHostNames(dns), Verify: prober, Suppress: suppress, Spender: limits, Flush: flush, Milters: cleanup, Tables: env.Tables(), MaxProc: env.MaxProc, SessionConfig: env.SessionConfig, Screen: screen, Verbose: env.Verbose, Watch: hub, ContentFree: content})
+		DNS: dns, Names: newHostNames(dns), Verify: prober, Suppress: suppress, Spender: limits, Flush: flush, Milters: cleanup, Tables: env.Tables(), MaxProc: env.MaxProc, SessionConfig: env.SessionConfig, Screen: screen, Verbose: env.Verbose, Watch: hub, ContentFree: content, QueueFree: room})
 	if err != nil {
 		return fmt.Errorf("%w", err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"posthaste/internal/config"
 	"posthaste/internal/spool"
+	"posthaste/internal/spools"
 )
 
 // Room says why the queue's file system has no room for a queue to begin with. A queue
@@ -21,9 +22,13 @@ func Room(cfg *config.Config) error {
 	return room(cfg, free)
 }
 
-// Place says why cleanup would refuse to start for where the content of large messages is to
-// be. Nobody would take mail then, and everybody would wait.
+// Place says why cleanup would refuse to start for where mail is to be: the content of large messages, or one of
+// several spools. Nobody would take mail then, and everybody would wait.
 func Place(cfg *config.Config) error {
+	return errors.Join(contentPlace(cfg), spoolPlaces(cfg))
+}
+
+func contentPlace(cfg *config.Config) error {
 	err := spool.CheckPlace(nil, filepath.Join(cfg.String("queue_directory"), spool.Subdir), cfg.String("spool_content_directory"))
 	if err == nil || !errors.Is(err, fs.ErrPermission) {
 		return err
@@ -32,6 +37,23 @@ func Place(cfg *config.Config) error {
 		return fmt.Errorf("%w: a file system is not mounted there, or mail_owner may not use it", err)
 	}
 	return nil // the check of the directories says so
+}
+
+// spoolPlaces says so of spool_directories: one that has mail is not there. Where this process may not look, and where
+// there is nothing yet, nothing is said.
+func spoolPlaces(cfg *config.Config) error {
+	if cfg.String("spool_type") != "log" {
+		return nil
+	}
+	plan, err := spools.Find(nil, filepath.Join(cfg.String("queue_directory"), spool.Subdir), cfg)
+	if err == nil && plan.Several() {
+		err = plan.Reach()
+		plan.Close()
+	}
+	if errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0 || errors.Is(err, fs.ErrNotExist) {
+		return nil // the check of the directories says so
+	}
+	return err
 }
 
 // queueDisk is a directory on the file system that the queue is on.

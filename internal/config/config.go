@@ -192,6 +192,7 @@ func Salvage(dir string, names ...string) (*Config, error) {
 	}
 	if err := c.check(); err != nil { // two that do not go together: nobody who is in need reads the one
 		delete(c.settings, contentDirectory)
+		delete(c.settings, severalDirectories)
 	}
 	return c, c.check()
 }

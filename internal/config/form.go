@@ -36,6 +36,8 @@ func (p *Param) checkForm(v value) error {
 		}
 	case "spool_content_directory":
 		return checkDirectory(v.text)
+	case "spool_directories", "spool_directories_absent":
+		return checkDirectories(v.list)
 	}
 	return nil
 }

@@ -141,6 +141,8 @@ var spoolParams = []Param{
 	{Name: "spool_buffer_limit", Type: Bytes, Default: "256m", Min: 1048576, Tier: 1, Origin: Own, Doc: "Memory that messages may use while they arrive, over all sessions"},
 	{Name: "spool_commit_delay", Type: Duration, Default: "50ms", Tier: 2, Origin: Own, Doc: "Longest wait of a delivery result for the next commit"},
 	{Name: "spool_content_directory", Type: String, Tier: 1, Origin: Own, Doc: "Directory for the content of large messages, on a file system of its own; empty is one in the spool"},
+	{Name: "spool_directories", Type: List, Tier: 1, Origin: Own, Doc: "Directories, on a disk each, that new mail is written to by turns; spool is that in queue_directory; empty is that alone"},
+	{Name: "spool_directories_absent", Type: List, Tier: 2, Origin: Own, Doc: "Directories of spool_directories that are lost, or not there for now: the mail system goes on without the mail in them"},
 	{Name: "spool_exact_doubt", Type: Bool, Default: "no", Tier: 1, Origin: Own, Doc: "Record each delivery before it is made, so that a crash leaves an exact list of what may arrive twice"},
 	{Name: "spool_inline_limit", Type: Bytes, Default: "128k", Max: 16777216, Tier: 1, Origin: Own, Doc: "Largest message that is kept in the log itself; a larger one goes to a file of its own"},
 	{Name: "spool_postgresql_password_file", Type: String, Tier: 1, Origin: Own, Doc: "File with the password for spool_postgresql_url"},

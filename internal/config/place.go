@@ -8,7 +8,10 @@ import (
 	"strings"
 )
 
-const contentDirectory = "spool_content_directory"
+const (
+	contentDirectory   = "spool_content_directory"
+	severalDirectories = "spool_directories"
+)
 
 // queueParts are the directories in queue_directory that have a use already.
 var queueParts = []string{"etc", "maildrop", "pid", "private", "public", "spool", "tmp"}
@@ -31,14 +34,62 @@ func checkDirectory(path string) error {
 	return nil
 }
 
-// checkPlaces sees to it that spool_content_directory is a directory that nothing else uses.
+// maxDirectories bounds the directories of spool_directories.
+const maxDirectories = 16
+
+// checkDirectories accepts the full paths of several directories, of which none is in another, and "spool".
+func checkDirectories(list []string) error {
+	if len(list) > maxDirectories {
+		return fmt.Errorf("expected %d directories at most", maxDirectories)
+	}
+	for i, dir := range list {
+		if err := checkDirectory(dir); err != nil && dir != "spool" {
+			return fmt.Errorf("%s: %w", dir, err)
+		}
+		for _, other := range list[:i] {
+			if isBelow(filepath.Clean(dir), filepath.Clean(other)) || isBelow(filepath.Clean(other), filepath.Clean(dir)) {
+				return fmt.Errorf("%s and %s are one, or one is in the other", other, dir)
+			}
+		}
+	}
+	return nil
+}
+
+// checkPlaces sees to it that spool_content_directory, and each of spool_directories, is a directory that nothing else uses.
 func (c *Config) checkPlaces() error {
-	const name = contentDirectory
-	if set := c.isSet(name); !set {
+	const several = severalDirectories
+	queue := filepath.Clean(c.String("queue_directory"))
+	if queue == "/" { // that is what it is inside chroot
 		return nil
 	}
-	dir, queue := c.String(name), filepath.Clean(c.String("queue_directory"))
-	if dir == "" || queue == "/" { // that is what it is inside chroot
+	content := ""
+	if c.isSet(contentDirectory) {
+		content = c.String(contentDirectory)
+	}
+	if err := c.checkPlace(contentDirectory, content, queue); err != nil || !c.isSet(several) {
+		return err
+	}
+	list := c.List(several)
+	if len(list) > 0 && c.String("spool_type") != "log" {
+		return fmt.Errorf("%s: %s is for spool_type = log", c.settings[several].where(), several)
+	}
+	for _, dir := range list {
+		if dir == "spool" {
+			continue
+		}
+		if err := c.checkPlace(several, dir, queue); err != nil {
+			return err
+		}
+		if dir = filepath.Clean(dir); content != "" && (isBelow(dir, filepath.Clean(content)) || isBelow(filepath.Clean(content), dir)) {
+			return fmt.Errorf("%s: %s: %s is in use by %s", c.settings[several].where(), several, dir, contentDirectory)
+		}
+	}
+	return nil
+}
+
+// checkPlace sees to it that nothing else uses a directory that a parameter names; "": none.
+func (c *Config) checkPlace(name, dir, queue string) error {
+	if dir == "" {
 		return nil
 	}
 	dir = filepath.Clean(dir)

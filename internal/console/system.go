@@ -19,6 +19,7 @@ import (
 	"posthaste/internal/config"
 	"posthaste/internal/overview"
 	"posthaste/internal/servercert"
+	"posthaste/internal/spools"
 )
 
 const (
@@ -155,6 +156,11 @@ func (s *System) problem(format string, args ...any) {
 func (m *machine) disks(s *System) {
 	places := []struct{ use, path string }{{"queue", m.cfg.String("queue_directory")}, {"data", m.cfg.String("data_directory")},
 		{"content of large messages", m.cfg.String("spool_content_directory")}, {"history of the queue", m.cfg.String("queue_history_directory")}}
+	for _, dir := range m.cfg.List("spool_directories") {
+		if dir != spools.Own {
+			places = append(places, struct{ use, path string }{"spool", dir})
+		}
+	}
 	if name := m.logName(); name != "" {
 		places = append(places, struct{ use, path string }{"log", filepath.Dir(name)})
 	}

@@ -248,10 +248,10 @@ func subcommands() []subcommand {
 		{name: "passwd", options: []option{{'c', "", none, "check a table"}}},
 		{name: "whatif", options: []option{{'c', "config_dir", directory, "configuration"}, {'j', "", none, "as JSON"}, {'o', "name=value", none, "with another setting"}, {'s', "seed", none, "chance"}}},
 		{name: "simulate", rest: file}, // -csv and -svg are words, not letters
-		{name: "spool", words: []string{"dump", "check", "doubtful", "stats", "export", "import", "migrate", "salvage"},
+		{name: "spool", words: []string{"dump", "check", "doubtful", "stats", "export", "import", "migrate", "salvage", "directories", "drain", "forget"},
 			options: []option{{'a', "dir", directory, "all"}, {'d', "dir", directory, "directory"}, {'j', "", none, "JSON"}, {'m', "", none, "messages"},
 				{'n', "", none, "only read"}, {'r', "", none, "remove"}, {'s', "", none, "mark as seen"}, {'v', "", none, "name each"}},
-			values: map[string]kind{"export": queueID, "import": file, "migrate": none, "salvage": directory}},
+			values: map[string]kind{"export": queueID, "import": file, "migrate": none, "salvage": directory, "drain": directory, "forget": directory}},
 	})
 }
 

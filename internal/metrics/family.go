@@ -78,6 +78,9 @@ const (
 	SpoolWrittenBytes
 	SpoolCopiedBytes
 	SpoolFull
+	SpoolDirectoryUp
+	SpoolDirectoryMessages
+	SpoolDirectoryDiskBytes
 	ScrubPasses
 	ScrubBytes
 	ScrubFindings
@@ -165,27 +168,30 @@ var families = [numFamilies]Family{
 	Limits:               {"posthaste_limits", Gauge, false, nil, "Limits of destinations that operators have set for now (posthaste limit)."},
 	Diversions:           {"posthaste_diversions", Gauge, false, nil, "Destinations whose mail operators have sent by another next hop for now (posthaste divert)."},
 
-	SpoolMessages:     {"posthaste_spool_messages", Gauge, false, nil, "Messages in the spool."},
-	SpoolLiveBytes:    {"posthaste_spool_live_bytes", Gauge, false, nil, "Octets of the spool that matter: records of live messages, and files of large ones."},
-	SpoolDiskBytes:    {"posthaste_spool_disk_bytes", Gauge, false, nil, "Octets of the spool's segments and files on disk."},
-	SpoolSegments:     {"posthaste_spool_segments", Gauge, false, []string{"state"}, "Segment files of the log: used, free."},
-	SpoolBatches:      {"posthaste_spool_syncs", Counter, false, nil, "Batches written to the log, one write and one sync each."},
-	SpoolCommits:      {"posthaste_spool_commits", Counter, false, nil, "Changes that became durable; commits over syncs is how many shared a sync."},
-	SpoolWrittenBytes: {"posthaste_spool_written_bytes", Counter, false, nil, "Octets written to the log, headers and padding included."},
-	SpoolCopiedBytes:  {"posthaste_spool_copied_bytes", Counter, false, nil, "Octets that the cleaner copied to empty segments."},
-	SpoolFull:         {"posthaste_spool_full", Gauge, false, nil, "1 while new mail is refused for want of space."},
-	ScrubPasses:       {"posthaste_spool_scrub_passes", Counter, false, nil, "Times that all queued mail has been read and verified (spool_scrub_period)."},
-	ScrubBytes:        {"posthaste_spool_scrub_bytes", Counter, false, nil, "Octets read for that."},
-	ScrubFindings:     {"posthaste_spool_scrub_findings", Counter, false, nil, "Messages that were found to be damaged, or could not be read, by that."},
-	ScrubLast:         {"posthaste_spool_scrub_last_pass_timestamp_seconds", Gauge, false, nil, "When all queued mail had last been read and verified."},
-	SpoolDoubtful:     {"posthaste_spool_doubtful", Gauge, false, nil, "Entries of the list of what may have arrived twice that no operator has said to have seen (posthaste spool doubtful)."},
-	EventsLost:        {"posthaste_events_lost", Counter, true, nil, "Events that are in no journal, since that did not answer or had no room, by the service that told of them."},
-	EventsRefused:     {"posthaste_events_refused", Counter, false, nil, "Events that the journal has refused: the disk is full."},
-	EventsSent:        {"posthaste_events_sent", Counter, false, []string{"sink"}, "Events that a sink has taken."},
-	EventsDead:        {"posthaste_events_dead", Counter, false, []string{"sink"}, "Events that a sink has refused for good: they are in its file of dead letters."},
-	EventsLag:         {"posthaste_events_lag", Gauge, false, []string{"sink"}, "Events that a sink has not got yet."},
-	EventsJournal:     {"posthaste_events_journal_bytes", Gauge, false, nil, "Octets of the journal of events."},
-	FlowTokens:        {"posthaste_flow_tokens", Gauge, false, nil, "Tokens in the pipe of in_flow_delay; at 0 reception is slowed down."},
+	SpoolMessages:           {"posthaste_spool_messages", Gauge, false, nil, "Messages in the spool."},
+	SpoolLiveBytes:          {"posthaste_spool_live_bytes", Gauge, false, nil, "Octets of the spool that matter: records of live messages, and files of large ones."},
+	SpoolDiskBytes:          {"posthaste_spool_disk_bytes", Gauge, false, nil, "Octets of the spool's segments and files on disk."},
+	SpoolSegments:           {"posthaste_spool_segments", Gauge, false, []string{"state"}, "Segment files of the log: used, free."},
+	SpoolBatches:            {"posthaste_spool_syncs", Counter, false, nil, "Batches written to the log, one write and one sync each."},
+	SpoolCommits:            {"posthaste_spool_commits", Counter, false, nil, "Changes that became durable; commits over syncs is how many shared a sync."},
+	SpoolWrittenBytes:       {"posthaste_spool_written_bytes", Counter, false, nil, "Octets written to the log, headers and padding included."},
+	SpoolCopiedBytes:        {"posthaste_spool_copied_bytes", Counter, false, nil, "Octets that the cleaner copied to empty segments."},
+	SpoolFull:               {"posthaste_spool_full", Gauge, false, nil, "1 while new mail is refused for want of space."},
+	SpoolDirectoryUp:        {"posthaste_spool_directory_up", Gauge, false, []string{"directory"}, "1 while a directory of spool_directories can be written."},
+	SpoolDirectoryMessages:  {"posthaste_spool_directory_messages", Gauge, false, []string{"directory"}, "Messages in a directory of spool_directories."},
+	SpoolDirectoryDiskBytes: {"posthaste_spool_directory_disk_bytes", Gauge, false, []string{"directory"}, "Octets of the segments and files of a directory of spool_directories."},
+	ScrubPasses:             {"posthaste_spool_scrub_passes", Counter, false, nil, "Times that all queued mail has been read and verified (spool_scrub_period)."},
+	ScrubBytes:              {"posthaste_spool_scrub_bytes", Counter, false, nil, "Octets read for that."},
+	ScrubFindings:           {"posthaste_spool_scrub_findings", Counter, false, nil, "Messages that were found to be damaged, or could not be read, by that."},
+	ScrubLast:               {"posthaste_spool_scrub_last_pass_timestamp_seconds", Gauge, false, nil, "When all queued mail had last been read and verified."},
+	SpoolDoubtful:           {"posthaste_spool_doubtful", Gauge, false, nil, "Entries of the list of what may have arrived twice that no operator has said to have seen (posthaste spool doubtful)."},
+	EventsLost:              {"posthaste_events_lost", Counter, true, nil, "Events that are in no journal, since that did not answer or had no room, by the service that told of them."},
+	EventsRefused:           {"posthaste_events_refused", Counter, false, nil, "Events that the journal has refused: the disk is full."},
+	EventsSent:              {"posthaste_events_sent", Counter, false, []string{"sink"}, "Events that a sink has taken."},
+	EventsDead:              {"posthaste_events_dead", Counter, false, []string{"sink"}, "Events that a sink has refused for good: they are in its file of dead letters."},
+	EventsLag:               {"posthaste_events_lag", Gauge, false, []string{"sink"}, "Events that a sink has not got yet."},
+	EventsJournal:           {"posthaste_events_journal_bytes", Gauge, false, nil, "Octets of the journal of events."},
+	FlowTokens:              {"posthaste_flow_tokens", Gauge, false, nil, "Tokens in the pipe of in_flow_delay; at 0 reception is slowed down."},
 
 	LogLines:      {"posthaste_log_lines", Counter, true, []string{"level"}, "Log lines by severity."},
 	ProcessLimits: {"posthaste_process_limit_reached", Counter, true, nil, "Times that a service was found to serve as many clients as master.cf allows, as often as the log says so."},

@@ -47,7 +47,6 @@ import (
 	"posthaste/internal/queue"
 	"posthaste/internal/queueclient"
 	"posthaste/internal/rights"
-	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/pffile"
 	"posthaste/internal/spooltool/plain"
 	"posthaste/internal/storage"
@@ -132,8 +131,11 @@ type readFunc func(*queue.Entry) (*plain.Message, *plain.Content, error)
 // reader returns a readFunc, and what frees it. Of the log, damaged content can be shown as it is.
 func reader(q *queueclient.Queue) (readFunc, func(), error) {
 	if !storage.Elsewhere(q.Config) {
-		rd := spool.NewReader(nil, q.Spool())
-		return func(e *queue.Entry) (*plain.Message, *plain.Content, error) { return plain.FromSpool(rd, e) }, func() { rd.Close() }, nil
+		logs, err := q.Logs()
+		if err != nil {
+			return nil, nil, err
+		}
+		return func(e *queue.Entry) (*plain.Message, *plain.Content, error) { return plain.FromSpool(logs.Of(e), e) }, func() { logs.Close() }, nil
 	}
 	rd, err := q.Reader()
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"posthaste/internal/queueclient"
 	"posthaste/internal/queueread"
 	"posthaste/internal/rights"
-	"posthaste/internal/spool"
+	"posthaste/internal/storage"
 	"posthaste/internal/vfs"
 )
 
@@ -26,7 +26,7 @@ import (
 type offline struct {
 	queue *queueclient.Queue
 	warn  func(string, ...any)
-	sp    *spool.Spool
+	sp    storage.Engine
 }
 
 func (o *offline) open() error {
@@ -43,22 +43,18 @@ func (o *offline) open() error {
 	if err != nil {
 		return err
 	}
+	plan, err := o.queue.Plan()
+	if err != nil {
+		return err
+	}
 	if err := o.queue.BecomeOwner(); err != nil {
 		return cli.Errorf(cli.ExitNoPerm, "become the owner of %s: %w", o.queue.Spool(), err)
 	}
-	cfg := o.queue.Config
-	options := spool.Options{
-		Dir:         o.queue.Spool(),
-		ContentDir:  cfg.String("spool_content_directory"),
-		SegmentSize: cfg.Bytes("spool_segment_size"),
-		InlineLimit: cfg.Bytes("spool_inline_limit"),
-		Budget:      cfg.Bytes("spool_size_limit"),
-		Warn:        o.warn,
-	}
+	options := o.queue.SpoolOptions(o.warn)
 	if content != nil {
 		options.ContentFS = content // until the process ends
 	}
-	sp, err := spool.Open(options)
+	sp, err := plan.Engine(options)
 	var held *vfs.LockedError
 	switch {
 	case errors.As(err, &held):
@@ -109,7 +105,7 @@ func (o *offline) each(_ context.Context, queues []string, f func([]target) erro
 // apply commits a group. Each message's change is one by itself: with long
 // recipient lists all of them together may be more than the spool takes as one.
 func (o *offline) apply(_ context.Context, step byte, _ bool, list []target, _ bool) (done []mail.QueueID, err error) {
-	b := new(spool.Batch)
+	b := o.sp.NewBatch()
 	b.Apart()
 	for _, t := range list {
 		switch step {

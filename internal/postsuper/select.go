@@ -15,7 +15,6 @@ import (
 	"posthaste/internal/queuelist"
 	"posthaste/internal/reuse"
 	"posthaste/internal/selection"
-	"posthaste/internal/spool"
 )
 
 // A choice is what a step is to be done to, of what a wish names.
@@ -310,8 +309,11 @@ func (o *offline) choose(ctx context.Context, ch *choice, f func(result) error) 
 	if err := o.open(); err != nil {
 		return err
 	}
-	rd := spool.NewReader(nil, o.queue.Spool())
-	defer rd.Close()
+	logs, err := o.queue.Logs()
+	if err != nil {
+		return err
+	}
+	defer logs.Close()
 	g := &grouped{do: func(list []target, items []*proto.Item) error {
 		if ch.dry {
 			return f(result{idsOf(list), items})
@@ -327,7 +329,7 @@ func (o *offline) choose(ctx context.Context, ch *choice, f func(result) error) 
 		if !applies(ch.step, t) || !ch.where.Queue(t.queue) {
 			return true
 		}
-		it, err := o.item(rd, e)
+		it, err := o.item(logs, e)
 		switch {
 		case err != nil:
 			ch.warn("%s is left alone: %v", e.ID, err)
@@ -351,14 +353,14 @@ func (o *offline) choose(ctx context.Context, ch *choice, f func(result) error) 
 }
 
 // item reads a message, which the spool may have moved since e was its entry; nil: it is gone.
-func (o *offline) item(rd *spool.Reader, e queue.Entry) (*proto.Item, error) {
-	it, err := queueclient.ReadItem(rd, &e)
+func (o *offline) item(logs *queueclient.Logs, e queue.Entry) (*proto.Item, error) {
+	it, err := queueclient.ReadItem(logs.Of(&e), &e)
 	for tries := 0; errors.Is(err, queue.ErrStale) && tries < 3; tries++ {
 		now, ok := o.sp.Locate(e.ID)
 		if !ok {
 			return nil, nil
 		}
-		it, err = queueclient.ReadItem(rd, &now)
+		it, err = queueclient.ReadItem(logs.Of(&now), &now)
 	}
 	return it, err
 }

@@ -21,10 +21,13 @@ import (
 // Items calls f for each message of a mail system that is down, as the queue
 // manager would list it.
 func (q *Queue) Items(warn func(string, ...any), f func(*proto.Item) bool) error {
-	rd := spool.NewReader(nil, q.Spool())
-	defer rd.Close()
+	logs, err := q.Logs()
+	if err != nil {
+		return err
+	}
+	defer logs.Close()
 	return q.View(warn, func(e queue.Entry) bool {
-		it, err := ReadItem(rd, &e)
+		it, err := ReadItem(logs.Of(&e), &e)
 		if err != nil {
 			warn("%v", err)
 			return true

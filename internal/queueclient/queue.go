@@ -21,6 +21,7 @@ import (
 	"posthaste/internal/queueread"
 	"posthaste/internal/service"
 	"posthaste/internal/spool"
+	"posthaste/internal/spools"
 	"posthaste/internal/storage"
 )
 
@@ -54,7 +55,7 @@ func Open(dir string) (*Queue, error) {
 	}
 	cfg, err := config.ReadFor(dir, append(maillog.Parameters(), "mail_owner", "queue_service_name", "cleanup_service_name",
 		"authorized_flush_users", "authorized_mailq_users",
-		"spool_content_directory", "spool_segment_size", "spool_inline_limit", "spool_size_limit",
+		"spool_content_directory", "spool_directories", "spool_directories_absent", "spool_segment_size", "spool_inline_limit", "spool_size_limit",
 		"spool_type", "spool_postgresql_url", "spool_postgresql_password_file", "cluster_node_name")...)
 	if err != nil {
 		return nil, cli.Errorf(cli.ExitConfig, "%w", err)
@@ -179,7 +180,11 @@ func eachPage(ctx context.Context, conn *ipc.Conn, q proto.List, f func(*proto.I
 // engine, is an error.
 func (q *Queue) Reader() (storage.Reader, error) {
 	if !storage.Elsewhere(q.Config) {
-		return queueread.Log(spool.NewReader(nil, q.Spool())), nil
+		p, err := q.Plan()
+		if err != nil {
+			return nil, err
+		}
+		return p.Readers(queueread.Log(spool.NewReader(nil, q.Spool())), queueread.Log), nil
 	}
 	st, err := storage.Make(q.Storage, q.Config)
 	if err != nil {
@@ -209,7 +214,11 @@ func (q *Queue) View(warn func(string, ...any), f func(queue.Entry) bool) error 
 		}
 		return noPerm(err)
 	}
-	return noPerm(spool.View(nil, q.Spool(), warn, f))
+	p, err := q.Plan()
+	if err != nil {
+		return err
+	}
+	return noPerm(p.View(nil, warn, func(_ *spools.Place, e queue.Entry) bool { return f(e) }))
 }
 
 func noPerm(err error) error {

@@ -2,9 +2,12 @@ package queueread
 
 import (
 	"fmt"
+	"path/filepath"
+	"slices"
 
 	"posthaste/internal/config"
 	"posthaste/internal/spool"
+	"posthaste/internal/spools"
 	"posthaste/internal/storage"
 	"posthaste/internal/vfs"
 )
@@ -23,6 +26,53 @@ func OpenContent(cfg *config.Config) (*vfs.Dir, error) {
 	return content, nil
 }
 
+// OpenRoom opens the directories that new mail goes to, for a process that will not find the way there later. free says how many
+// octets the one with most room has free; nil: mail goes to queue_directory alone. A directory that cannot be opened is
+// left out: cleanup says what is wrong with it.
+func OpenRoom(cfg *config.Config) (free func() (int64, error), done func()) {
+	list, absent := cfg.List("spool_directories"), cfg.List("spool_directories_absent")
+	type room struct {
+		fs  vfs.FS
+		dir string
+	}
+	var rooms []room
+	var opened []*vfs.Dir
+	for _, dir := range list {
+		if slices.Contains(absent, dir) {
+			continue
+		}
+		if dir == spools.Own {
+			dir = "."
+		}
+		if d, err := vfs.OpenDir(dir); err == nil {
+			rooms, opened = append(rooms, room{d, filepath.Clean(dir)}), append(opened, d)
+		}
+	}
+	if len(rooms) == 0 {
+		return nil, func() {}
+	}
+	free = func() (most int64, err error) {
+		var failed error
+		for _, r := range rooms {
+			n, err := r.fs.Free(r.dir)
+			if err != nil {
+				failed = err
+			} else {
+				most = max(most, n)
+			}
+		}
+		if most == 0 && failed != nil {
+			return 0, failed
+		}
+		return most, nil
+	}
+	return free, func() {
+		for _, d := range opened {
+			d.Close()
+		}
+	}
+}
+
 // NewReader returns a reader of the queue for a service, which is in queue_directory and
 // has not given up its rights yet. files has the queue; nil: the operating system's do. kind is the
 // engine that the program has beside the log, for another spool_type; nil: none. An error is that the
@@ -37,6 +87,22 @@ func NewReader(files vfs.FS, cfg *config.Config, kind storage.Kind) (Reader, err
 		}
 		return st.Reader(), nil
 	}
+	plan, err := spools.Find(files, spool.Subdir, cfg)
+	if err == nil && plan.Several() {
+		err = plan.Reach() // before the paths are out of reach
+	}
+	if err != nil {
+		return nil, err
+	}
+	own, err := newOwnReader(files, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return plan.Readers(own, Log), nil
+}
+
+// newOwnReader returns a reader of the spool in queue_directory.
+func newOwnReader(files vfs.FS, cfg *config.Config) (Reader, error) {
 	content, err := OpenContent(cfg)
 	if err != nil {
 		return nil, err

@@ -18,6 +18,7 @@ import (
 	"posthaste/internal/queuelog"
 	"posthaste/internal/queueread"
 	"posthaste/internal/spool"
+	"posthaste/internal/spools"
 	"posthaste/internal/statedir"
 	"posthaste/internal/storage"
 )
@@ -85,7 +86,7 @@ func (c *command) parse(args []string) error {
 	if c.queue, err = queueclient.Open(dir); err != nil {
 		return err
 	}
-	c.cfg, err = config.ReadFor(config.Dir(dir), append(maillog.Parameters(), "queue_minfree", "spool_content_directory", "spool_exact_doubt",
+	c.cfg, err = config.ReadFor(config.Dir(dir), append(maillog.Parameters(), "queue_minfree", "spool_content_directory", "spool_directories", "spool_directories_absent", "spool_exact_doubt",
 		"spool_inline_limit", "spool_segment_size", "spool_size_limit", "spool_type", "spool_postgresql_url", "spool_postgresql_password_file",
 		"cluster_node_name", "queue_directory")...)
 	if err != nil {
@@ -115,6 +116,13 @@ func (c *command) run(args []string) error {
 	}
 	defer c.store.Close()
 	dir := c.queue.Spool()
+	plan, err := spools.Find(nil, dir, c.cfg)
+	if err != nil {
+		return cli.Errorf(cli.ExitConfig, "%w", err)
+	}
+	if plan.Several() {
+		return cli.Errorf(cli.ExitConfig, "the queue is in several directories: move the mail of all but the first to that with \"posthaste spool drain\" before")
+	}
 	content, err := queueread.OpenContent(c.cfg)
 	if err != nil {
 		return cli.Errorf(cli.ExitConfig, "%w", err)

@@ -1,6 +1,7 @@
 package spooltool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -59,17 +60,35 @@ func (c *command) doubtful(ctx context.Context, flags options, args []string) er
 
 // undecided adds to list what the next start of the mail system, which is down, will find to be in doubt.
 func (c *command) undecided(list *doubtful.List) (more int, err error) {
-	doubts, more, err := spool.InDoubt(vfs.OS{}, c.queue.Spool())
-	if err != nil || len(doubts) == 0 {
-		return more, err
+	plan, err := c.queue.Plan()
+	if err != nil {
+		return 0, err
+	}
+	var doubts []queue.Doubt
+	for i := range plan.Places {
+		pl := &plan.Places[i]
+		if pl.Fresh {
+			continue
+		}
+		found, beyond, err := spool.InDoubt(cmp.Or[vfs.FS](pl.FS, vfs.OS{}), pl.Dir)
+		if err != nil {
+			return more, err
+		}
+		doubts, more = append(doubts, found...), more+beyond
+	}
+	if len(doubts) == 0 {
+		return more, nil
 	}
 	why := map[queue.DoubtKind]string{queue.DoubtHanded: doubtful.InHand, queue.DoubtTrace: doubtful.Trace, queue.DoubtNew: doubtful.New}
 	of := map[mail.QueueID][]queue.Doubt{}
 	for _, d := range doubts {
 		of[d.ID] = append(of[d.ID], d)
 	}
-	rd := spool.NewReader(vfs.OS{}, c.queue.Spool())
-	defer rd.Close()
+	logs, err := c.queue.Logs()
+	if err != nil {
+		return 0, err
+	}
+	defer logs.Close()
 	now := time.Now()
 	err = c.queue.View(c.Warn, func(en queue.Entry) bool {
 		for _, d := range of[en.ID] {
@@ -77,7 +96,7 @@ func (c *command) undecided(list *doubtful.List) (more int, err error) {
 			if !d.At.IsZero() {
 				e.Began = &d.At
 			}
-			c.addDoubt(list, rd, &en, d.Rcpts, e)
+			c.addDoubt(list, logs.Of(&en), &en, d.Rcpts, e)
 		}
 		return true
 	})

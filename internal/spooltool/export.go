@@ -15,7 +15,6 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/queueclient"
-	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/plain"
 	"posthaste/internal/storage"
 )
@@ -76,8 +75,11 @@ func (x *exporter) open(ctx context.Context) error {
 		if err := x.c.there(); err != nil {
 			return err
 		}
-		rd := spool.NewReader(nil, q.Spool())
-		x.rd, x.read = rd, func(e *queue.Entry) (*plain.Message, *plain.Content, error) { return plain.FromSpool(rd, e) }
+		logs, err := q.Logs()
+		if err != nil {
+			return err
+		}
+		x.rd, x.read = logs, func(e *queue.Entry) (*plain.Message, *plain.Content, error) { return plain.FromSpool(logs.Of(e), e) }
 		return nil
 	}
 	if _, err := q.Manager(ctx); err != nil {

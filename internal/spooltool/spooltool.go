@@ -14,6 +14,9 @@
 //	posthaste spool import [-nrv] PATH ...
 //	posthaste spool salvage [-d DIR] TARGET
 //	posthaste spool migrate [-v] FROM     see package spoolmove
+//	posthaste spool directories           the spools of the queue, and their disks
+//	posthaste spool drain DIR             move all mail out of one of them
+//	posthaste spool forget DIR            give up what is in one that is lost
 //	posthaste explain ID | DESTINATION ...
 //
 // Exported files are described in package plain. Import takes such files, directories of
@@ -69,6 +72,14 @@
 // dump, check, doubtful (without -s) and stats only read, and may be used while the mail system runs; what they say
 // is then of a moment for each part of the log, not of one moment for all.
 //
+// With several spools (spool_directories) dump, check and stats go through them one after the other, and say which. directories
+// lists them: number, state ("takes mail", "takes no new mail", "not used yet", "absent"), messages, free space, and the directory.
+// What it says of messages is what is on the disk. drain moves all mail of one to the others that take new mail, under
+// the same queue IDs; the mail system is stopped before. Then the directory may be taken out of
+// spool_directories. Messages that cannot be read stay, and are named; it has to be run again when they have been exported, or deleted. It may be
+// run again after it was interrupted, and so may the mail system be started. forget has the mail system go on for good without a directory of
+// spool_directories_absent, whose disk is lost: both parameters need not name it any more.
+//
 // # Security
 //
 // The commands need to read the spool: they are for root and the mail owner.
@@ -101,10 +112,11 @@ import (
 	"posthaste/internal/queueclient"
 	"posthaste/internal/selection"
 	"posthaste/internal/spool"
+	"posthaste/internal/spools"
 	"posthaste/internal/storage"
 )
 
-const usage = "usage: %s [-c config_dir] dump [-m] | check | doubtful [-js] | stats | export ID | export -d DIR ID ... | export -a DIR | export -p DIR [-r] | import [-nrv] PATH ... | salvage [-d DIR] TARGET"
+const usage = "usage: %s [-c config_dir] dump [-m] | check | doubtful [-js] | stats | export ID | export -d DIR ID ... | export -a DIR | export -p DIR [-r] | import [-nrv] PATH ... | salvage [-d DIR] TARGET | directories | drain DIR | forget DIR"
 
 type command struct {
 	cli.Tool
@@ -213,6 +225,12 @@ func (c *command) verb(name string) (run func(ctx context.Context, flags options
 		return c.export, "a:d:p:r"
 	case "import":
 		return c.importAll, "nrv"
+	case "directories":
+		return c.directories, ""
+	case "drain":
+		return c.drain, ""
+	case "forget":
+		return c.forget, ""
 	case "salvage":
 		return func(_ context.Context, flags options, args []string) error { return c.salvage(flags, args) }, "d:"
 	}
@@ -241,7 +259,7 @@ func (c *command) dump(_ context.Context, flags options, args []string) error {
 		return err
 	}
 	if !flags.has('m') {
-		return spool.Dump(nil, c.queue.Spool(), c.out)
+		return c.eachPlace(func(pl *spools.Place) error { return spool.Dump(pl.FS, pl.Dir, c.out) })
 	}
 	w := bufio.NewWriter(c.out)
 	defer w.Flush() // its error is out's
@@ -256,7 +274,11 @@ func (c *command) dump(_ context.Context, flags options, args []string) error {
 		if e.Expire {
 			w.WriteString(" expire")
 		}
-		fmt.Fprintf(w, " segment %d file %d at %d\n", e.Ref.Segno, e.Ref.File, e.Ref.Offset)
+		fmt.Fprintf(w, " segment %d file %d at %d", e.Ref.Segno, e.Ref.File, e.Ref.Offset)
+		if e.Ref.Spool > 0 {
+			fmt.Fprintf(w, " spool %d", e.Ref.Spool)
+		}
+		w.WriteByte('\n')
 		return c.out.Err == nil
 	})
 }
@@ -274,9 +296,20 @@ func (c *command) check(ctx context.Context, _ options, args []string) error {
 	}
 	_, err := c.queue.Manager(ctx)
 	running := !errors.Is(err, queueclient.ErrDown)
+	// One that is damaged does not keep the others from being looked at.
+	var errs []error
+	err = c.eachPlace(func(pl *spools.Place) error {
+		errs = append(errs, c.checkPlace(pl, running))
+		return nil
+	})
+	return errors.Join(append(errs, err)...)
+}
+
+// checkPlace checks one spool.
+func (c *command) checkPlace(pl *spools.Place, running bool) (err error) {
 	var rep spool.Report
 	for try := 1; ; try++ {
-		if rep, err = spool.Check(nil, c.queue.Spool()); err != nil {
+		if rep, err = spool.Check(pl.FS, pl.Dir); err != nil {
 			return err
 		}
 		if len(rep.Problems) == 0 || !running || try == checks {
@@ -295,7 +328,7 @@ func (c *command) check(ctx context.Context, _ options, args []string) error {
 		fmt.Fprintf(c.out, "half: %s: one of the two copies of its header is damaged, or of an older use; a crash leaves such, and the next use writes both\n", name)
 	}
 	if len(rep.Kept) > 0 {
-		fmt.Fprintf(c.out, "of damage found before, %s has: %s\n", filepath.Join(c.queue.Spool(), "damaged"), strings.Join(rep.Kept, " "))
+		fmt.Fprintf(c.out, "of damage found before, %s has: %s\n", filepath.Join(pl.Dir, "damaged"), strings.Join(rep.Kept, " "))
 	}
 	if len(rep.Problems) == 0 {
 		fmt.Fprintln(c.out, "consistent")
@@ -350,6 +383,11 @@ func (c *command) stats(_ context.Context, _ options, args []string) error {
 	if !next.IsZero() {
 		fmt.Fprintf(c.out, "next attempt at %s\n", next.Format(time.DateTime))
 	}
+	return c.usage()
+}
+
+// usage prints how many files each spool has.
+func (c *command) usage() error {
 	content, err := spool.ContentDir(nil, c.queue.Spool())
 	if err != nil {
 		return err
@@ -357,14 +395,20 @@ func (c *command) stats(_ context.Context, _ options, args []string) error {
 	if content == "" {
 		content = filepath.Join(c.queue.Spool(), "big")
 	}
-	for _, d := range []struct{ dir, what string }{{filepath.Join(c.queue.Spool(), "seg"), "segments"}, {content, "files of large messages"}} {
-		n, octets, err := usageOf(d.dir)
-		if err != nil {
-			return err
+	return c.eachPlace(func(pl *spools.Place) error {
+		big := filepath.Join(pl.Dir, "big")
+		if pl.Number == 0 {
+			big = content
 		}
-		fmt.Fprintf(c.out, "%d %s, %d octets\n", n, d.what, octets)
-	}
-	return nil
+		for _, d := range []struct{ dir, what string }{{filepath.Join(pl.Dir, "seg"), "segments"}, {big, "files of large messages"}} {
+			n, octets, err := usageOf(d.dir)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(c.out, "%d %s, %d octets\n", n, d.what, octets)
+		}
+		return nil
+	})
 }
 
 // usageOf counts the files in a directory.

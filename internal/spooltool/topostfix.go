@@ -20,7 +20,6 @@ import (
 	"posthaste/internal/queue"
 	"posthaste/internal/queueclient"
 	"posthaste/internal/rights"
-	"posthaste/internal/spool"
 	"posthaste/internal/spooltool/pffile"
 	"posthaste/internal/spooltool/plain"
 )
@@ -68,14 +67,17 @@ func (c *command) toPostfix(ctx context.Context, q PostfixQueue, remove bool) er
 	if err := c.there(); err != nil {
 		return err
 	}
-	rd := spool.NewReader(nil, c.queue.Spool())
-	defer rd.Close()
+	logs, err := c.queue.Logs()
+	if err != nil {
+		return err
+	}
+	defer logs.Close()
 	root, err := openQueueRoot(dir)
 	if err != nil {
 		return cli.Errorf(cli.ExitNoPerm, "%w", err)
 	}
 	defer root.Close()
-	x := &toPostfix{c: c, rd: rd, queue: q, root: root, now: time.Now(), to: make(map[string]int)}
+	x := &toPostfix{c: c, spools: logs, queue: q, root: root, now: time.Now(), to: make(map[string]int)}
 	var failed error
 	err = c.queue.View(c.Warn, func(e queue.Entry) bool {
 		failed = x.one(&e)
@@ -115,20 +117,20 @@ func (x *toPostfix) summary(remove bool) {
 
 // A toPostfix is an export under way.
 type toPostfix struct {
-	c     *command
-	rd    *spool.Reader
-	queue PostfixQueue
-	root  *queueRoot // of queue.Dir
-	now   time.Time
-	files []string       // below root: queue files, not whole yet
-	logs  []string       // and those that say what they wait for
-	to    map[string]int // messages by queue
-	ids   []string
-	left  int
+	c      *command
+	spools *queueclient.Logs
+	queue  PostfixQueue
+	root   *queueRoot // of queue.Dir
+	now    time.Time
+	files  []string       // below root: queue files, not whole yet
+	logs   []string       // and those that say what they wait for
+	to     map[string]int // messages by queue
+	ids    []string
+	left   int
 }
 
 func (x *toPostfix) one(e *queue.Entry) error {
-	m, content, err := plain.FromSpool(x.rd, e)
+	m, content, err := plain.FromSpool(x.spools.Of(e), e)
 	if errors.Is(err, queue.ErrCorrupt) {
 		x.c.Warn("%v", err)
 		x.left++

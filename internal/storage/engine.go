@@ -35,13 +35,14 @@ type Engine interface {
 
 	// Commit makes b durable, all of it or nothing, including the content of its messages. It takes no
 	// context: after a cancelled commit nobody would know who is responsible for the message. Concurrent
-	// commits share a sync. Commits of one goroutine become durable in their order. Errors: ErrFull (only
+	// commits share a sync. Commits of one goroutine about the same message become durable in their order; with one
+	// spool, all do. An empty batch waits for everything that was posted before. Errors: ErrFull (only
 	// for batches that add mail), ErrBroken, ErrTooLarge, ErrInvalid, ErrUnstored, ErrSilent, ErrNotOurs,
 	// ErrClosed.
 	Commit(b Batch) error
 	// Post makes b durable with the next Commit, or soon without one, and then calls done, which must
-	// neither block nor call the engine. b belongs to the engine until then. Posts and Commits become
-	// durable in the order in which they were called. A batch that adds no mail is not refused for lack
+	// neither block nor call the engine. b belongs to the engine until then. Posts and Commits about the same message become
+	// durable in the order in which they were called; with one spool, all do. A batch that adds no mail is not refused for lack
 	// of space. If Post fails, done may be called before Post returns.
 	Post(b Batch, done func(error))
 	// Hurry makes posted batches durable without waiting for more.
@@ -121,7 +122,9 @@ type Noter interface {
 }
 
 // A Batch is a set of changes that become durable together. Methods that add a change return its index for
-// Refused and Entry. If a change contradicts the queue, or another change, Commit fails with ErrInvalid.
+// Refused and Entry. If a change contradicts the queue, or another change, Commit fails with ErrInvalid. So does
+// one of an engine of several spools (package spools) when the batch is not Apart and changes several messages that were there before:
+// they may be in different ones, which cannot be written as one.
 // Arguments must not be modified until the batch is done. A batch is used by one goroutine.
 type Batch interface {
 	// Add adds a message.

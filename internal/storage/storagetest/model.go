@@ -44,8 +44,13 @@ func testModel(t *testing.T, q *Queue) {
 	m := model{}
 	for i := range steps {
 		b := en.NewBatch()
+		only := m.some(r)
 		for range 1 + r.IntN(5) {
-			m.step(t, r, en, b)
+			id := m.some(r)
+			if q.Several {
+				id = only
+			}
+			m.step(t, r, en, b, id)
 		}
 		if err := en.Commit(b); err != nil {
 			t.Fatalf("step %d: %v", i, err)
@@ -75,10 +80,9 @@ func (m model) some(r *rand.Rand) mail.QueueID {
 	return ids[r.IntN(len(ids))]
 }
 
-// step puts one change into b, and makes it in m.
-func (m model) step(t testing.TB, r *rand.Rand, en storage.Engine, b storage.Batch) {
-	id := m.some(r)
-	if id == "" || r.IntN(3) == 0 {
+// step puts one change into b, of message id or of a new one, and makes it in m.
+func (m model) step(t testing.TB, r *rand.Rand, en storage.Engine, b storage.Batch, id mail.QueueID) {
+	if m[id] == nil || r.IntN(3) == 0 {
 		m.arrive(t, r, en, b)
 		return
 	}

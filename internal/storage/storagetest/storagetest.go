@@ -30,6 +30,9 @@ type Queue struct {
 	Pending bool
 	// Resumes says that after an orderly end deliveries go on that were in hand, and are not in doubt.
 	Resumes bool
+	// Several says that the queue is in several engines, of which each is written by itself: a batch that is not Apart
+	// changes one message only, besides those that it adds.
+	Several bool
 }
 
 // Run runs the suite. fresh returns a new, empty queue; it is called by each of the tests, which run at the same
@@ -366,11 +369,12 @@ func testHanded(t *testing.T, q *Queue) {
 	m, n, o := addition(t, en, "x", "a@to.test", "b@to.test", "c@to.test"), addition(t, en, "x", "r@to.test"), addition(t, en, "x", "r@to.test")
 	add(t, en, m, n, o)
 	commit(t, en, func(b storage.Batch) {
+		b.Apart()
 		b.Handed(m.ID, []int{2, 0, 1}, "mx.to.test")
 		b.Handed(n.ID, []int{0}, "mx.to.test")
 		b.Handed(o.ID, []int{0}, "mx.to.test")
 	})
-	commit(t, en, func(b storage.Batch) { b.Done(m.ID, []int{1}); b.Finish(n.ID) })
+	commit(t, en, func(b storage.Batch) { b.Apart(); b.Done(m.ID, []int{1}); b.Finish(n.ID) })
 	commit(t, en, func(b storage.Batch) {
 		b.Update(o.ID, queue.Change{Outcomes: []mail.Outcome{outcome(0, "no")}})
 	})
