@@ -84,7 +84,7 @@ func (e *engine) fileError(err error) error {
 func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
 // Write appends to the content. It fails with ErrFull when the disk or the
-// budget is full; the File is then only good for Abort.
+// budget is full; the File is then only good for ReadAt, which has all that was taken, and Abort.
 func (f *File) Write(p []byte) (int, error) {
 	n := len(p)
 	for len(p) > 0 && f.err == nil {

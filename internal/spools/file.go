@@ -1,10 +1,13 @@
 package spools
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"posthaste/internal/queue"
+	"posthaste/internal/spool"
 	"posthaste/internal/storage"
 )
 
@@ -31,13 +34,46 @@ func (s *Set) NewFile() (storage.ContentFile, error) {
 	return nil, err
 }
 
-// Write implements storage.ContentFile. Large messages to come go elsewhere for a while when there is no room here.
+// Write implements storage.ContentFile. When there is no room here for all of a message, it goes on elsewhere.
 func (f *file) Write(b []byte) (int, error) {
 	n, err := f.ContentFile.Write(b)
-	if err != nil {
-		f.p.elsewhere(err)
+	for err != nil {
+		f.p.elsewhere(err) // large messages to come begin elsewhere
+		// Only a spool says that what it took can be read after that.
+		if _, ok := f.ContentFile.(*spool.File); !ok || !errors.Is(err, queue.ErrFull) {
+			return n, err
+		}
+		next := f.other()
+		if next == nil {
+			return n, err
+		}
+		if _, cerr := io.Copy(next, io.NewSectionReader(f, 0, f.Size())); cerr != nil {
+			next.Abort()
+			return n, err
+		}
+		f.Abort()
+		*f = *next
+		var k int
+		k, err = f.ContentFile.Write(b[n:])
+		n += k
 	}
-	return n, err
+	return n, nil
+}
+
+// other begins a file in another part that is not full; nil: there is none.
+func (f *file) other() *file {
+	var room [maxNumber + 2]*part
+	now := time.Now().UnixNano()
+	for _, p := range f.p.set.choose(room[:0], f.p.set.files.Load(), false) {
+		if p == f.p || p.full.Load() > now {
+			continue
+		}
+		st := p.present()
+		if n, err := st.en.NewFile(); err == nil {
+			return &file{n, p, st.en}
+		}
+	}
+	return nil
 }
 
 // current says whether the engine that has the file is still there.
