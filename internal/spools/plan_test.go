@@ -1,0 +1,335 @@
+package spools_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"posthaste/internal/config"
+	"posthaste/internal/mail"
+	"posthaste/internal/queue"
+	"posthaste/internal/queueread"
+	"posthaste/internal/spool"
+	"posthaste/internal/spools"
+	"posthaste/internal/storage"
+	"posthaste/internal/testseed"
+	"posthaste/internal/vfs"
+)
+
+// A site is a queue directory with others beside it.
+type site struct {
+	t   *testing.T
+	dir string
+}
+
+func newSite(t *testing.T) *site {
+	s := &site{t, t.TempDir()}
+	for _, d := range []string{"queue/spool", "d1", "d2", "d3"} {
+		if err := os.MkdirAll(s.path(d), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func (s *site) path(name string) string { return filepath.Join(s.dir, name) }
+
+// plan is what Find and Reach say with main.cf's text, in which {dir} is the site's directory.
+func (s *site) plan(text string) (*spools.Plan, error) {
+	s.t.Helper()
+	cfg, err := config.LoadString(strings.ReplaceAll("queue_directory = {dir}/queue\ndata_directory = {dir}/data\n"+text, "{dir}", s.dir))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	p, err := spools.Find(nil, s.path("queue/spool"), cfg)
+	if err == nil {
+		err = p.Reach()
+	}
+	return p, err
+}
+
+// open opens the queue, which must be possible.
+func (s *site) open(text string) (*spools.Plan, *spools.Set) {
+	s.t.Helper()
+	p, err := s.plan(text)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	set, err := p.Set(s.options())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return p, set
+}
+
+func (s *site) options() spool.Options {
+	return spool.Options{Dir: s.path("queue/spool"), SegmentSize: 1 << 20, Warn: s.t.Logf}
+}
+
+func (s *site) reader(p *spools.Plan) storage.Reader {
+	return p.Readers(queueread.Log(spool.NewReader(nil, s.path("queue/spool"))), queueread.Log)
+}
+
+// fill adds n messages, every fourth in a file.
+func (s *site) fill(en storage.Engine, n int) (list []mail.QueueID) {
+	s.t.Helper()
+	for i := range n {
+		length := 10
+		if i%4 == 3 {
+			length = 200 << 10
+		}
+		m, err := small(s.t, en, strings.Repeat("x", length))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		b := en.NewBatch()
+		b.Add(m)
+		if err := en.Commit(b); err != nil {
+			s.t.Fatal(err)
+		}
+		list = append(list, m.ID)
+	}
+	return list
+}
+
+// No start goes on without a spool that may have mail, whatever has become of it; each refusal says what can be done.
+func TestMissing(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	const both = "spool_directories = spool, {dir}/d1, {dir}/d2\n"
+	_, set := s.open(both)
+	s.fill(set, 9)
+	if err := set.Close(); err != nil {
+		t.Fatal(err)
+	}
+	move := func(from, to string) {
+		t.Helper()
+		if err := os.Rename(s.path(from), s.path(to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := func(text, why string) {
+		t.Helper()
+		p, err := s.plan(text)
+		if err == nil {
+			var en storage.Engine
+			if en, err = p.Engine(s.options()); err == nil {
+				en.Close()
+			}
+		}
+		if !errors.Is(err, spools.ErrMissing) || !strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), "spool_directories_absent = "+s.dir) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	refused("", "is not named any more")
+	refused("spool_directories = {dir}/d1\n", s.path("d2")+" is not named any more")
+	move("d2", "away")
+	refused(both, s.path("d2")+" is not there")
+	if err := os.Mkdir(s.path("d2"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	refused(both, s.path("d2")+" is empty")
+	os.Remove(s.path("d2"))
+	move("d1", "d2")
+	if err := os.Mkdir(s.path("d1"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	refused(both, s.path("d1")+" is empty")
+	refused(both+"spool_directories_absent = {dir}/d1\n", s.path("d2")+" has the spool of another queue")
+	// IDENTITY does not tell, and the segments do.
+	if err := os.Remove(s.path("d2/IDENTITY")); err != nil {
+		t.Fatal(err)
+	}
+	refused(both+"spool_directories_absent = {dir}/d1\n", s.path("d2")+" has the spool of another queue")
+	os.Remove(s.path("d1"))
+	move("d2", "d1")
+	move("away", "d2")
+	_, set = s.open(both)
+	if n := count(set); n != 9 {
+		t.Errorf("%d messages, want 9", n)
+	}
+	set.Close()
+	// Without one of them, when somebody says so.
+	move("d2", "away")
+	p, set := s.open(both + "spool_directories_absent = {dir}/d2\n")
+	if n := count(set); n != 6 {
+		t.Errorf("%d messages, want 6", n)
+	}
+	set.Close()
+	if done, err := p.Forget(s.path("d1")); done || err != nil {
+		t.Errorf("one that is there was forgotten: %v, %v", done, err)
+	}
+	if done, err := p.Forget(s.path("d2")); !done || err != nil {
+		t.Errorf("%v, %v", done, err)
+	}
+	_, set = s.open("spool_directories = spool, {dir}/d1, {dir}/d3\n")
+	if n := count(set); n != 6 {
+		t.Errorf("%d messages, want 6", n)
+	}
+	set.Close()
+	// It does not come back as a new one with its mail.
+	move("away", "d2")
+	p, err := s.plan("spool_directories = spool, {dir}/d1, {dir}/d3, {dir}/d2\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Set(s.options()); err == nil || !strings.Contains(err.Error(), "has 3 messages, and has not been part of this queue") {
+		t.Errorf("a spool with mail of its own: %v", err)
+	}
+}
+
+func count(en storage.Engine) (n int) {
+	for range en.Entries {
+		n++
+	}
+	return n
+}
+
+// The record survives a torn write of either slot, and is not taken for empty when both are damaged.
+func TestRecordTorn(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	const one, both = "spool_directories = {dir}/d1\n", "spool_directories = {dir}/d1, {dir}/d2\n"
+	_, set := s.open(one)
+	set.Close()
+	_, set = s.open(both) // is now in a slot that the one before is not in
+	set.Close()
+	name := s.path("queue/spool/MEMBERS")
+	whole, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const slot = 256 << 10
+	found := map[bool]int{}
+	for _, at := range []int{0, slot} {
+		torn := append([]byte{}, whole...)
+		torn[at+40] ^= 1
+		if err := os.WriteFile(name, torn, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := s.plan(one)
+		found[errors.Is(err, spools.ErrMissing)]++ // the newest one knows of d2
+	}
+	if found[true] != 1 || found[false] != 1 {
+		t.Errorf("the newest sound slot is not what counts: %v", found)
+	}
+	whole[40] ^= 1
+	whole[slot+40] ^= 1
+	if err := os.WriteFile(name, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.plan(both); err == nil || !strings.Contains(err.Error(), "damaged") {
+		t.Errorf("both are damaged: %v", err)
+	}
+	// The first write of all, torn: there is nothing yet.
+	if err := os.WriteFile(name, whole[:100], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.plan(""); err != nil {
+		t.Errorf("nothing was in it: %v", err)
+	}
+}
+
+// Mail that is moved out of a spool is elsewhere as it was, also when that was interrupted at any point: then it is in one
+// of them, once.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	seed := testseed.First(t)
+	const text = "spool_directories = {dir}/d1, {dir}/d2\n"
+	for round := range 8 {
+		r := rand.New(rand.NewPCG(seed, uint64(round)))
+		s := newSite(t)
+		p, set := s.open(text)
+		ids := s.fill(set, 40)
+		b := set.NewBatch()
+		b.Apart()
+		for _, id := range ids {
+			b.Update(id, queue.Change{Set: queue.SetQueue | queue.SetAttempts | queue.SetWarned, Queue: queue.Hold, Attempts: 3, Warned: true})
+			b.Done(id, []int{1})
+			b.Handed(id, []int{0}, "mx")
+		}
+		if err := set.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+		if err := set.Close(); err != nil {
+			t.Fatal(err)
+		}
+		number := uint8(1)
+		// The first times it ends in the middle of something.
+		for try := 0; ; try++ {
+			var left atomic.Int64
+			left.Store(1 << 40)
+			if p, err := s.plan(text); err != nil {
+				t.Fatal(err)
+			} else if try < 2 {
+				left.Store(int64(10 + r.IntN(200)))
+				cutting(p, &left)
+				if set, err := p.Set(s.options()); err == nil {
+					if err = p.Begin(number); err == nil {
+						set.Drain(number, s.reader(p))
+					}
+					set.Close()
+				}
+				continue
+			}
+			break
+		}
+		p, set = s.open(text)
+		if n := count(set); n != 40 {
+			t.Errorf("%d messages, want 40", n)
+		}
+		if err := p.Begin(number); err != nil {
+			t.Fatal(err)
+		}
+		if _, leftOver, err := set.Drain(number, s.reader(p)); leftOver > 0 || err != nil {
+			t.Fatal(leftOver, err)
+		}
+		if err := errors.Join(set.Close(), p.End(number)); err != nil {
+			t.Fatal(err)
+		}
+		p, set = s.open("spool_directories = {dir}/d2\n")
+		rd := s.reader(p)
+		for _, id := range ids {
+			e, ok := set.Locate(id)
+			if !ok || e.Queue != queue.Hold || e.Attempts != 3 || !e.Warned || e.NPending != 1 || len(set.InHand(id, []int{0})) != 1 {
+				t.Fatalf("seed %d round %d: %s: %v %+v", seed, round, id, ok, e)
+			}
+			c, err := rd.Content(e.Ref, id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got strings.Builder
+			if _, err := c.WriteTo(&got); err != nil || strings.Trim(got.String(), "x") != "" || int64(got.Len()) != e.Size {
+				t.Errorf("%s: %d octets of %d, %v", id, got.Len(), e.Size, err)
+			}
+			c.Close()
+		}
+		rd.Close()
+		if n := count(set); n != 40 {
+			t.Errorf("%d messages, want 40", n)
+		}
+		set.Close()
+	}
+}
+
+// cutting has all places of p fail when left writes and syncs have been made, together.
+func cutting(p *spools.Plan, left *atomic.Int64) {
+	for i := range p.Places {
+		pl := &p.Places[i]
+		if pl.FS == nil {
+			continue
+		}
+		pl.FS = &vfs.Faulty{FS: pl.FS, Hook: func(op vfs.Op) error {
+			if (op.Kind == vfs.OpWrite || op.Kind == vfs.OpSync) && left.Add(-1) <= 0 {
+				return fmt.Errorf("cut: %w", syscall.EIO)
+			}
+			return nil
+		}}
+	}
+}
