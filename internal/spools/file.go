@@ -16,6 +16,9 @@ type file struct {
 	storage.ContentFile
 	p  *part
 	en storage.Engine
+	// moves is how often it has gone on elsewhere. Each part is tried once: with much content a first one no longer counts as full
+	// when the last one turns out to be.
+	moves int
 }
 
 // NewFile implements storage.Engine: in the part that large content is to go to, or the next one that takes it.
@@ -27,7 +30,7 @@ func (s *Set) NewFile() (storage.ContentFile, error) {
 		st := p.present()
 		var f storage.ContentFile
 		if f, err = st.en.NewFile(); err == nil {
-			return &file{f, p, st.en}, nil
+			return &file{ContentFile: f, p: p, en: st.en}, nil
 		}
 		p.elsewhere(err) // the others are asked in any case: nothing has been written
 	}
@@ -63,6 +66,9 @@ func (f *file) Write(b []byte) (int, error) {
 // other begins a file in another part that is not full; nil: there is none.
 func (f *file) other() *file {
 	var room [maxNumber + 2]*part
+	if f.moves+1 >= len(f.p.set.parts) {
+		return nil
+	}
 	now := time.Now().UnixNano()
 	for _, p := range f.p.set.choose(room[:0], f.p.set.files.Load(), false) {
 		if p == f.p || p.full.Load() > now {
@@ -70,7 +76,7 @@ func (f *file) other() *file {
 		}
 		st := p.present()
 		if n, err := st.en.NewFile(); err == nil {
-			return &file{n, p, st.en}
+			return &file{n, p, st.en, f.moves + 1}
 		}
 	}
 	return nil

@@ -25,8 +25,8 @@ const (
 	maxNamed = 1000
 	// nameLine is how many of them a line has.
 	nameLine = 25
-	// maxKept bounds what is remembered for a part that has failed. No delivery of its mail begins meanwhile, so that
-	// it is what was under way, and what operators want.
+	// maxKept bounds what is remembered for a part that has failed. Its mail does not come due meanwhile, so that
+	// it is of what the queue manager had in memory, and what operators want.
 	maxKept = 1 << 18
 	// keptStep is how many changes are recorded together when it is back.
 	keptStep = 64
@@ -153,22 +153,28 @@ func (p *part) reopen() bool {
 	}
 }
 
-// rise has the part work with en, which knows by then what was decided meanwhile.
+// rise has the part work with en, which knows by then what was decided meanwhile. Nobody who decides waits for its disk.
 func (p *part) rise(en storage.Engine) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for len(p.kept) > 0 {
-		n := min(keptStep, len(p.kept))
+	for {
+		p.mu.Lock()
+		if len(p.kept) == 0 {
+			break
+		}
+		list := p.kept[:min(keptStep, len(p.kept))]
+		p.mu.Unlock()
 		b := en.NewBatch()
 		b.Apart()
-		for i := range p.kept[:n] {
-			p.kept[i].put(b)
+		for i := range list {
+			list[i].put(b)
 		}
 		if err := en.Commit(b); err != nil {
 			return err
 		}
-		p.kept = p.kept[n:]
+		p.mu.Lock()
+		p.kept = p.kept[len(list):]
+		p.mu.Unlock()
 	}
+	defer p.mu.Unlock()
 	p.kept = nil
 	if p.more > 0 {
 		p.set.warn("of the mail in the spool %s, %d decisions are forgotten that were made while it could not be written: it may be delivered again", p.Dir, p.more)

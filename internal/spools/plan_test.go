@@ -245,7 +245,7 @@ func TestDrain(t *testing.T) {
 	for round := range 8 {
 		r := rand.New(rand.NewPCG(seed, uint64(round)))
 		s := newSite(t)
-		p, set := s.open(text)
+		_, set := s.open(text)
 		ids := s.fill(set, 40)
 		b := set.NewBatch()
 		b.Apart()
@@ -280,7 +280,7 @@ func TestDrain(t *testing.T) {
 			}
 			break
 		}
-		p, set = s.open(text)
+		p, set := s.open(text)
 		if n := count(set); n != 40 {
 			t.Errorf("%d messages, want 40", n)
 		}
