@@ -873,7 +873,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-a -d -j -m -n -r -s -v"
         elif ((COMP_CWORD == first)); then
-            _posthaste_words "dump check doubtful stats export import migrate salvage"
+            _posthaste_words "dump check doubtful stats export import migrate salvage directories drain forget"
         elif [[ ${COMP_WORDS[first]} == export ]]; then
             _posthaste_words "$(_posthaste_ids)"
         elif [[ ${COMP_WORDS[first]} == import ]]; then
@@ -881,6 +881,10 @@ _posthaste() {
         elif [[ ${COMP_WORDS[first]} == migrate ]]; then
             :
         elif [[ ${COMP_WORDS[first]} == salvage ]]; then
+            compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur")
+        elif [[ ${COMP_WORDS[first]} == drain ]]; then
+            compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur")
+        elif [[ ${COMP_WORDS[first]} == forget ]]; then
             compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur")
         fi
         ;;

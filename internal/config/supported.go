@@ -944,6 +944,8 @@ var supportedNames = []string{
 	"spool_buffer_limit",
 	"spool_commit_delay",
 	"spool_content_directory",
+	"spool_directories",
+	"spool_directories_absent",
 	"spool_exact_doubt",
 	"spool_inline_limit",
 	"spool_postgresql_password_file",
