@@ -419,7 +419,7 @@ func playLookOn(t *testing.T, b *tab) {
 		}
 	})
 	b.login("ann", "secret of ann")
-	b.see("What hurts")
+	b.see("The system")
 	b.to("/messages?domain=a.test")
 	b.see("There is no such message in the queue so far.")
 	b.see("Looking on")
