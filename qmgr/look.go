@@ -174,7 +174,7 @@ func (s *Server) goOnLooking(l *look) {
 			return
 		}
 	default:
-		sought := sched.Sought{}
+		sought := sched.Sought{Queue: func(q sched.Queue) bool { return where.Queue(q.String()) }}
 		if where.NeedsScheduler() {
 			sought.Waits = func(t mail.Transport, queue string) bool { return waitsAt(where, t, queue) }
 		}
@@ -198,7 +198,8 @@ func (s *Server) goOnLooking(l *look) {
 // lookAt looks at a message in the book. Its domains and its age leave nearly all out, and the scheduler is asked
 // about the others.
 func (s *Server) lookAt(l *look, p *slip) {
-	if p.num < l.from || !l.c.where.Aged(time.UnixMicro(p.created)) || !s.inDomains(p, l.c.where.ByOriginal(), l.senders, l.rcpts) {
+	// In the order of what they cost.
+	if p.num < l.from || !s.inDomains(p, l.c.where.ByOriginal(), l.senders, l.rcpts) || !l.c.where.Aged(time.UnixMicro(p.created)) {
 		return
 	}
 	info, ok := s.sched.Lookup(p.num)

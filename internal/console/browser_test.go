@@ -229,7 +229,7 @@ func TestBrowser(t *testing.T) {
 	browser := startBrowser(t)
 	t.Run("story", func(t *testing.T) { playStory(t, open(t, browser, newWorld(t))) })
 	t.Run("provider", func(t *testing.T) { playProvider(t, browser) })
-	t.Run("looks on", func(t *testing.T) { playLookOn(t, open(t, browser, newWorld(t))) })
+	t.Run("looking", func(t *testing.T) { playLookOn(t, open(t, browser, newWorld(t))) })
 	t.Run("keyboard", func(t *testing.T) { playKeyboard(t, open(t, browser, newWorld(t))) })
 	t.Run("hostile", func(t *testing.T) { playHostile(t, open(t, browser, newWorld(t))) })
 	t.Run("narrow", func(t *testing.T) { playNarrow(t, open(t, browser, newWorld(t))) })

@@ -454,6 +454,7 @@ func (s *Scheduler) Scan(cursor, n int, yield func(Info) bool) int {
 
 // A Sought says which messages Sweep looks for. nil means all.
 type Sought struct {
+	Queue  func(Queue) bool
 	Tenant func(name string) bool                            // "": of none
 	Waits  func(transport mail.Transport, queue string) bool // as Bound has it
 }
@@ -487,6 +488,9 @@ func (s *Scheduler) Sweep(cursor, n int, sought Sought, yield func(Info)) int {
 			continue
 		}
 		n--
+		if sought.Queue != nil && !sought.Queue(rec.where.queue()) {
+			continue
+		}
 		if sought.Tenant != nil && !sought.Tenant(s.tenantOf(rec).name) && !(nameless && rec.tenant == 0) || sought.Waits != nil && !waits(rec) {
 			continue
 		}
