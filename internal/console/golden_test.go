@@ -42,7 +42,7 @@ func TestGoldenAPI(t *testing.T) {
 		w.entries = []proto.OverrideEntry{{Of: "suspension", Target: "slow.test", By: "ann", Reason: "ticket 4711", Since: w.now, Until: w.now.Add(time.Hour)},
 			{Of: "limit", Target: "slow.test", Most: 2, By: "ann", Since: w.now}, {Of: "diversion", Target: "slow.test", Nexthop: "[relay2.test]:587", By: "ann", Since: w.now}}
 	})
-	w.count()
+	w.countIn(lookTime)
 	b := w.login("ann")
 	var all bytes.Buffer
 	for _, o := range operations() {

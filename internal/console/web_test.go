@@ -264,9 +264,12 @@ func (w *world) sampled() {
 }
 
 // count has the queue counted, as for somebody who looks.
-func (w *world) count() {
+func (w *world) count() { w.countIn(0) }
+
+// countIn is count for somebody who looks after a time: there are rates where that is long enough.
+func (w *world) countIn(d time.Duration) {
 	k := &keeper{mta: w.console.mta, live: w.console.live, day: w.console.day}
-	k.see(w.t.Context(), time.Now)
+	k.see(w.t.Context(), func() time.Time { return time.Now().Add(d) })
 }
 
 // A browser has cookies, and goes to no other page by itself.
