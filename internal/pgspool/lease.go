@@ -34,10 +34,10 @@ const (
 // clock was read for it, so that the lease is good for at least so long.
 type lease struct {
 	mu      sync.Mutex
-	renewed time.Time  // when the last successful renewal began
-	ending  bool       // nobody gets leave any more
-	waiting []*request // leave to deliver, recorded, that waits for the lease to be good again
-	margin  time.Duration
+	renewed time.Time     // when the last successful renewal began
+	ending  bool          // nobody gets leave any more
+	waiting []*request    // leave to deliver, recorded, that waits for the lease to be good again
+	margin  time.Duration // leaseMargin, but in a test
 }
 
 // margin is leaseMargin.
