@@ -3,7 +3,6 @@ package spools_test
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +17,6 @@ import (
 	"posthaste/internal/spool"
 	"posthaste/internal/spools"
 	"posthaste/internal/storage"
-	"posthaste/internal/testseed"
 	"posthaste/internal/vfs"
 )
 
@@ -236,85 +234,124 @@ func TestRecordTorn(t *testing.T) {
 	}
 }
 
-// Mail that is moved out of a spool is elsewhere as it was, also when that was interrupted at any point: then it is in one
-// of them, once.
+// Mail that is moved out of a spool is elsewhere as it was, also when that was interrupted at any write or sync: then it is in
+// one of them, once.
 func TestDrain(t *testing.T) {
 	t.Parallel()
-	seed := testseed.First(t)
-	const text = "spool_directories = {dir}/d1, {dir}/d2\n"
-	for round := range 8 {
-		r := rand.New(rand.NewPCG(seed, uint64(round)))
-		s := newSite(t)
-		_, set := s.open(text)
-		ids := s.fill(set, 40)
-		b := set.NewBatch()
-		b.Apart()
-		for _, id := range ids {
-			b.Update(id, queue.Change{Set: queue.SetQueue | queue.SetAttempts | queue.SetWarned, Queue: queue.Hold, Attempts: 3, Warned: true})
-			b.Done(id, []int{1})
-			b.Handed(id, []int{0}, "mx")
-		}
-		if err := set.Commit(b); err != nil {
+	const text, number, messages = "spool_directories = {dir}/d1, {dir}/d2\n", 1, 24
+	s := newSite(t)
+	_, set := s.open(text)
+	ids := s.fill(set, messages)
+	b := set.NewBatch()
+	b.Apart()
+	for _, id := range ids {
+		b.Update(id, queue.Change{Set: queue.SetQueue | queue.SetAttempts | queue.SetWarned, Queue: queue.Hold, Attempts: 3, Warned: true})
+		b.Done(id, []int{1})
+		b.Handed(id, []int{0}, "mx")
+	}
+	if err := errors.Join(set.Commit(b), set.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for k, moved := int64(1), false; !moved; k++ {
+		p, err := s.plan(text)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if err := set.Close(); err != nil {
+		var left atomic.Int64
+		left.Store(1 << 40)
+		cutting(p, &left)
+		if set, err = p.Set(s.options()); err != nil {
 			t.Fatal(err)
 		}
-		number := uint8(1)
-		// The first times it ends in the middle of something.
-		for try := 0; ; try++ {
-			var left atomic.Int64
-			left.Store(1 << 40)
-			if p, err := s.plan(text); err != nil {
-				t.Fatal(err)
-			} else if try < 2 {
-				left.Store(int64(10 + r.IntN(200)))
-				cutting(p, &left)
-				if set, err := p.Set(s.options()); err == nil {
-					if err = p.Begin(number); err == nil {
-						set.Drain(number, s.reader(p))
-					}
-					set.Close()
-				}
-				continue
-			}
-			break
+		if n := count(set); n != messages {
+			t.Fatalf("before try %d there are %d messages, want %d", k, n, messages)
 		}
-		p, set := s.open(text)
-		if n := count(set); n != 40 {
-			t.Errorf("%d messages, want 40", n)
-		}
+		rd := s.reader(p)
 		if err := p.Begin(number); err != nil {
 			t.Fatal(err)
 		}
-		if _, leftOver, err := set.Drain(number, s.reader(p)); leftOver > 0 || err != nil {
-			t.Fatal(leftOver, err)
+		left.Store(k)
+		_, unread, err := set.Drain(number, rd)
+		left.Store(1 << 40)
+		moved = err == nil && unread == 0
+		err = set.Close() // it may be broken
+		rd.Close()
+		if moved {
+			if err := errors.Join(err, p.End(number)); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if err := errors.Join(set.Close(), p.End(number)); err != nil {
+	}
+	p, set := s.open("spool_directories = {dir}/d2\n")
+	defer set.Close()
+	rd := s.reader(p)
+	defer rd.Close()
+	for _, id := range ids {
+		e, ok := set.Locate(id)
+		if !ok || e.Queue != queue.Hold || e.Attempts != 3 || !e.Warned || e.NPending != 1 || len(set.InHand(id, []int{0})) != 1 {
+			t.Fatalf("%s: %v %+v", id, ok, e)
+		}
+		c, err := rd.Content(e.Ref, id)
+		if err != nil {
 			t.Fatal(err)
 		}
-		p, set = s.open("spool_directories = {dir}/d2\n")
-		rd := s.reader(p)
-		for _, id := range ids {
-			e, ok := set.Locate(id)
-			if !ok || e.Queue != queue.Hold || e.Attempts != 3 || !e.Warned || e.NPending != 1 || len(set.InHand(id, []int{0})) != 1 {
-				t.Fatalf("seed %d round %d: %s: %v %+v", seed, round, id, ok, e)
-			}
-			c, err := rd.Content(e.Ref, id)
+		var got strings.Builder
+		if _, err := c.WriteTo(&got); err != nil || strings.Trim(got.String(), "x") != "" || int64(got.Len()) != e.Size {
+			t.Errorf("%s: %d octets of %d, %v", id, got.Len(), e.Size, err)
+		}
+		c.Close()
+	}
+	if n := count(set); n != messages {
+		t.Errorf("%d messages, want %d", n, messages)
+	}
+}
+
+// Pages have all messages once, however unequal the spools are.
+func TestPagesUnequal(t *testing.T) {
+	t.Parallel()
+	disk := vfs.NewMem(512)
+	want := map[mail.QueueID]bool{}
+	for _, c := range []struct{ spools, messages int }{{1, 1300}, {2, 600}, {1, 0}} {
+		n := max(c.spools, 1)
+		if c.messages == 0 {
+			n = 2
+		}
+		en, err := spools.Open(spools.Options{Parts: logs(disk, "q", n, false)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := en.NewBatch()
+		for i := range c.messages {
+			m, err := small(t, en, "x")
 			if err != nil {
 				t.Fatal(err)
 			}
-			var got strings.Builder
-			if _, err := c.WriteTo(&got); err != nil || strings.Trim(got.String(), "x") != "" || int64(got.Len()) != e.Size {
-				t.Errorf("%s: %d octets of %d, %v", id, got.Len(), e.Size, err)
+			want[m.ID] = true
+			b.Add(m)
+			if i%10 == 9 {
+				if err := en.Commit(b); err != nil {
+					t.Fatal(err)
+				}
+				b = en.NewBatch()
 			}
-			c.Close()
 		}
-		rd.Close()
-		if n := count(set); n != 40 {
-			t.Errorf("%d messages, want 40", n)
+		got := map[mail.QueueID]bool{}
+		for cursor, more := uint64(0), true; more; more = cursor != 0 {
+			var list []queue.Placed
+			list, cursor = en.Page(cursor, nil)
+			for _, e := range list {
+				if got[e.ID] {
+					t.Errorf("%s twice", e.ID)
+				}
+				got[e.ID] = true
+			}
 		}
-		set.Close()
+		if len(got) != len(want) {
+			t.Errorf("%d messages in pages, want %d", len(got), len(want))
+		}
+		if err := en.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
