@@ -129,6 +129,9 @@ func (s *Server) fromNode(ctx context.Context, c storage.Call) ([]byte, error) {
 		s.opt.Log.Info("asked by node %s for %s: %s", c.From, c.By, what)
 	}
 	answer, err := s.askSelf(ctx, &rawMessage{kind: c.Kind, octets: c.Payload}, c.Kind)
+	if _, refused := errors.AsType[ipc.RemoteError](err); err != nil && !refused && s.ending() {
+		return nil, storage.ErrAgain // what a message was to become it becomes or is already
+	}
 	if err != nil {
 		// A refusal is an answer. Any other error leaves open what was done before it.
 		if _, ok := errors.AsType[ipc.RemoteError](err); !ok {
@@ -137,6 +140,16 @@ func (s *Server) fromNode(ctx context.Context, c storage.Call) ([]byte, error) {
 		return nil, err
 	}
 	return answer, nil
+}
+
+// ending says that this process is to end.
+func (s *Server) ending() bool {
+	select {
+	case <-s.stopping:
+		return true
+	default:
+		return false
+	}
 }
 
 // askSelf asks the queue manager of this node, and returns the answer in its stored

@@ -493,6 +493,9 @@ func (s *Server) afterOrders(r *ipc.Request, f func()) {
 		}
 		// What holds for now is kept on this node's disk: it must be possible also
 		// while the database is away. A message cannot be changed then.
+		if s.ctx.Err() != nil {
+			return // who has asked loses the connection, and asks the successor
+		}
 		if err != nil && r.Kind != proto.KindOverride {
 			r.Fail("orders that were given before wait, and this one is not carried out: %v", err)
 			return

@@ -164,6 +164,8 @@ type Server struct {
 	// that whoever waits for the effect of an input stops waiting.
 	closed bool
 	deaf   chan struct{}
+	// stopping is closed when Run's context has ended.
+	stopping <-chan struct{}
 
 	// All that follows belongs to the loop.
 
@@ -350,7 +352,7 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	// that.
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
-	s.ctx = work
+	s.ctx, s.stopping = work, ctx.Done()
 	s.now = time.Now()
 	s.seen.totals.Since = s.now
 	// Before the loop, while nobody else has the scheduler: a snapshot can only be

@@ -115,6 +115,43 @@ func TestClusterOrders(t *testing.T) {
 	}
 }
 
+// A command to another node that is reloaded again and again meanwhile is carried out, and its outcome is known.
+func TestClusterReloads(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, laterHop(t), 2)
+	c.main += "minimal_backoff_time = 1h\nmaximal_backoff_time = 1h\n"
+	a, b := c.node("a"), c.node("b")
+	a.start()
+	b.start()
+	c.shared(a, "a", "b")
+	onA := a.leaveDeferred("a@from.test")
+	ended, stop := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				a.tool(nil, "reload")
+			}
+		}
+	}()
+	for range 6 {
+		for _, verb := range []string{"-h", "-H"} {
+			if out, status := b.tool(nil, "postsuper", verb, onA); strings.Contains(out, "is not known") || status != 0 && status != 75 {
+				t.Errorf("postsuper %s: status %d\n%s", verb, status, out)
+			}
+		}
+	}
+	close(stop)
+	<-ended
+	a.eventually("it is where the last command has put it", func() bool {
+		out, status := a.tool(nil, "postqueue", "-j")
+		return status == 0 && regexp.MustCompile(`"deferred".*`+onA).MatchString(out)
+	})
+}
+
 // Mail that was set aside as corrupt is deleted from any node: at once, or, where its node is dead, as it was ordered.
 func TestClusterCorrupt(t *testing.T) {
 	t.Parallel()

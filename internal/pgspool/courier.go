@@ -29,6 +29,8 @@ const (
 	maxCalls, maxAttended = 16, 4
 	// callPoll is how often it is looked for an answer, and lookPeriod for calls.
 	callPoll, lookPeriod = 50 * time.Millisecond, time.Second
+	// lingerTime is how long a call that is in hand may go on when its process ends.
+	lingerTime = time.Second
 	// keepCall is how much longer than anybody waits a row is kept, by the database's clock.
 	keepCall = storage.SlowTime + 2*storage.AnswerTime
 )
@@ -259,9 +261,24 @@ func (a *attending) take(ctx context.Context, conn *pgx.Conn) (id string, c stor
 
 // carryOut carries a call out, and writes the answer. If that cannot be written, who asked is told that it is not known.
 func (a *attending) carryOut(ctx context.Context, id string, c storage.Call) {
-	limited, cancel := context.WithTimeout(ctx, storage.AnswerTime)
+	// A process that ends, at a reload, answers what it has begun with: whoever has asked would not know else whether it is done.
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), storage.AnswerTime)
 	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(lingerTime):
+			cancel()
+		case <-limited.Done():
+		}
+	})()
 	answer, err := a.f(limited, c)
+	if errors.Is(err, storage.ErrAgain) {
+		_ = a.store.askOnce(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, "UPDATE node_call SET taken = false WHERE id = $1", id)
+			return err
+		})
+		return
+	}
 	var failed *string
 	switch {
 	case err != nil:

@@ -198,15 +198,28 @@ func (e *engine) takeMore(life, ctx context.Context, conn *pgx.Conn, most int, h
 	}
 	e.mu.Unlock()
 	e.ended.Go(func() {
-		if err := e.adopt(life, list); err != nil && e.Err() == nil {
-			e.opt.Warn("spool: what other nodes have left cannot be read: %v", err)
-			e.mu.Lock()
-			for _, t := range list {
-				delete(e.coming, t.id) // it is taken again, by whoever is the first
+		// One after the other: what is in the first is delivered while the next one is read.
+		for len(list) > 0 {
+			if err := e.adopt(life, list[:1]); err != nil {
+				e.leave(list, err)
+				return
 			}
-			e.mu.Unlock()
+			list = list[1:]
 		}
 	})
+}
+
+// leave gives up shards that cannot be read because of err. They are taken again, by whoever is the first.
+func (e *engine) leave(list []*taken, err error) {
+	if e.Err() != nil {
+		return // that says it, and all of the engine's shards go
+	}
+	e.opt.Warn("spool: what other nodes have left cannot be read: %v", err)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, t := range list {
+		delete(e.coming, t.id)
+	}
 }
 
 // adopt reads shards, and has the committer take them in.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"posthaste/internal/mail"
 	"posthaste/internal/queue"
@@ -187,5 +188,34 @@ func TestDrain(t *testing.T) {
 	}
 	if err := d.store("x").Drain(t.Context(), "a", false); err != nil {
 		t.Error(err)
+	}
+}
+
+// Of several shards of a dead node each is taken in as soon as it has been read.
+func TestAdoptOneByOne(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 3)
+	a := d.store("a").mustOpen(t)
+	a.stop()
+	conn := d.conn()
+	do := func(sql string) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	do("UPDATE lease SET until = CASE WHEN shard = 3 THEN timestamptz '-infinity' ELSE 'infinity' END")
+	told := make(chan int, 2)
+	st := d.store("b")
+	en, err := st.Open(t.Context(), storage.Options{TempDir: t.TempDir(), InlineLimit: 128 << 10, PostDelay: 50 * time.Millisecond, Warn: t.Logf,
+		Adopted: func(e storage.Engine, _ storage.Recovery) { told <- len(e.(*engine).owned()) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer en.Close()
+	do("UPDATE node SET seen = '-infinity' WHERE name = 'a'; UPDATE lease SET until = '-infinity' WHERE shard < 3")
+	testwait.Until(t, "both are taken in", func() bool { return len(told) == 2 })
+	if first, second := <-told, <-told; first != 2 || second != 3 {
+		t.Errorf("%d shards, then %d", first, second)
 	}
 }

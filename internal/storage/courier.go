@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -13,7 +14,7 @@ type Courier interface {
 	// Ask has another node carry out c, and returns what it answers. It waits for the node to take it, CallTime, or SlowTime
 	// while the node says that it lives, and then, while it lives, AnswerTime for the answer. An error is an ErrNotCarriedOut if nothing was done, and nothing will be; else nobody knows.
 	Ask(ctx context.Context, node string, c Call) ([]byte, error)
-	// Attend has f carry out what other nodes ask of this one, each at most once, several at a time, until ctx ends. f is
+	// Attend has f carry out what other nodes ask of this one, each at most once, but for ErrAgain, several at a time, until ctx ends. f is
 	// called by a goroutine of its own. warn is told why nothing can be heard, once each time.
 	Attend(ctx context.Context, f func(context.Context, Call) ([]byte, error), warn func(format string, args ...any))
 }
@@ -44,6 +45,10 @@ const (
 	SlowTime   = 20 * time.Second
 	AnswerTime = time.Minute
 )
+
+// ErrAgain is what Attend's f returns when this process ends and has no answer: the process that follows is to carry the call out, once
+// more if need be. Whoever has asked waits for that.
+var ErrAgain = errors.New("another process is to carry it out")
 
 // ErrNotCarriedOut says that the other node has not done, and will not do, what it was asked for. Its text says why.
 type ErrNotCarriedOut string
