@@ -373,6 +373,7 @@ func newScripted(t *testing.T, addr string, conn net.Conn) *scripted {
 //	d: text     send a line one octet at a time
 //	C: text     a line must come, and be this
 //	C* text     lines must come until this one
+//	any         a line must come, whichever it is
 //	C#          the client must close
 //	hang        read nothing, send nothing, until the client closes
 //	sleep 10s   let time pass
@@ -420,6 +421,11 @@ func (s *scripted) serve(script string) {
 				if got == text {
 					break
 				}
+			}
+		case "any": // it has a nonce, say
+			if _, err := s.line(); err != nil {
+				s.t.Errorf("%s: client is gone, want a line", s.addr)
+				return
 			}
 		case "C#":
 			if got, err := s.line(); err == nil {

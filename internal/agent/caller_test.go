@@ -123,6 +123,15 @@ func callQueue(t *testing.T, detaches bool) {
 	if len(last.inv.Running) != 0 || len(last.inv.Finished) != 1 || last.inv.Finished[0].ID == second.inv.Finished[0].ID {
 		t.Errorf("told: %+v", last.inv)
 	}
+	// Queue managers die before they answer, one after the other: nothing but time has it told again.
+	for range 3 {
+		id := last.inv.Finished[0].ID
+		last.conn.Close()
+		last = await(t, "a call to the next queue manager", calls)
+		if len(last.inv.Running) != 0 || len(last.inv.Finished) != 1 || last.inv.Finished[0].ID != id {
+			t.Errorf("told: %+v", last.inv)
+		}
+	}
 	select {
 	case <-ended:
 		t.Error("the agent ends before it has been heard")

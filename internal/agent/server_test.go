@@ -1,9 +1,12 @@
 package agent
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"path/filepath"
 	"slices"
@@ -153,10 +156,55 @@ func outcomes(r *proto.DeliverReply) (words []string) {
 	return words
 }
 
-// That a message is damaged, or gone from the disk, is reported besides; that it
-// cannot be read for now is not.
+// A damaged is content of which a part is read before the error comes, as with a long message.
+type damaged struct {
+	*strings.Reader
+	err error
+}
+
+func (d damaged) Bytes() []byte { return nil }
+func (d damaged) Len() int64    { return d.Reader.Size() }
+func (d damaged) Close() error  { return nil }
+
+func (d damaged) Read(p []byte) (int, error) {
+	n, err := d.Reader.Read(p)
+	if err == io.EOF {
+		err = d.err
+	}
+	return n, err
+}
+
+func (d damaged) WriteTo(w io.Writer) (int64, error) {
+	n, err := d.Reader.WriteTo(w)
+	return n, cmp.Or(err, d.err)
+}
+
+func (damaged) Seek(int64, int) (int64, error) { return 0, nil }
+
+// That a message is damaged, or gone from the disk, is reported besides, in whichever way it is
+// found out; that it cannot be read for now is not.
 func TestCorrupt(t *testing.T) {
 	t.Parallel()
+	read := func(r *Request, copy func(io.Reader) error) error {
+		c, err := r.Content()
+		if err != nil {
+			return err
+		}
+		return copy(c.Reader())
+	}
+	whole := func(r io.Reader) error { _, err := io.ReadAll(r); return err }
+	ways := map[string]struct {
+		part  string // what is read before the error; "-": it comes when the content is opened
+		found func(*Request) error
+	}{
+		"at the open":  {"-", func(r *Request) error { return read(r, whole) }},
+		"at the start": {"", func(r *Request) error { return read(r, whole) }},
+		"when read":    {"some", func(r *Request) error { return read(r, whole) }},
+		"when written": {"some", func(r *Request) error {
+			return read(r, func(c io.Reader) error { _, err := io.Copy(io.Discard, c); return err })
+		}},
+		"when buffered": {"some", func(r *Request) error { return read(r, func(c io.Reader) error { return whole(bufio.NewReader(c)) }) }},
+	}
 	for name, tt := range map[string]struct {
 		err  error
 		want bool
@@ -165,21 +213,30 @@ func TestCorrupt(t *testing.T) {
 		"read error":      {fmt.Errorf("x: %w: %w", queue.ErrCorrupt, syscall.EIO), false},
 		"cleanup is away": {errors.New("no spool"), false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			serve(t, dir, "smtp", Options{Deliverer: deliverer(func(_ context.Context, r *Request) {
-				if _, err := r.Content(); err != nil {
-					r.Defer(0, dsn.S(4, 3, 0), err.Error(), Detail{})
+		for when, way := range ways {
+			t.Run(name+" "+when, func(t *testing.T) {
+				t.Parallel()
+				dir := t.TempDir()
+				serve(t, dir, "smtp", Options{Deliverer: deliverer(func(_ context.Context, r *Request) {
+					err := way.found(r)
+					if !errors.Is(err, tt.err) {
+						t.Errorf("the agent is told %v", err)
+					}
+					r.Defer(0, dsn.S(4, 3, 0), fmt.Sprint(err), Detail{})
+				}), Content: func(context.Context, queue.Ref, mail.QueueID) (queueread.Content, error) {
+					if way.part == "-" {
+						return nil, tt.err
+					}
+					return damaged{strings.NewReader(way.part), tt.err}, nil
+				}})
+				m := dial(t, dir, "smtp")
+				m.attach()
+				a := await(t, "the answer", m.order(1, "a@to.test"))
+				if a.err != nil || !slices.Equal(outcomes(&a.reply), []string{"deferred 4.3.0"}) || a.reply.Corrupt != tt.want {
+					t.Errorf("%+v", a)
 				}
-			}), Content: func(context.Context, queue.Ref, mail.QueueID) (queueread.Content, error) { return nil, tt.err }})
-			m := dial(t, dir, "smtp")
-			m.attach()
-			a := await(t, "the answer", m.order(1, "a@to.test"))
-			if a.err != nil || !slices.Equal(outcomes(&a.reply), []string{"deferred 4.3.0"}) || a.reply.Corrupt != tt.want {
-				t.Errorf("%+v", a)
-			}
-		})
+			})
+		}
 	}
 }
 
