@@ -143,6 +143,27 @@ _dmarc.good.test. 60 IN TXT "v=DMARC1; p=reject"
 	}
 }
 
+// While it cannot be found out whether the network is exempt nobody's mail from there is taken unchecked, a user's
+// neither: the client is told to come back. What comes from here is not asked about.
+func TestAuthenticateTableFails(t *testing.T) {
+	t.Parallel()
+	s, log := newTestServer(t, "mail_authentication = check\nmail_authentication_exempt_networks = fail:x\n", "")
+	for _, tc := range []struct {
+		addr, user string
+		later      bool
+	}{{"192.0.2.9", "", true}, {"192.0.2.9", "joe", true}, {"", "", false}} {
+		_, res := stored(t, s, &proto.Submit{Flags: proto.SubmitFilter, Content: []byte("From: <a@good.test>\r\n\r\nx\r\n"),
+			Envelope: mail.Envelope{ID: mail.MakeQueueID(time.Unix(1, 0), 1), Sender: "a@good.test", RewriteContext: "remote", SASL: mail.SASL{Username: tc.user},
+				Client: mail.Client{Name: "c.test", Addr: tc.addr, Helo: "h.test", Proto: "ESMTP"}, Recipients: []mail.Recipient{{Address: "r@here.test"}}}})
+		if later := res.Refused != nil && res.Refused.Code/100 == 4; later != tc.later || !later && res.Refused != nil {
+			t.Errorf("from %q, user %q: %+v", tc.addr, tc.user, res.Refused)
+		}
+	}
+	if !strings.Contains(log.String(), "mail_authentication_exempt_networks") {
+		t.Errorf("the log does not name the table:\n%s", log)
+	}
+}
+
 // Mail that fails DMARC is taken where the chain of a forwarder vouches for it whom arc_trusted_sealers
 // names, and of nobody else; a chain that was tampered with, or is not whole, vouches for nothing.
 func TestAuthenticateARC(t *testing.T) {

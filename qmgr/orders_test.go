@@ -1,6 +1,7 @@
 package qmgr
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,6 +49,8 @@ func TestOrdersLeft(t *testing.T) {
 		f.list = append(f.list, storage.Viewed{Entry: e})
 		ids[e.Queue] = e.ID
 	}
+	// The database lists them so; the spool in any order.
+	slices.SortFunc(f.list, func(a, b storage.Viewed) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	st.viewer = f
 	st.run()
 	st.waitAttached(1)

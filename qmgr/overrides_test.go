@@ -254,6 +254,28 @@ func TestQueueOnly(t *testing.T) {
 	st.waitOp(id, "its removal", removed)
 }
 
+// Mail for a destination that an operator has suspended, and that is queue-only besides, waits for the
+// suspension, and is counted as such.
+func TestSuspendQueueOnly(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "queue_only_destinations = dial.test\n")
+	st.keep()
+	st.run()
+	st.waitAttached(1)
+	st.override(proto.OverridePut, "dial.test", "the line is down", time.Time{})
+	for _, to := range []string{"a@dial.test", "b@dial.test"} {
+		st.waitOp(st.arrive("s@from.test", to), "its deferral", inQueue(queue.Deferred))
+	}
+	testwait.For(t, func() string {
+		if reply := st.override(proto.OverrideList, "", "", time.Time{}); len(reply.Entries) != 1 || reply.Waiting[0] != 2 {
+			return fmt.Sprintf("listed: %+v", reply)
+		}
+		return ""
+	})
+	st.override(proto.OverrideRemove, "dial.test", "", time.Time{})
+	expectText(t, st.explainDest("dial.test"), "dial.test is queue-only (queue_only_destinations)")
+}
+
 // Of a destination it is said what the scheduler has, what is dead and since when,
 // how much waits, and what was last said of it.
 func TestExplainDestination(t *testing.T) {
