@@ -85,6 +85,27 @@ func TestHintNoteBounded(t *testing.T) {
 	}
 }
 
+// A cleanup that does not answer does not keep a node from telling the others again.
+func TestHintsUnanswered(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	st.run()
+	st.waitAttached(1)
+	for n := range 2 {
+		done := make(chan struct{})
+		go func() {
+			st.srv.exchangeHints(t.Context())
+			close(done)
+		}()
+		select {
+		case <-done:
+		case <-time.After(patience):
+			t.Fatal("it waits for ever")
+		}
+		st.until("it is told", func() bool { return st.noted == n+1 })
+	}
+}
+
 // FuzzHints: whatever another node says, the scheduler stays sound.
 func FuzzHints(f *testing.F) {
 	now := time.Unix(1800000000, 0)

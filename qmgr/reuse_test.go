@@ -123,3 +123,30 @@ func TestUnansweredChangesStay(t *testing.T) {
 		}
 	}
 }
+
+// What is told of a new message stays what it is when the frame that it came in has been given back.
+func TestNewsAfterItsFrame(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 100} { // recipients: the frame is kept, or not
+		env := mail.Envelope{ID: "4k9XSc0000zzz", Arrival: time.Unix(1800000000, 0), Sender: "s@from.test", Tenant: "t"}
+		for i := range n {
+			env.Recipients = append(env.Recipients, mail.Recipient{Address: fmt.Sprintf("r%d@to.test", i)})
+		}
+		told := &proto.Entries{List: []proto.Entry{{Entry: queue.Entry{ID: env.ID, NRcpt: n, NPending: n, Tenant: env.Tenant},
+			Envelope: env.Append(nil), Recipients: mail.AppendRecipients(nil, env.Recipients)}}}
+		want := told.Append(nil)
+		frame := slices.Clone(want)
+		if long := len(frame) > keptFrame; long != (n > 1) {
+			t.Fatalf("%d octets", len(frame))
+		}
+		r := &ipc.Request{Kind: proto.KindEntries, Payload: frame}
+		s := new(Server)
+		s.fromCleanup(nil, r)
+		if r.Payload == nil { // another message has it now
+			copy(frame, strings.Repeat("x", len(frame)))
+		}
+		if got := s.inbox[0].news.batch.Append(nil); !slices.Equal(got, want) {
+			t.Errorf("of a message with %d recipients is told\n%q, not\n%q", n, got, want)
+		}
+	}
+}

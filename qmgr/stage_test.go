@@ -57,6 +57,7 @@ type stage struct {
 	contra   mail.QueueID  // cleanup refuses changes of this message, but for its removal
 	vanished mail.QueueID  // cleanup does not have this message any more
 	deaf     bool          // cleanup does not answer Record
+	noted    int           // notes for other nodes, which it does not answer
 	unheard  int           // Records that were not answered
 	askedFor int           // questions what is in hand
 	located  map[mail.QueueID]bool
@@ -417,6 +418,8 @@ func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {
 			}
 		}
 		r.Reply(reply)
+	case proto.KindNotes:
+		st.noted++
 	case proto.KindLease:
 		st.number += 10
 		r.Reply(&proto.LeaseReply{First: st.number, N: 10})
