@@ -335,8 +335,8 @@ func (s *store) offer(list []proto.Suppression, most int) (n uint64, err error) 
 // countAgain is how often the entries of a tenant that adds some are counted, which takes a look at each: others add some, too.
 const countAgain = time.Minute
 
-// fit says whether tenants may have what has been written. Their entries are counted, no more than most and one, unless that
-// is known.
+// fit says whether tenants may have what has been written. Their entries are counted, unless that is known: no more than most,
+// what is new, and one.
 func (s *store) fit(tx *bolt.Tx, more map[string]int, most int) error {
 	if most == 0 {
 		return nil
@@ -346,7 +346,9 @@ func (s *store) fit(tx *bolt.Tx, more map[string]int, most int) error {
 		h.count += n
 		age := s.now().Sub(h.counted)
 		if h.counted.IsZero() || age >= countAgain || age < 0 {
-			h = holding{count: countOf(tx, tenant, most), counted: s.now()}
+			// What is counted here has what was written just now, and may lose it again: a count that stopped before would leave
+			// room where there is none.
+			h = holding{count: countOf(tx, tenant, most+n), counted: s.now()}
 		}
 		if h.count > most {
 			s.held[tenant] = holding{h.count - n, h.counted} // the transaction is undone

@@ -240,6 +240,11 @@ func TestTenantLimit(t *testing.T) {
 	offer("shop", 0, suppressclient.ErrFull, "i", "j", "k")
 	w.later(countAgain)
 	offer("shop", 0, suppressclient.ErrFull, "i", "j")
+	// However much was refused, it leaves no room: not for less in the same minute, either.
+	w.later(countAgain)
+	offer("other", 0, suppressclient.ErrFull, "5", "6", "7", "8", "9")
+	offer("other", 0, suppressclient.ErrFull, "5", "6", "7", "8")
+	offer("other", 0, suppressclient.ErrFull, "5")
 	w.stop()
 	// Without a limit there may be any number.
 	w = start(t, t.TempDir(), "suppress_tenant_limit = 0\n")
