@@ -276,5 +276,9 @@ func (s *Server) askFound(l *look) {
 
 // waitsAt says whether mail is meant that waits for a queue of the scheduler's.
 func waitsAt(where *selection.Selection, transport mail.Transport, queue string) bool {
+	// What another host has replied must not say which mail is deleted.
+	if isReason(transport) {
+		queue = ""
+	}
 	return where.Waits(string(transport), nexthopOf(queue), sched.SourceOf(queue))
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
+	"posthaste/internal/selection"
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/qmgr/sched"
 )
@@ -160,5 +162,41 @@ func TestLookReadsLittle(t *testing.T) {
 	defer st.mu.Unlock()
 	if st.queue.paged > 100 { // one page, and those ten
 		t.Errorf("cleanup was asked for %d messages", st.queue.paged)
+	}
+}
+
+// A mailbox, and what another host has replied, are no words about where mail waits.
+func TestWaitsAt(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		words, transport, queue string
+		want                    bool
+	}{
+		{"waits-for=b.test", "smtp", "b.test from one", true},
+		{"waits-for=b.test", "lmtp", "joe@b.test", true},
+		{"waits-for=b.test", "retry", "4.7.1 host mx.a.test said: 450 write to joe@b.test", false},
+		{"waits-for=smtp:", "retry", "4.7.1 no", false},
+		{"waits-for=retry:", "retry", "4.7.1 no", true},
+		{"source=one", "smtp", "b.test from one", true},
+		{"source=one", "retry", "4.7.1 host mx.a.test said: 450 too much mail from one", false},
+		{"source=one", "error", "5.7.1 no mail from one", false},
+		{"source=b.test", "lmtp", "a from joe@b.test", false},
+	} {
+		where := selection.New(time.Now())
+		for _, w := range strings.Fields(c.words) {
+			name, value, _ := strings.Cut(w, "=")
+			if err := where.Set(name, value); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := waitsAt(where, mail.Transport(c.transport), c.queue); got != c.want {
+			t.Errorf("%s means %s:%s: %v", c.words, c.transport, c.queue, got)
+		}
+	}
+	if got := sched.SourceOf("a from b@c.test"); got != "" {
+		t.Errorf("a mailbox is from %q", got)
+	}
+	if got := sched.SourceOf("a from b@c.test from one"); got != "one" {
+		t.Errorf("mail is from %q", got)
 	}
 }

@@ -194,7 +194,9 @@ func (s *Server) takeCensus(r *ipc.Request, c *census, reply *proto.PageReply) {
 			c.bound(hop{transport, mail.Nexthop(queue)}, &info)
 			// Tenants and sources are few, and most systems have none: they cost a comparison there.
 			c.group(c.byTenant, reply.Entries[i].Entry.Tenant, &info, proto.ShapeRow{Tenants: true})
-			c.group(c.bySource, sched.SourceOf(queue), &info, proto.ShapeRow{Sources: true})
+			if !isReason(transport) {
+				c.group(c.bySource, sched.SourceOf(queue), &info, proto.ShapeRow{Sources: true})
+			}
 		}
 		campaign := ""
 		if p := s.book.find(info.ID); p != nil {
@@ -237,10 +239,14 @@ func (c *census) slip(b *book, p *slip, info *sched.Info) {
 	}
 }
 
+// isReason says that the destinations of a transport are reasons and no places: what a host has replied may be in them,
+// with names, addresses and whatever else it liked to write.
+func isReason(t mail.Transport) bool { return t == sched.RetryTransport || t == sched.ErrorTransport }
+
 // bound counts a message for the destination that it waits for. The retry and error transports are
 // left out: their destinations are reasons.
 func (c *census) bound(h hop, info *sched.Info) {
-	if h.transport == "" || h.transport == sched.RetryTransport || h.transport == sched.ErrorTransport {
+	if h.transport == "" || isReason(h.transport) {
 		return
 	}
 	k := rowKey[hop]{name: h, queue: info.Queue}

@@ -52,9 +52,11 @@ func SourceQueue(dest, source string) string {
 	return dest + fromSource + source
 }
 
-// SourceOf is the source that is the end of a destination queue's name; "": it has none.
+// SourceOf is the source that is the end of a destination queue's name; "": it has none. A mailbox may be a destination,
+// and its user "a from b": behind that is an @, which no source has in its name. The queues of the retry and error
+// transports have reasons for names, of which it does not know.
 func SourceOf(queue string) string {
-	if at := strings.LastIndex(queue, fromSource); at >= 0 {
+	if at := strings.LastIndex(queue, fromSource); at >= 0 && !strings.Contains(queue[at:], "@") {
 		return queue[at+len(fromSource):]
 	}
 	return ""
