@@ -71,7 +71,7 @@ func take(ctx context.Context, conn *ipc.Conn, now time.Time) (*Copy, error) {
 			break
 		}
 	}
-	if err := t.share(); err != nil {
+	if err := t.share(ctx); err != nil {
 		return nil, err
 	}
 	t.leaveOut()
@@ -86,6 +86,7 @@ type taking struct {
 	untold  []string // tenants
 	emptied []bool   // destinations whose mail was shared out among others
 	moves   []move
+	counts  []int // messages of each destination in Rows
 }
 
 // part takes in a part of the queue.
@@ -143,8 +144,15 @@ func rowOf(dest int, row *proto.BacklogRow) Row {
 // share gives messages of which it is not known where they go to destinations: to that with their
 // recipients' domain as its next hop, else to all, as many to each as it has its share of the others.
 // What waits for a destination whose mail goes from sources, and has none yet, is shared out among these.
-func (t *taking) share() error {
-	if err := t.shareSources(); err != nil {
+//
+// Strangers choose domains, and mailboxes may be destinations each: it is work for each row and destination of a domain, and
+// ends early with the context's error.
+func (t *taking) share(ctx context.Context) error {
+	t.counts = make([]int, len(t.Dests))
+	for i := range t.Rows {
+		t.counts[t.Rows[i].Dest] += t.Rows[i].Count
+	}
+	if err := t.shareSources(ctx); err != nil {
 		return err
 	}
 	hops := make(map[string][]int)
@@ -154,53 +162,63 @@ func (t *taking) share() error {
 			hops[hop] = append(hops[hop], i)
 		}
 	}
-	rest := t.unknown[:0]
-	for i := range t.unknown {
-		row := &t.unknown[i]
-		if at := hops[row.Domain]; len(at) > 0 && row.Domain != "" {
-			if err := t.shareAmong([]proto.BacklogRow{*row}, at); err != nil {
-				return err
-			}
+	var rest []proto.BacklogRow
+	var domains []string // in the order of their first rows
+	known := make(map[string][]proto.BacklogRow)
+	for _, row := range t.unknown {
+		if row.Domain == "" || len(hops[row.Domain]) == 0 {
+			t.Unknown += row.Count
+			rest = append(rest, row)
 			continue
 		}
-		t.Unknown += row.Count
-		rest = append(rest, *row)
+		if known[row.Domain] == nil {
+			domains = append(domains, row.Domain)
+		}
+		known[row.Domain] = append(known[row.Domain], row)
 	}
-	weights, total := t.weigh(nil)
-	if total == 0 && len(rest) > 0 {
+	for _, name := range domains {
+		if err := t.shareAmong(ctx, known[name], hops[name]); err != nil {
+			return err
+		}
+	}
+	var all []int
+	for at, n := range t.counts {
+		if n > 0 {
+			all = append(all, at)
+		}
+	}
+	if len(all) == 0 && len(rest) > 0 {
 		return ErrUnknown
 	}
-	return t.shareOut(rest, weights, total)
+	return t.shareAmong(ctx, rest, all)
 }
 
-// weigh is how many messages each destination has; with a list only those in it, and 1 each if none has any.
-func (t *taking) weigh(only []int) (weights []int, total int) {
-	weights = make([]int, len(t.Dests))
-	for i := range t.Rows {
-		if at := t.Rows[i].Dest; only == nil || slices.Contains(only, at) {
-			weights[at] += t.Rows[i].Count
-			total += t.Rows[i].Count
-		}
-	}
-	if total < len(only) { // so few say nothing
-		for _, at := range only {
-			weights[at] = 1
-		}
-		total = len(only)
-	}
-	return weights, total
-}
-
-// shareAmong shares rows out among some destinations.
-func (t *taking) shareAmong(rows []proto.BacklogRow, at []int) error {
+// shareAmong shares rows out among some destinations, as many messages to each as it has its share of those that these have.
+func (t *taking) shareAmong(ctx context.Context, rows []proto.BacklogRow, at []int) error {
 	if len(at) == 1 {
 		for i := range rows {
-			t.Rows = append(t.Rows, rowOf(at[0], &rows[i]))
+			t.give(at[0], rows[i])
 		}
 		return nil
 	}
-	weights, total := t.weigh(at)
-	return t.shareOut(rows, weights, total)
+	weights, total := make([]int, len(at)), 0
+	for i, dest := range at {
+		weights[i] = t.counts[dest]
+		total += weights[i]
+	}
+	if total < len(at) { // so few say nothing
+		for i := range weights {
+			weights[i] = 1
+		}
+		total = len(at)
+	}
+	return t.shareOut(ctx, rows, at, weights, total)
+}
+
+// give gives a row to a destination.
+func (t *taking) give(dest int, row proto.BacklogRow) {
+	t.Rows = append(t.Rows, rowOf(dest, &row))
+	t.counts[dest] += row.Count
 }
 
 // baseQueue is the name of a destination's queue without that of its source.
@@ -212,7 +230,7 @@ func baseQueue(d *Dest) string {
 }
 
 // shareSources shares the rows of destinations out that are known without a source, where others are known with one.
-func (t *taking) shareSources() error {
+func (t *taking) shareSources(ctx context.Context) error {
 	from := make(map[destKey][]int)
 	for i := range t.Dests {
 		if d := &t.Dests[i]; d.Source != "" {
@@ -228,15 +246,16 @@ func (t *taking) shareSources() error {
 		}
 	}
 	slices.SortFunc(t.moves, func(a, b move) int { return cmp.Compare(a.from, b.from) })
+	rows := make(map[int][]proto.BacklogRow)
+	t.Rows = slices.DeleteFunc(t.Rows, func(r Row) bool {
+		if t.emptied[r.Dest] {
+			rows[r.Dest] = append(rows[r.Dest], proto.BacklogRow{Tenant: r.Tenant, Count: r.Count, Rcpts: r.Rcpts, Created: r.Created, Deferred: r.Deferred, Due: r.Due, Waits: r.Waits})
+			t.counts[r.Dest] = 0
+		}
+		return t.emptied[r.Dest]
+	})
 	for _, m := range t.moves {
-		var rows []proto.BacklogRow
-		t.Rows = slices.DeleteFunc(t.Rows, func(r Row) bool {
-			if r.Dest == m.from {
-				rows = append(rows, proto.BacklogRow{Tenant: r.Tenant, Count: r.Count, Rcpts: r.Rcpts, Created: r.Created, Deferred: r.Deferred, Due: r.Due, Waits: r.Waits})
-			}
-			return r.Dest == m.from
-		})
-		if err := t.shareAmong(rows, m.to); err != nil {
+		if err := t.shareAmong(ctx, rows[m.from], m.to); err != nil {
 			return err
 		}
 	}
@@ -249,18 +268,22 @@ type move struct {
 	to   []int
 }
 
-// shareOut gives rows to destinations by weight, all of their messages. total is the sum of the
+// shareOut gives rows to some destinations by weight, all of their messages. total is the sum of the
 // weights, more than 0 if there are rows.
-func (t *taking) shareOut(rows []proto.BacklogRow, weights []int, total int) error {
+func (t *taking) shareOut(ctx context.Context, rows []proto.BacklogRow, dests, weights []int, total int) error {
 	carry := make([]float64, len(weights)) // what each is owed; less than 0: it had more than its share
 	for i := range rows {
+		// A row may be for as many destinations as there are.
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		left, most := rows[i].Count, -1
 		give := func(at, n int) {
 			carry[at] -= float64(n)
 			left -= n
 			x := rows[i]
 			x.Count = n
-			t.Rows = append(t.Rows, rowOf(at, &x))
+			t.give(dests[at], x)
 		}
 		for at, w := range weights {
 			if w == 0 {

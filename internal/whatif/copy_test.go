@@ -1,7 +1,9 @@
 package whatif
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"posthaste/internal/proto"
@@ -38,7 +40,7 @@ func TestUnknown(t *testing.T) {
 		if err := g.part(&c.reply); err != nil {
 			t.Fatal(c.name, err)
 		}
-		err := g.share()
+		err := g.share(t.Context())
 		var n [2]int
 		for _, row := range g.Rows {
 			n[row.Dest] += row.Count
@@ -46,5 +48,43 @@ func TestUnknown(t *testing.T) {
 		if !errors.Is(err, c.err) || err == nil && (n != [2]int{c.a, c.b} || g.Unknown != c.unknown) {
 			t.Errorf("%s: %v, %d of them unknown, error %v", c.name, n, g.Unknown, err)
 		}
+	}
+}
+
+// Rows of one domain are shared out together, however few messages each has; and who does not wait for it any more has it
+// end.
+func TestSharedByDomain(t *testing.T) {
+	t.Parallel()
+	take := func() *taking {
+		g := &taking{index: make(map[destKey]int)}
+		var reply proto.BacklogReply
+		for i := range 4 { // mailboxes of one next hop
+			queue := fmt.Sprintf("u%d@a.test", i)
+			reply.Dests = append(reply.Dests, proto.BacklogDest{Transport: "smtp", Queue: queue, Nexthop: "A.test"})
+			reply.Rows = append(reply.Rows, proto.BacklogRow{Transport: "smtp", Queue: queue, Count: 10, Rcpts: 1})
+		}
+		for range 8 {
+			reply.Rows = append(reply.Rows, proto.BacklogRow{Domain: "a.test", Count: 1, Rcpts: 1})
+		}
+		if err := g.part(&reply); err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	g := take()
+	if err := g.share(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var n [4]int
+	for _, row := range g.Rows {
+		n[row.Dest] += row.Count
+	}
+	if n != [4]int{12, 12, 12, 12} || g.Unknown != 0 {
+		t.Errorf("%v, %d unknown", n, g.Unknown)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := take().share(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("nobody waits any more: %v", err)
 	}
 }

@@ -37,7 +37,7 @@ func took(t *testing.T, reply *proto.BacklogReply) *Copy {
 	if err := g.part(reply); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.share(); err != nil {
+	if err := g.share(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	g.leaveOut()
