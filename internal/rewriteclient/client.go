@@ -37,7 +37,7 @@ const (
 	generation = 5000
 	// generationOctets bounds them in another way: with a large pool of sources an answer has thousands of octets.
 	generationOctets = 4 << 20
-	// maxShared bounds the texts that answers share.
+	// maxShared bounds the texts that answers share, and generationOctets their octets.
 	maxShared = 500
 	// maxKept is the longest question that is worth keeping an answer to.
 	maxKept = 512
@@ -63,11 +63,12 @@ type Client struct {
 	asked    cache[question, proto.ResolveReply] // those that depend on the sender, or on a pool
 	flights  map[question]*flight
 	ahead    cache[question, *flight] // what was asked ahead, and is not kept
-	// The members of pools, of which there are as many texts as destinations, and thousands of octets in each: all answers
-	// have the same one, which is compared in no time.
-	members map[string]string
-	limits  bool // set before the first question
-	now     func() time.Time
+	// The members of pools, with thousands of octets in each text: all answers have the same one, which is compared in no time.
+	// With shaping_files there are as many texts as destinations, which strangers choose.
+	members       map[string]string
+	membersOctets int
+	limits        bool // set before the first question
+	now           func() time.Time
 }
 
 // A question is what makes two requests the same one. For Rewrite, a is the
@@ -130,7 +131,7 @@ func (c *Client) stale() {
 	c.resolves.clear()
 	c.asked.clear()
 	c.ahead.clear()
-	clear(c.members)
+	c.members, c.membersOctets = nil, 0
 }
 
 // current says whether what is kept is still good. Called with mu held.
@@ -322,9 +323,14 @@ func (c *Client) land(q question, f *flight, since uint64, payload []byte, err e
 	if q.kind == proto.KindRewrite {
 		now = c.dials
 	}
-	f.resolve.Members = c.shared(f.resolve.Members)
+	members, known := c.shared(f.resolve.Members)
+	f.resolve.Members = members
 	if err == nil && since == now && q.length() <= maxKept {
-		size := q.length() + len(payload) - len(f.resolve.Members)
+		size := q.length() + len(payload)
+		// The answer that has brought the text counts for it.
+		if known {
+			size -= len(members)
+		}
 		switch {
 		case q.kind == proto.KindRewrite: // depends on main.cf alone
 			c.rewrites.put(q, f.rewrite.Address, size)
@@ -341,19 +347,20 @@ func (c *Client) land(q question, f *flight, since uint64, payload []byte, err e
 	close(f.done)
 }
 
-// shared is a text of an answer as others have it, which are kept. Called with mu held.
-func (c *Client) shared(text string) string {
+// shared is a text of an answer as others have it, which are kept; known says that there are such. Called with mu held.
+func (c *Client) shared(text string) (same string, known bool) {
 	if text == "" {
-		return ""
+		return "", true
 	}
 	if same, ok := c.members[text]; ok {
-		return same
+		return same, true
 	}
-	if c.members == nil || len(c.members) >= maxShared {
-		c.members = make(map[string]string)
+	if c.members == nil || len(c.members) >= maxShared || c.membersOctets >= generationOctets {
+		c.members, c.membersOctets = make(map[string]string), 0
 	}
 	c.members[text] = text
-	return text
+	c.membersOctets += len(text)
+	return text, false
 }
 
 // A cache keeps the answers of the last two generations: when the younger is

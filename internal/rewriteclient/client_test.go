@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"posthaste/internal/ipc"
 	"posthaste/internal/proto"
@@ -24,8 +25,10 @@ type fakeRewrite struct {
 	loyal bool // answers are for the same sender
 	conns []*ipc.Conn
 	block chan struct{} // when set, answers wait for it
-	drop  int           // that many questions are met with a closed connection
-	wg    sync.WaitGroup
+	// What the pool of an answer has for members, by the address; nil: nothing.
+	members func(addr string) string
+	drop    int // that many questions are met with a closed connection
+	wg      sync.WaitGroup
 }
 
 func start(t *testing.T) (*fakeRewrite, *Client) {
@@ -73,7 +76,11 @@ func (f *fakeRewrite) handle(c *ipc.Conn, r *ipc.Request) {
 				r.Fail("%v", err)
 				return
 			}
-			r.Reply(&proto.ResolveReply{Transport: "smtp", Nexthop: m.Sender, Recipient: fmt.Sprintf("%s#%d", m.Address, n),
+			members := ""
+			if f.members != nil {
+				members = f.members(m.Address)
+			}
+			r.Reply(&proto.ResolveReply{Members: members, Transport: "smtp", Nexthop: m.Sender, Recipient: fmt.Sprintf("%s#%d", m.Address, n),
 				Fixed: f.fixed, FixedSender: f.loyal, Pool: m.Pool})
 		}
 	}
@@ -440,5 +447,51 @@ func TestForeseeBound(t *testing.T) {
 	close(block)
 	if got, want := rewrite(t, c, "r1"), "local/r1#"; !strings.HasPrefix(got, want) {
 		t.Errorf("got %q, want %s...", got, want)
+	}
+}
+
+// The members of a pool are one text for all answers that have them, and count once. Where each answer has others, as many are
+// kept as there is room for.
+func TestMembersCount(t *testing.T) {
+	t.Parallel()
+	f, c := start(t)
+	long := strings.Repeat("x", generationOctets/16)
+	f.members = func(addr string) string {
+		if strings.HasPrefix(addr, "same") {
+			return long
+		}
+		return addr + long
+	}
+	ask := func(name string, n int) {
+		for i := range n {
+			a, err := c.Resolve(t.Context(), "s", fmt.Sprintf("%s%d@a.test", name, i))
+			if err != nil || !strings.HasSuffix(a.Members, long) {
+				t.Fatalf("%d octets, %v", len(a.Members), err)
+			}
+		}
+	}
+	ask("same", 40)
+	c.mu.Lock()
+	if n := len(c.resolves.young); n != 40 || len(c.resolves.old) > 0 {
+		t.Errorf("%d answers are kept of 40 with one text", n)
+	}
+	c.mu.Unlock()
+	ask("other", 100)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	texts, octets := map[*byte]bool{}, 0
+	for _, kept := range []map[string]kept[proto.ResolveReply]{c.resolves.young, c.resolves.old} {
+		for _, a := range kept {
+			if p := unsafe.StringData(a.v.Members); !texts[p] {
+				texts[p] = true
+				octets += len(a.v.Members)
+			}
+		}
+	}
+	if octets > 3*generationOctets {
+		t.Errorf("%d octets of members are kept", octets)
+	}
+	if len(c.members) > 20 {
+		t.Errorf("%d texts are there to be shared", len(c.members))
 	}
 }
