@@ -8,7 +8,13 @@ import (
 	"posthaste/internal/logread"
 )
 
-const maxLine = 1 << 20 // octets of a line; what is longer is cut there
+const (
+	maxLine  = 1 << 20              // octets of a line; what is longer is cut there
+	maxBlock = usualBlock + maxLine // octets of a block's text, at most: see cutter
+)
+
+// usualBlock is the usual size of a block.
+const usualBlock = 128 << 10
 
 // sizes are of the parts that logs are cut into, in octets, and of what is kept of them.
 type sizes struct {
@@ -20,7 +26,7 @@ type sizes struct {
 	memory int // entries of segments that are not stored, four octets each: 64 MiB are the index of about 1 GB
 }
 
-var usualSizes = sizes{block: 128 << 10, segment: 16 << 20, rest: 1 << 20, tail: 4 << 10, memory: 16 << 20}
+var usualSizes = sizes{block: usualBlock, segment: 16 << 20, rest: 1 << 20, tail: 4 << 10, memory: 16 << 20}
 
 // A block is a part of a log: whole lines, unless one is longer than maxLine.
 type block struct {

@@ -116,3 +116,19 @@ func TestAllOfMany(t *testing.T) {
 		}
 	}
 }
+
+// A segment whose file says that it has a larger block than there can be is damaged: it would be read as a whole.
+func TestHugeBlock(t *testing.T) {
+	t.Parallel()
+	text := []byte("2026-11-23T00:00:01Z mx postfix/qmgr[4]: 4aAAA00001z: removed\n")
+	for _, c := range []struct {
+		end uint32
+		ok  bool
+	}{{uint32(len(text)), true}, {maxBlock, true}, {maxBlock + 1, false}, {1<<32 - 1, false}} {
+		seg := newMason(usualSizes, day).build(1, 0, 1, text, []int{len(text)})
+		seg.blocks[0].end = c.end
+		if _, err := decodeSegment(seg.encode()); (err == nil) != c.ok {
+			t.Errorf("a block of %d octets: %v", c.end, err)
+		}
+	}
+}

@@ -291,7 +291,8 @@ func decodeSegment(b []byte) (*segment, error) {
 	last := uint32(0)
 	for i := range s.blocks {
 		s.blocks[i] = span{binary.LittleEndian.Uint32(p), binary.LittleEndian.Uint32(p[4:]), int64(binary.LittleEndian.Uint64(p[8:])), int64(binary.LittleEndian.Uint64(p[16:]))}
-		if s.blocks[i].end <= last || s.start < 0 {
+		// A block is read as a whole. The index may be another user's, whose word is no measure of memory.
+		if s.blocks[i].end <= last || s.blocks[i].end-last > maxBlock || s.start < 0 {
 			return nil, errDamaged
 		}
 		last = s.blocks[i].end
