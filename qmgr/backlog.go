@@ -104,7 +104,7 @@ func (s *Server) takeBacklog(r *ipc.Request, b *backlog, reply *proto.PageReply)
 		s.backlog(r, b)
 		return
 	}
-	b.reply.Next = int(b.cursor)
+	b.reply.Next = cursorOf(b.cursor, heldToo)
 	r.Reply(&b.reply)
 }
 

@@ -83,21 +83,18 @@ const (
 	heldToo   held = iota // all in one list
 	heldLater             // those that are not on hold
 	heldOnly              // those that are
-
-	// heldShift is where in a cursor the list is, above the numbers of messages.
-	heldShift = 42
 )
 
 // openList decides on the list that c has, or goes on with that of its cursor.
 func (s *Server) openList(c *selecting) {
+	c.at, c.held = fromCursor(c.q.Cursor)
+	// What is done to mail is done in one list.
 	if !c.listing() {
+		c.held = heldToo
 		return
 	}
-	// The cursor comes back from the tool, which may have made it up.
-	at := max(c.q.Cursor, 0)
-	c.held, c.q.Cursor = held(at>>heldShift%4), at%(1<<heldShift)
 	hold := sched.QueueHold.String()
-	if at == 0 && s.away.hold > 0 && c.where.Queue(hold) && !(c.where.NamesQueue(hold) && c.where.NamesOneQueue()) && s.searchable(c) {
+	if c.q.Cursor == 0 && s.away.hold > 0 && c.where.Queue(hold) && !(c.where.NamesQueue(hold) && c.where.NamesOneQueue()) && s.searchable(c) {
 		c.held = heldLater
 	}
 }
@@ -108,13 +105,13 @@ func (c *selecting) lists(info *sched.Info) bool {
 }
 
 // goOn notes where c goes on; 0: at the end of its list.
-func (c *selecting) goOn(next int) {
-	c.q.Cursor = next
+func (c *selecting) goOn(next uint64) {
+	c.at = next
 	switch {
 	case next != 0:
-		c.reply.Next = int(c.held)<<heldShift | next
+		c.reply.Next = cursorOf(next, c.held)
 	case c.held == heldLater:
-		c.reply.Next = int(heldOnly) << heldShift
+		c.reply.Next = cursorOf(0, heldOnly)
 	default:
 		c.reply.Next = 0
 	}
@@ -145,7 +142,7 @@ func (s *Server) lookFor(c *selecting) bool {
 	case c.held == heldToo && s.away.hold > 0 && c.where.Queue(sched.QueueHold.String()) && !c.where.NeedsScheduler():
 		return false // there was nothing on hold when the list began
 	}
-	l := &look{c: c, from: sched.MsgID(max(c.q.Cursor, 0)), room: c.room() - len(c.page),
+	l := &look{c: c, from: sched.MsgID(c.at), room: c.room() - len(c.page),
 		senders: s.book.names.asked(c.where.SenderIn), rcpts: s.book.names.asked(c.where.RecipientIn)}
 	if c.where.Narrow() && !c.where.NeedsScheduler() {
 		l.sweep = s.book.sweep()
@@ -245,9 +242,9 @@ func (l *look) trim() {
 // meanwhile is not in its answer, and all lists are made in one way.
 func (s *Server) askFound(l *look) {
 	l.trim()
-	next := 0
+	next := uint64(0)
 	if len(l.nums) > l.room {
-		next = int(l.nums[l.room])
+		next = uint64(l.nums[l.room])
 		l.nums = l.nums[:l.room]
 	}
 	c := l.c
@@ -266,7 +263,7 @@ func (s *Server) askFound(l *look) {
 			e := &reply.Entries[i].Entry
 			if m, info, ok := s.view(e); ok && c.lists(&info) && s.maybe(c.where, &info) {
 				found := s.listed(m, info, false)
-				found.next = int(info.ID) + 1
+				found.next = uint64(info.ID) + 1
 				c.page = append(c.page, found)
 			}
 		}

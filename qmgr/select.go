@@ -45,9 +45,10 @@ type selecting struct {
 	// The messages of the present page that may be meant, as far as memory tells, and those
 	// of them that are, by what was read of them.
 	page, chosen []listed
-	items        int  // octets of reply.Items
-	looked       bool // the page has been looked for in memory
-	held         held // which of two lists it is
+	items        int    // octets of reply.Items
+	looked       bool   // the page has been looked for in memory
+	at           uint64 // the message number with which the page begins
+	held         held   // which of two lists it is
 	reply        proto.SelectReply
 }
 
@@ -101,9 +102,8 @@ func (s *Server) beginSelecting(c *selecting) {
 
 // gather asks for the next page of the queue.
 func (s *Server) gather(c *selecting) {
-	// A cursor comes back from the tool, which may have made it up.
 	// cleanup takes any number: one that is no message's is behind the next that is.
-	want := &proto.Page{Cursor: uint64(max(c.q.Cursor, 0))}
+	want := &proto.Page{Cursor: c.at}
 	for _, id := range c.q.IDs {
 		want.Numbers = append(want.Numbers, uint64(msgID(id)))
 	}
@@ -113,7 +113,7 @@ func (s *Server) gather(c *selecting) {
 // gathered takes the page in, and keeps the messages that may be meant by what is known
 // without reading them. While there is room for others, it goes on with the next page at once.
 func (s *Server) gathered(c *selecting, reply *proto.PageReply) {
-	next := int(reply.Next)
+	next := reply.Next
 	for i := range reply.Entries {
 		e := &reply.Entries[i]
 		c.seen++
@@ -124,7 +124,7 @@ func (s *Server) gathered(c *selecting, reply *proto.PageReply) {
 		// A full page ends the request here, unless messages were named: those are few, and
 		// all of them are in this answer.
 		l := s.listed(m, info, false)
-		l.next = int(e.Next)
+		l.next = e.Next
 		if c.page = append(c.page, l); len(c.page) == c.room() && len(c.q.IDs) == 0 && i < len(reply.Entries)-1 {
 			next = l.next
 			break

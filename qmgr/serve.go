@@ -121,7 +121,8 @@ func (s *Server) obey(c *ipc.Conn, r *ipc.Request) {
 			r.Fail("%v", err)
 			return
 		}
-		b := &backlog{cursor: uint64(max(q.Cursor, 0)), rows: make(map[backlogKey]int), dests: make(map[hop]bool), tenants: make(map[string]bool)}
+		b := &backlog{rows: make(map[backlogKey]int), dests: make(map[hop]bool), tenants: make(map[string]bool)}
+		b.cursor, _ = fromCursor(q.Cursor)
 		s.ask(r, func() { s.backlog(r, b) })
 	case proto.KindSources:
 		s.ask(r, func() { s.describeSources(r) })
@@ -212,7 +213,7 @@ type listed struct {
 	ref     queue.Ref
 	done    []byte
 	now     map[int]mail.Outcome // failures of this stay in the active queue
-	next    int                  // cursor behind it
+	next    uint64               // the number behind it, with which a page may begin
 	pending int                  // recipients without a final outcome
 	waits   map[int]string       // recipients that wait for a shared limit, and what for; nil: there are none
 	rules   *ruleset             // by which mail is not tried; nil: there are none, or the message is on hold
@@ -223,7 +224,8 @@ type listed struct {
 // list answers with one page of the queue, in cleanup's order. Messages in memory are
 // shown as they are here.
 func (s *Server) list(r *ipc.Request, q *proto.List) {
-	want := &proto.Page{Cursor: uint64(max(q.Cursor, 0))}
+	at, _ := fromCursor(q.Cursor)
+	want := &proto.Page{Cursor: at}
 	if q.ID != "" {
 		want = &proto.Page{Numbers: []uint64{uint64(msgID(q.ID))}}
 	}
@@ -234,7 +236,7 @@ func (s *Server) list(r *ipc.Request, q *proto.List) {
 // the tool reads what it wants itself.
 func (s *Server) listing(r *ipc.Request, q *proto.List, reply *proto.PageReply) {
 	var page []listed
-	next := int(reply.Next)
+	next := reply.Next
 	for i := range reply.Entries {
 		e := &reply.Entries[i]
 		m, info, ok := s.view(&e.Entry)
@@ -242,14 +244,14 @@ func (s *Server) listing(r *ipc.Request, q *proto.List, reply *proto.PageReply) 
 			continue
 		}
 		l := s.listed(m, info, q.Brief)
-		l.next = int(e.Next)
+		l.next = e.Next
 		if page = append(page, l); len(page) == min(max(q.N, 1), listPage) && i < len(reply.Entries)-1 {
 			next = l.next
 			break
 		}
 	}
 	if q.Brief {
-		reply := &proto.ListReply{Next: next, Items: make([]proto.Item, len(page))}
+		reply := &proto.ListReply{Next: cursorOf(next, heldToo), Items: make([]proto.Item, len(page))}
 		for i := range page {
 			reply.Items[i] = page[i].item
 		}
@@ -261,8 +263,8 @@ func (s *Server) listing(r *ipc.Request, q *proto.List, reply *proto.PageReply) 
 
 // fillPage reads the page's messages, as many as go into one reply. The next page begins
 // with the first that does not.
-func (s *Server) fillPage(page []listed, next int) *proto.ListReply {
-	reply := &proto.ListReply{Next: next, Items: make([]proto.Item, 0, len(page))}
+func (s *Server) fillPage(page []listed, next uint64) *proto.ListReply {
+	reply := &proto.ListReply{Next: cursorOf(next, heldToo), Items: make([]proto.Item, 0, len(page))}
 	size := 0
 	for i := range page {
 		l := &page[i]
@@ -274,7 +276,7 @@ func (s *Server) fillPage(page []listed, next int) *proto.ListReply {
 			size += rc.Size()
 		}
 		if size > listOctets && l.next != 0 {
-			reply.Next = l.next
+			reply.Next = cursorOf(l.next, heldToo)
 			break
 		}
 	}

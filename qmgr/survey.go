@@ -134,6 +134,7 @@ const (
 // queue.
 type census struct {
 	q      *proto.Shape
+	at     uint64  // the message number with which the next page begins
 	queues [5]bool // by sched.Queue
 	edges  []int64 // µs
 	seen   int
@@ -164,6 +165,7 @@ type rowKey[N comparable] struct {
 func newCensus(q *proto.Shape) *census {
 	c := &census{q: q, byID: make(map[rowKey[nameID]]int), byText: make(map[rowKey[string]]int), byHop: make(map[rowKey[hop]]int),
 		byTenant: make(map[rowKey[string]]int), bySource: make(map[rowKey[string]]int), byCampaign: make(map[rowKey[string]]int)}
+	c.at, _ = fromCursor(q.Cursor)
 	for _, name := range q.Queues {
 		for i := range c.queues {
 			c.queues[i] = c.queues[i] || sched.Queue(i).String() == name
@@ -177,7 +179,7 @@ func newCensus(q *proto.Shape) *census {
 
 // census asks for the next page.
 func (s *Server) census(r *ipc.Request, c *census) {
-	s.readPage(&proto.Page{Cursor: uint64(max(c.q.Cursor, 0))}, func(reply *proto.PageReply) { s.takeCensus(r, c, reply) })
+	s.readPage(&proto.Page{Cursor: c.at}, func(reply *proto.PageReply) { s.takeCensus(r, c, reply) })
 }
 
 // takeCensus counts a page, and answers when there is enough for an answer or nothing is
@@ -211,14 +213,14 @@ func (s *Server) takeCensus(r *ipc.Request, c *census, reply *proto.PageReply) {
 			c.group(c.byCampaign, campaign, &info, proto.ShapeRow{Campaigns: true})
 		}
 	}
-	if c.q.Cursor = int(reply.Next); c.q.Cursor != 0 && c.seen < censusPage && len(c.rows)+len(c.unread) < censusRows {
+	if c.at = reply.Next; c.at != 0 && c.seen < censusPage && len(c.rows)+len(c.unread) < censusRows {
 		s.census(r, c)
 		return
 	}
 	for k := range c.byID {
 		s.book.names.drop(k.name)
 	}
-	answer := &proto.ShapeReply{Next: c.q.Cursor, Rows: c.rows, Unread: c.unread}
+	answer := &proto.ShapeReply{Next: cursorOf(c.at, heldToo), Rows: c.rows, Unread: c.unread}
 	if c.q.Split && answer.Next == 0 {
 		answer.Totals = s.seen.totals
 	}

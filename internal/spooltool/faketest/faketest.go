@@ -95,6 +95,7 @@ type Mail struct {
 	Next     time.Time
 	Warned   bool
 	Expire   bool
+	Bits     uint64 // that the message's number has besides those that the spool gives: that of another spool
 }
 
 // Fill puts messages into the site's spool and closes it. The queue IDs are of
@@ -118,7 +119,7 @@ func (s *Site) fill(size int, mails []Mail) (ids []mail.QueueID) {
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		m.Envelope.ID = mail.MakeQueueID(m.Envelope.Arrival, number)
+		m.Envelope.ID = mail.MakeQueueID(m.Envelope.Arrival, number|m.Bits)
 		msg := spool.Message{ID: m.Envelope.ID, Envelope: m.Envelope.Append(nil), NRcpt: len(m.Envelope.Recipients),
 			Recipients: mail.AppendRecipients(nil, m.Envelope.Recipients), Queue: m.Queue, NextAttempt: m.Next}
 		if len(m.Content) <= sp.InlineLimit() {
