@@ -184,9 +184,9 @@ func (b *batch) giveUp() {
 
 // keep remembers a change for its part, which has failed. What an agent has in hand it must not have without the
 // record.
-func (b *batch) keep(i int, p *part, err error) {
+func (b *batch) keep(i int, sh *share, err error) {
 	o := &b.ops[i]
-	o.refused = p.fails(err)
+	o.refused = sh.p.fails(err)
 	if o.kind == handed {
 		return
 	}
@@ -195,7 +195,7 @@ func (b *batch) keep(i int, p *part, err error) {
 	if o.kind == updated {
 		_ = c.what.DecodeFields(o.change.AppendFields(nil)) // it reads what it wrote
 	}
-	p.keep(c)
+	sh.p.keep(c, sh.st.en)
 }
 
 // anchor is the part that has the messages that a batch changes, besides those that it adds; nil: there is none. All of
@@ -413,7 +413,7 @@ func (s *Set) postApart(b *batch, done func(error)) {
 			case err == nil:
 			case lost(err) && !s.closed.Load():
 				for _, i := range sh.ops {
-					b.keep(i, sh.p, err)
+					b.keep(i, sh, err)
 				}
 			default:
 				failed.CompareAndSwap(nil, &err)

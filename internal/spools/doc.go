@@ -26,7 +26,8 @@
 // When a write or sync fails the spool is closed, and opened again every half second, as a new process would do it. Until it
 // is back it takes no new mail, and the others go on. What it has stays known from memory, and is named in the log. Its
 // deferred mail does not come due. What becomes of its mail that the queue manager had in memory is remembered, and recorded when it
-// can be, before anybody hears that it is back; the queue manager is told at once that it is not recorded, so that operators'
+// can be, before anybody hears that it is back. The queue is shown as if it were recorded, so that a queue manager that is told
+// the queue meanwhile does not deliver it again; the queue manager is told at once that it is not recorded, so that operators'
 // commands fail with the reason. When the process ends before, it is named as in doubt, since it may arrive twice.
 // Reading goes on as far as the disk permits.
 //

@@ -14,12 +14,17 @@ import (
 func (s *Set) Page(cursor uint64, list []queue.Placed) (_ []queue.Placed, next uint64) {
 	begin := len(list)
 	for _, p := range s.parts {
-		from := len(list)
+		from, st := len(list), p.present()
 		var more uint64
-		list, more = p.present().en.Page(cursor, list)
+		list, more = st.en.Page(cursor, list)
+		kept := from // what is done with is left out
 		for i := from; i < len(list); i++ {
-			list[i].Entry = p.ours(list[i].Entry)
+			if e, there := p.shown(st, list[i].Entry); there {
+				list[kept] = queue.Placed{Entry: e, Next: list[i].Next}
+				kept++
+			}
 		}
+		list = list[:kept]
 		if more != 0 && (next == 0 || more < next) {
 			next = more
 		}
@@ -50,7 +55,10 @@ func (s *Set) Due(q *queue.DueQuery, yield func(queue.Entry) bool) (last queue.M
 			continue
 		}
 		end, all := st.en.Due(q, func(e queue.Entry) bool {
-			found = append(found, due{queue.Mark{Next: e.NextAttempt, Number: e.ID.Number()}, p.ours(e)})
+			// An engine that has failed a moment ago gives what something else has been decided of.
+			if now, there := p.shown(st, e); there && now.Queue == e.Queue && now.NextAttempt.Equal(e.NextAttempt) {
+				found = append(found, due{queue.Mark{Next: e.NextAttempt, Number: e.ID.Number()}, now})
+			}
 			return true
 		})
 		if !all && (bound == nil || compareMarks(end, *bound) < 0) {

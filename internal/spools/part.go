@@ -49,15 +49,17 @@ type part struct {
 
 // A condition is how a part stands. It is not changed.
 type condition struct {
-	en   storage.Engine // also while it is not up: closed, but it knows what it had
-	up   bool
-	err  error         // why not
-	over chan struct{} // closed when the part is in another condition
+	en  storage.Engine // also while it is not up: closed, but it knows what it had
+	up  bool
+	err error // why not
+	// decided is what en does not know, since it could not be recorded.
+	decided *decisions
+	over    chan struct{} // closed when the part is in another condition
 }
 
 func newPart(s *Set, o *Part, en storage.Engine) *part {
 	p := &part{Part: *o, set: s}
-	p.now.Store(&condition{en: en, up: true, over: make(chan struct{})})
+	p.now.Store(&condition{en: en, up: true, decided: &decisions{}, over: make(chan struct{})})
 	return p
 }
 
@@ -67,6 +69,21 @@ func (p *part) present() *condition { return p.now.Load() }
 func (p *part) ours(e queue.Entry) queue.Entry {
 	e.Ref.Spool = p.Number
 	return e
+}
+
+// shown is an entry that st's engine has, as it was decided since, too. It is false when the message is done with.
+func (p *part) shown(st *condition, e queue.Entry) (queue.Entry, bool) {
+	there := st.decided.apply(&e)
+	return p.ours(e), there
+}
+
+// locate is the engine's Locate, as shown has it.
+func (p *part) locate(id mail.QueueID) (e queue.Entry, ok bool) {
+	st := p.present()
+	if e, ok = st.en.Locate(id); !ok {
+		return e, false
+	}
+	return p.shown(st, e)
 }
 
 // change changes p's condition. mu is held.
@@ -91,7 +108,7 @@ func (p *part) watch() {
 		}
 		err := st.en.Err()
 		p.mu.Lock()
-		p.change(&condition{en: st.en, err: err})
+		p.change(&condition{en: st.en, decided: st.decided, err: err})
 		p.mu.Unlock()
 		p.name(st.en, err)
 		p.used.Wait()
@@ -180,26 +197,34 @@ func (p *part) rise(en storage.Engine) error {
 		p.set.warn("of the mail in the spool %s, %d decisions are forgotten that were made while it could not be written: it may be delivered again", p.Dir, p.more)
 		p.more = 0
 	}
-	p.change(&condition{en: en, up: true})
+	p.change(&condition{en: en, up: true, decided: &decisions{}})
 	return nil
 }
 
-// keep has a change recorded when the part can be written again. It may be so already.
-func (p *part) keep(c change) {
+// keep has a change recorded that failed could not record any more, when the part can be written again. It may be so
+// already; or nobody has noticed yet that failed has, and then another try with that would be in vain.
+func (p *part) keep(c change, failed storage.Engine) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if st := p.present(); st.up {
-		b := st.en.NewBatch()
-		b.Apart()
-		c.put(b)
-		st.en.Post(b, func(error) {}) // should it fail at once again, it may be delivered again
+	st := p.present()
+	if !st.up || st.en == failed {
+		defer p.mu.Unlock()
+		if len(p.kept) == maxKept {
+			p.more++
+			return
+		}
+		p.kept = append(p.kept, c)
+		st.decided.add(&c)
 		return
 	}
-	if len(p.kept) == maxKept {
-		p.more++
-		return
-	}
-	p.kept = append(p.kept, c)
+	p.mu.Unlock() // the engine may answer at once
+	b := st.en.NewBatch()
+	b.Apart()
+	c.put(b)
+	st.en.Post(b, func(err error) {
+		if lost(err) {
+			p.keep(c, st.en)
+		}
+	})
 }
 
 // maintain runs the engine's background work, of one engine after the other, until ctx ends.
@@ -233,9 +258,9 @@ func (p *part) maintain(ctx context.Context) {
 
 // close ends the part, whose watch has ended.
 func (p *part) close() error {
-	st := p.present()
-	if st.up {
-		return st.en.Close()
+	var err error
+	if st := p.present(); st.up { // it may have failed, and nobody has noticed
+		err = st.en.Close()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -248,7 +273,7 @@ func (p *part) close() error {
 	if n := len(p.kept) - maxNamed + p.more; n > 0 {
 		p.set.warn("in the spool %s %d more decisions could not be recorded", p.Dir, n)
 	}
-	return nil
+	return err
 }
 
 // A change is one that is remembered for a part that has failed.

@@ -200,13 +200,14 @@ func (s *Set) Lease(n int) (first uint64, err error) {
 // at is the place of a message's part among all, to begin looking for it.
 func (s *Set) at(number uint64) int { return int(number % uint64(len(s.takers))) }
 
-// where is the part that has a message, also one that has failed, and how it stands there; nil: none has.
+// where is the part that has a message, also one that has failed, and how it stands there by what has been decided; nil:
+// none has.
 func (s *Set) where(id mail.QueueID) (*part, queue.Entry) {
 	first := s.at(id.Number())
 	for i := range s.parts {
 		p := s.parts[(first+i)%len(s.parts)]
-		if e, ok := p.present().en.Locate(id); ok {
-			return p, p.ours(e)
+		if e, ok := p.locate(id); ok {
+			return p, e
 		}
 	}
 	return nil, queue.Entry{}
@@ -226,7 +227,8 @@ func (s *Set) goes(id mail.QueueID) *part {
 	return p
 }
 
-// Locate implements storage.Engine. Of a part that has failed it is what was known when it did.
+// Locate implements storage.Engine. Of a part that has failed it is what was known when it did, and has been decided
+// since.
 func (s *Set) Locate(id mail.QueueID) (queue.Entry, bool) {
 	p, e := s.where(id)
 	return e, p != nil
@@ -237,8 +239,9 @@ func (s *Set) Find(number uint64) (queue.Entry, bool) {
 	first := s.at(number)
 	for i := range s.parts {
 		p := s.parts[(first+i)%len(s.parts)]
-		if e, ok := p.present().en.Find(number); ok {
-			return p.ours(e), true
+		st := p.present()
+		if e, ok := st.en.Find(number); ok {
+			return p.shown(st, e)
 		}
 	}
 	return queue.Entry{}, false
@@ -247,8 +250,9 @@ func (s *Set) Find(number uint64) (queue.Entry, bool) {
 // Entries implements storage.Engine.
 func (s *Set) Entries(yield func(queue.Entry) bool) {
 	for _, p := range s.parts {
-		for e := range p.present().en.Entries {
-			if !yield(p.ours(e)) {
+		st := p.present()
+		for e := range st.en.Entries {
+			if e, there := p.shown(st, e); there && !yield(e) {
 				return
 			}
 		}
