@@ -63,7 +63,7 @@ func Find(fsys vfs.FS, own string, cfg *config.Config) (*Plan, error) {
 		p.Absent = append(p.Absent, path.Clean(dir))
 	}
 	// Numbers that are given here are not in the record before Enter.
-	given := record{members: slices.Clone(p.rec.members)}
+	given := p.rec.clone()
 	for _, dir := range wanted {
 		if dir == Own || slices.Contains(p.Absent, path.Clean(dir)) {
 			continue
@@ -145,7 +145,7 @@ func (p *Plan) Verify() error {
 // Enter takes fresh spools into the record, when all have been opened: ids are their identities, and messages how many are in
 // each, in the order of Places. It is durable on return, and only then may they get mail.
 func (p *Plan) Enter(ids []spool.Identity, messages []int) error {
-	news := false
+	news, next := false, p.rec.clone()
 	for i := range p.Places {
 		pl := &p.Places[i]
 		switch {
@@ -156,19 +156,28 @@ func (p *Plan) Enter(ids []spool.Identity, messages []int) error {
 		case messages[i] > 0:
 			return fmt.Errorf("spool_directories: %s has %d messages, and has not been part of this queue: export and import them, or name an empty directory", pl.Dir, messages[i])
 		default:
-			p.rec.members = append(p.rec.members, member{number: pl.Number, dir: pl.Dir, id: ids[i]})
+			next.members = append(next.members, member{number: pl.Number, dir: pl.Dir, id: ids[i]})
 			news = true
 		}
 	}
 	if !news {
 		return nil
 	}
-	if err := p.rec.write(p.fs, p.own); err != nil {
+	if err := p.replace(&next); err != nil {
 		return err
 	}
 	for i := range p.Places[1:] {
 		p.Places[1+i].Fresh, p.Places[1+i].id = false, ids[1+i]
 	}
+	return nil
+}
+
+// replace makes next durable, and only then the record. Whoever tries again after an error begins with what was.
+func (p *Plan) replace(next *record) error {
+	if err := next.write(p.fs, p.own); err != nil {
+		return err
+	}
+	p.rec = *next
 	return nil
 }
 
@@ -184,10 +193,11 @@ func (p *Plan) Moving() uint8 {
 
 // mark notes a state of a spool durably.
 func (p *Plan) mark(number uint8, s state) error {
-	for i := range p.rec.members {
-		if m := &p.rec.members[i]; m.number == number && m.state != s {
+	next := p.rec.clone()
+	for i := range next.members {
+		if m := &next.members[i]; m.number == number && m.state != s {
 			m.state = s
-			return p.rec.write(p.fs, p.own)
+			return p.replace(&next)
 		}
 	}
 	return nil

@@ -41,11 +41,17 @@ func (s *site) path(name string) string { return filepath.Join(s.dir, name) }
 // plan is what Find and Reach say with main.cf's text, in which {dir} is the site's directory.
 func (s *site) plan(text string) (*spools.Plan, error) {
 	s.t.Helper()
+	return s.planOn(nil, text)
+}
+
+// planOn is plan, with the file system of the spool in queue_directory.
+func (s *site) planOn(own vfs.FS, text string) (*spools.Plan, error) {
+	s.t.Helper()
 	cfg, err := config.LoadString(strings.ReplaceAll("queue_directory = {dir}/queue\ndata_directory = {dir}/data\n"+text, "{dir}", s.dir))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	p, err := spools.Find(nil, s.path("queue/spool"), cfg)
+	p, err := spools.Find(own, s.path("queue/spool"), cfg)
 	if err == nil {
 		err = p.Reach()
 	}
@@ -369,4 +375,60 @@ func cutting(p *spools.Plan, left *atomic.Int64) {
 			return nil
 		}}
 	}
+}
+
+// A record that could not be written is written again by the same process, to the same slot and with each directory once.
+func TestRecordFails(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	const one, both = "spool_directories = spool, {dir}/d1\n", "spool_directories = spool, {dir}/d1, {dir}/d2\n"
+	_, set := s.open(one)
+	set.Close()
+	name := s.path("queue/spool/MEMBERS")
+	before, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ill atomic.Bool
+	p, err := s.planOn(&vfs.Faulty{FS: vfs.OS{}, Hook: func(op vfs.Op) error {
+		if ill.Load() && op.Kind == vfs.OpSync && op.Name == name {
+			return fmt.Errorf("it fails: %w", syscall.EIO)
+		}
+		return nil
+	}}, both)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ill.Store(true)
+	for range 3 {
+		if _, err := p.Set(s.options()); !errors.Is(err, syscall.EIO) {
+			t.Fatalf("opened without a durable record: %v", err)
+		}
+	}
+	after, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const slot = 256 << 10
+	// What is in the middle of being written may be torn: the other slot must stay what it was.
+	if string(before[:slot]) != string(after[:slot]) && string(before[slot:]) != string(after[slot:]) {
+		t.Error("both slots have been written over, and neither is durable")
+	}
+	ill.Store(false)
+	if set, err = p.Set(s.options()); err != nil {
+		t.Fatal(err)
+	}
+	set.Close()
+	ill.Store(true)
+	for range 2 { // it is not taken for written the second time
+		if err := p.End(2); !errors.Is(err, syscall.EIO) {
+			t.Errorf("the end of a move: %v", err)
+		}
+	}
+	ill.Store(false)
+	if err := p.End(2); err != nil {
+		t.Fatal(err)
+	}
+	_, set = s.open(one) // d2 does not belong to the queue any more
+	set.Close()
 }

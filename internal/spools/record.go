@@ -160,7 +160,11 @@ func readRecord(fsys vfs.FS, dir string) (r record, err error) {
 	return r, nil
 }
 
-// write makes r durable, as the newest one. The first one stands in both slots.
+// clone is a record that can be changed without r.
+func (r *record) clone() record { return record{r.generation, slices.Clone(r.members)} }
+
+// write makes r durable, as the newest one. The first one stands in both slots. After an error r is not to be used: its
+// generation may be beyond that of what is durable, and the next one would go over that.
 func (r *record) write(fsys vfs.FS, dir string) error {
 	name := path.Join(dir, recordFile)
 	f, err := fsys.OpenWrite(name)
