@@ -53,6 +53,7 @@
 //
 // # Bugs
 //
-// If a disk dies while mail is moved out of it, what was moved then and is still on it is delivered once more should it be used
-// again after the mail system has gone on without it.
+// If a disk dies while mail is moved out of it, or to it, and the mail system goes on without it, what was moved just then may be
+// in both places: what has been delivered meanwhile from the one is delivered once more when the disk is used again. What is still
+// queued in both is not: that is looked for until all directories are there.
 package spools

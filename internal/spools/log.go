@@ -80,16 +80,15 @@ func (p *Plan) Open(o Options) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := p.Moving()
-	if n == 0 {
-		return set, nil
-	}
-	if _, err = set.Twice(n); err == nil {
-		err = p.Settled(n)
-	}
-	if err != nil {
-		set.Close() // the error is why
-		return nil, err
+	for _, n := range p.Moving() {
+		// With one of them absent the next start that has all looks again.
+		if _, err = set.Twice(n); err == nil && p.whole() {
+			err = p.Settled(n)
+		}
+		if err != nil {
+			set.Close() // the error is why
+			return nil, err
+		}
 	}
 	return set, nil
 }

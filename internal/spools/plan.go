@@ -181,14 +181,21 @@ func (p *Plan) replace(next *record) error {
 	return nil
 }
 
-// Moving is the number of a spool whose mail was being moved to others when that was interrupted; 0: there is none.
-func (p *Plan) Moving() uint8 {
+// Moving are the numbers of the spools whose mail was being moved to others when that was interrupted.
+func (p *Plan) Moving() (list []uint8) {
 	for _, m := range p.rec.members {
 		if m.state == draining {
-			return m.number
+			list = append(list, m.number)
 		}
 	}
-	return 0
+	return list
+}
+
+// whole says whether all spools that may have mail are in Places. While one is absent, it may have what was being moved.
+func (p *Plan) whole() bool {
+	return !slices.ContainsFunc(p.rec.members, func(m member) bool {
+		return m.state != retired && !slices.ContainsFunc(p.Places, func(pl Place) bool { return pl.Number == m.number })
+	})
 }
 
 // mark notes a state of a spool durably.

@@ -432,3 +432,58 @@ func TestRecordFails(t *testing.T) {
 	_, set = s.open(one) // d2 does not belong to the queue any more
 	set.Close()
 }
+
+// What an interrupted move has left in two spools is looked for until both are there: a start without one of them does not
+// forget it.
+func TestMovingAbsent(t *testing.T) {
+	t.Parallel()
+	const text, number, messages = "spool_directories = {dir}/d1, {dir}/d2, {dir}/d3\n", 1, 24
+	for _, absent := range []string{"d1", "d2"} {
+		s := newSite(t)
+		_, set := s.open(text)
+		s.fill(set, messages)
+		if err := set.Close(); err != nil {
+			t.Fatal(err)
+		}
+		// All is durable where it goes to, and nothing can be removed where it was.
+		p, err := s.plan(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ill atomic.Bool
+		pl := &p.Places[1]
+		pl.FS = &vfs.Faulty{FS: pl.FS, Hook: func(op vfs.Op) error {
+			if ill.Load() && (op.Kind == vfs.OpWrite || op.Kind == vfs.OpSync) {
+				return syscall.EIO
+			}
+			return nil
+		}}
+		if set, err = p.Set(s.options()); err != nil {
+			t.Fatal(err)
+		}
+		rd := s.reader(p)
+		if err := p.Begin(number); err != nil {
+			t.Fatal(err)
+		}
+		ill.Store(true)
+		if _, _, err := set.Drain(number, rd); err == nil {
+			t.Fatal("the disk that fails has been emptied")
+		}
+		set.Close() // it is broken
+		rd.Close()
+		_, set = s.open(text + "spool_directories_absent = {dir}/" + absent + "\n")
+		if err := set.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_, set = s.open(text)
+		if n := count(set); n != messages {
+			t.Errorf("%s was absent: %d messages, want %d", absent, n, messages)
+		}
+		if err := set.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if p, _ = s.plan(text); len(p.Moving()) != 0 {
+			t.Errorf("%s was absent: a move goes on for ever", absent)
+		}
+	}
+}
