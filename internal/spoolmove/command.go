@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"posthaste/internal/cli"
@@ -122,6 +123,10 @@ func (c *command) run(args []string) error {
 	}
 	if plan.Several() {
 		return cli.Errorf(cli.ExitConfig, "the queue is in several directories: move the mail of all but the first to that with \"posthaste spool drain\" before")
+	}
+	if away := plan.Away(); len(away) > 0 && c.from == storage.Log {
+		return cli.Errorf(cli.ExitConfig, "the queue has mail in %s, which spool_directories_absent names, and which would stay behind: "+
+			"have it mounted, and move its mail with \"posthaste spool drain\" before; or give it up with \"posthaste spool forget\"", strings.Join(away, " and "))
 	}
 	content, err := queueread.OpenContent(c.cfg)
 	if err != nil {

@@ -126,8 +126,10 @@ func (b *batch) to(p *part) *share {
 		}
 	}
 	st := p.present()
+	// What is of an engine that has been closed would keep all that it had in memory.
+	b.spare = slices.DeleteFunc(b.spare, func(sh *share) bool { return sh.p == p && sh.st.en != st.en })
 	for i, sh := range b.spare {
-		if sh.p == p && sh.st.en == st.en { // a batch is for one engine
+		if sh.p == p { // and for this engine: a batch is for one
 			b.spare = slices.Delete(b.spare, i, i+1)
 			sh.st = st
 			return b.share(sh)

@@ -81,8 +81,8 @@ func (p *Plan) Open(o Options) (*Set, error) {
 		return nil, err
 	}
 	for _, n := range p.Moving() {
-		// With one of them absent the next start that has all looks again.
-		if _, err = set.Twice(n); err == nil && p.whole() {
+		// One that is absent may have some of it, too: the next start that has all looks again.
+		if _, err = set.Twice(n); err == nil && len(p.Away()) == 0 {
 			err = p.Settled(n)
 		}
 		if err != nil {

@@ -144,7 +144,7 @@ func (p *part) name(en storage.Engine, err error) {
 
 // reopen tries to open the part until it can, or the set is closed: then it is false.
 func (p *part) reopen() bool {
-	said := time.Now()
+	said, old := time.Now(), p.present().en
 	for {
 		pause := time.NewTimer(reopenPause)
 		select {
@@ -159,6 +159,7 @@ func (p *part) reopen() bool {
 				p.set.warn("the spool %s can be written again", p.Dir)
 				// Those who are told ask the set, which has it now.
 				p.set.adopted(p.set, p.set.joined(storage.Recovery{Exact: true}, p, en.Recovery()))
+				p.set.forget(old)
 				return true
 			}
 			en.Close() // its error has been told

@@ -191,11 +191,14 @@ func (p *Plan) Moving() (list []uint8) {
 	return list
 }
 
-// whole says whether all spools that may have mail are in Places. While one is absent, it may have what was being moved.
-func (p *Plan) whole() bool {
-	return !slices.ContainsFunc(p.rec.members, func(m member) bool {
-		return m.state != retired && !slices.ContainsFunc(p.Places, func(pl Place) bool { return pl.Number == m.number })
-	})
+// Away are the directories that may have mail of the queue, and are absent.
+func (p *Plan) Away() (list []string) {
+	for _, m := range p.rec.members {
+		if m.state != retired && slices.Contains(p.Absent, m.dir) {
+			list = append(list, m.dir)
+		}
+	}
+	return list
 }
 
 // mark notes a state of a spool durably.

@@ -166,11 +166,14 @@ func TestMissing(t *testing.T) {
 		t.Errorf("%d messages, want 6", n)
 	}
 	set.Close()
+	if away := p.Away(); len(away) != 1 || away[0] != s.path("d2") {
+		t.Errorf("mail is away in %v", away)
+	}
 	if done, err := p.Forget(s.path("d1")); done || err != nil {
 		t.Errorf("one that is there was forgotten: %v, %v", done, err)
 	}
-	if done, err := p.Forget(s.path("d2")); !done || err != nil {
-		t.Errorf("%v, %v", done, err)
+	if done, err := p.Forget(s.path("d2")); !done || err != nil || len(p.Away()) != 0 {
+		t.Errorf("%v, %v; mail is away in %v", done, err, p.Away())
 	}
 	_, set = s.open("spool_directories = spool, {dir}/d1, {dir}/d3\n")
 	if n := count(set); n != 6 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -356,6 +357,13 @@ func (s *Set) Stash(m storage.Addition) (queue.Entry, error) {
 		return e, nil
 	}
 	return queue.Entry{}, fmt.Errorf("%w: no volatile area", queue.ErrUnstored)
+}
+
+// forget drops what is noted of the volatile area of an engine that has been closed: nobody need give it up any more.
+func (s *Set) forget(en storage.Engine) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.stashed, func(_ queue.Ref, st stash) bool { return st.en == en })
 }
 
 // Drop implements storage.Stasher. An engine that has been closed since has given up all of its area.
