@@ -30,7 +30,7 @@ func OpenContent(cfg *config.Config) (*vfs.Dir, error) {
 // octets the one with most room has free; nil: mail goes to queue_directory alone. A directory that cannot be opened is
 // left out: cleanup says what is wrong with it.
 func OpenRoom(cfg *config.Config) (free func() (int64, error), done func()) {
-	list, absent := cfg.List("spool_directories"), cfg.List("spool_directories_absent")
+	list := cfg.List("spool_directories")
 	type room struct {
 		fs  vfs.FS
 		dir string
@@ -38,7 +38,7 @@ func OpenRoom(cfg *config.Config) (free func() (int64, error), done func()) {
 	var rooms []room
 	var opened []*vfs.Dir
 	for _, dir := range list {
-		if slices.Contains(absent, dir) {
+		if slices.ContainsFunc(cfg.List("spool_directories_absent"), func(a string) bool { return filepath.Clean(a) == filepath.Clean(dir) }) {
 			continue
 		}
 		if dir == spools.Own {

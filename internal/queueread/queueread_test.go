@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/config"
 	"posthaste/internal/mail"
 	"posthaste/internal/queue"
 	"posthaste/internal/spool"
@@ -56,5 +57,22 @@ func TestContent(t *testing.T) {
 	gone := func(context.Context, queue.Ref, mail.QueueID) (Stored, error) { return nil, ErrGone }
 	if _, err := ContentOf(t.Context(), gone, st, id); !errors.Is(err, ErrGone) {
 		t.Errorf("%v, want ErrGone", err)
+	}
+}
+
+// A directory that is absent is not asked for room, however its name ends: what is there without its disk is another's.
+func TestRoomOfAbsent(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for absent, want := range map[string]bool{"": true, dir: false, dir + "/": false} {
+		cfg, err := config.LoadString("spool_directories = " + dir + "\nspool_directories_absent = " + absent + "\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		free, done := OpenRoom(cfg)
+		if got := free != nil; got != want {
+			t.Errorf("spool_directories_absent = %q: asked for room: %v", absent, got)
+		}
+		done()
 	}
 }
