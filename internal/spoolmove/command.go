@@ -117,16 +117,8 @@ func (c *command) run(args []string) error {
 	}
 	defer c.store.Close()
 	dir := c.queue.Spool()
-	plan, err := spools.Find(nil, dir, c.cfg)
-	if err != nil {
-		return cli.Errorf(cli.ExitConfig, "%w", err)
-	}
-	if plan.Several() {
-		return cli.Errorf(cli.ExitConfig, "the queue is in several directories: move the mail of all but the first to that with \"posthaste spool drain\" before")
-	}
-	if away := plan.Away(); len(away) > 0 && c.from == storage.Log {
-		return cli.Errorf(cli.ExitConfig, "the queue has mail in %s, which spool_directories_absent names, and which would stay behind: "+
-			"have it mounted, and move its mail with \"posthaste spool drain\" before; or give it up with \"posthaste spool forget\"", strings.Join(away, " and "))
+	if err := c.whole(dir); err != nil {
+		return err
 	}
 	content, err := queueread.OpenContent(c.cfg)
 	if err != nil {
@@ -162,6 +154,22 @@ func (c *command) run(args []string) error {
 		return err
 	}
 	return c.move(ctx, o, journal)
+}
+
+// whole sees to it that all mail of the log is in the spool in dir, as nothing else is moved.
+func (c *command) whole(dir string) error {
+	plan, err := spools.Find(nil, dir, c.cfg)
+	if err != nil {
+		return cli.Errorf(cli.ExitConfig, "%w", err)
+	}
+	if plan.Several() {
+		return cli.Errorf(cli.ExitConfig, "the queue is in several directories: move the mail of all but the first to that with \"posthaste spool drain\" before")
+	}
+	if away := plan.Away(); len(away) > 0 && c.from == storage.Log {
+		return cli.Errorf(cli.ExitConfig, "the queue has mail in %s, which spool_directories_absent names, and which would stay behind: "+
+			"have it mounted, and move its mail with \"posthaste spool drain\" before; or give it up with \"posthaste spool forget\"", strings.Join(away, " and "))
+	}
+	return nil
 }
 
 // direction names the move in its journal.
