@@ -33,8 +33,8 @@
 //
 // Around the engine is the least that cleanup and the queue manager do: open the queue whenever it is not, name what is
 // in doubt, begin deliveries within the node's shares when they have leave, and record outcomes (proc.go); orders and notes
-// (order.go); limits of a day, and rates (limit.go). What a node has spent of those is on its disk. Services as they are run in
-// package simtest, on one node.
+// (order.go); limits of a day, and rates (limit.go). What a node has spent of those is on its disk; after a kill some of it is missing
+// there, or all. Services as they are run in package simtest, on one node.
 //
 // # Faults
 //

@@ -2,7 +2,9 @@ package nodesim
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"posthaste/internal/nodeshare"
@@ -34,8 +36,22 @@ func (h *hop) dayLimit() int {
 	return h.day
 }
 
-// spend says whether the limits of a next hop allow one more delivery, and counts it. A node knows after its death, too,
-// what it has spent. p.mu is held.
+// remember has the process begin with what is on the node's disk of limits of a day. If a former one was killed, that may be older than
+// what was spent. The node's mu is held.
+func (p *proc) remember() {
+	rnd := p.source("known")
+	p.known, p.holder.Fresh = map[string]int{}, p.n.killed
+	for _, day := range slices.Sorted(maps.Keys(p.n.spent)) {
+		switch n := p.n.spent[day]; {
+		case !p.n.killed || rnd.IntN(3) == 0:
+			p.known[day] = n
+		case rnd.IntN(2) == 0: // else nothing is known
+			p.known[day] = rnd.IntN(n + 1)
+		}
+	}
+}
+
+// spend says whether the limits of a next hop allow one more delivery, and counts it. p.mu is held.
 func (p *proc) spend(now time.Time, h *hop) (day string, ok bool) {
 	if p.busy[h.name] >= p.holder.Allowed(now, h.name, h.limit) {
 		return "", false
@@ -43,7 +59,7 @@ func (p *proc) spend(now time.Time, h *hop) (day string, ok bool) {
 	day = p.n.dayKey(h)
 	p.n.mu.Lock()
 	defer p.n.mu.Unlock()
-	if h.day > 0 && p.n.spent[day] >= p.holder.Allowed(now, day, h.dayLimit()) {
+	if h.day > 0 && p.known[day] >= p.holder.Allowed(now, day, h.dayLimit()) {
 		return "", false
 	}
 	if h.rate > 0 {
@@ -54,6 +70,7 @@ func (p *proc) spend(now time.Time, h *hop) (day string, ok bool) {
 		p.n.due[h] = now.Add(rateTime / time.Duration(share))
 	}
 	if h.day > 0 {
+		p.known[day]++
 		p.n.spent[day]++
 	}
 	return day, true
@@ -71,9 +88,7 @@ func (p *proc) uses() (list []nodeshare.Use) {
 		}
 		if h.day > 0 {
 			key, limit := p.n.dayKey(h), h.dayLimit()
-			p.n.mu.Lock()
-			spent := p.n.spent[key]
-			p.n.mu.Unlock()
+			spent := p.known[key]
 			if want = min(want, max(limit/dayPart, 1)); spent+want > 0 {
 				list = append(list, nodeshare.Use{Key: key, Limit: limit, Busy: spent, Want: want})
 			}

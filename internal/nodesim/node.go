@@ -27,7 +27,8 @@ type node struct {
 	starts int                // so far
 	said   int                // notes so far
 	older  bool               // it is of a version without notes and orders
-	spent  map[string]int     // of limits of a day: that is kept on its disk
+	spent  map[string]int     // of limits of a day: that is kept on its disk, when its processes are not killed
+	killed bool               // they were, and what is on its disk may be old
 	due    map[*hop]time.Time // when a rate allows the next delivery
 }
 
@@ -125,6 +126,7 @@ func (n *node) start() {
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.store = n.store(p)
 	n.mu.Lock()
+	p.remember()
 	n.proc = p
 	n.mu.Unlock()
 	n.run.all.Go(p.keep)
@@ -206,7 +208,7 @@ func (n *node) reload() bool {
 func (n *node) kill(lost bool) {
 	n.mu.Lock()
 	p, conns := n.proc, n.conns
-	n.proc, n.conns = nil, nil
+	n.proc, n.conns, n.killed = nil, nil, true
 	n.mu.Unlock()
 	if p == nil {
 		return

@@ -45,6 +45,7 @@ type proc struct {
 	lapsed time.Time      // when its shares were last not good: others may have them in the place of what was begun before
 	busy   map[string]int // deliveries under way, or about to be, by next hop
 	want   map[string]int
+	known  map[string]int    // what it knows to be spent of limits of a day
 	hand   map[delivery]bool // those, and outcomes that are not recorded yet
 	begun  int               // attempts
 }
