@@ -95,7 +95,13 @@ func leaveIn(ctx context.Context, tx pgx.Tx, node string, list []storage.Order) 
 func (r *reader) Carry(ctx context.Context, parts func() ([]int, error), f func(context.Context, *storage.Order) error) error {
 	there := false
 	err := r.store.ask(func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM node_order)").Scan(&there)
+		if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM node_order)").Scan(&there); err != nil || !there {
+			return err
+		}
+		// Not in the transaction that carries one out: nobody is to wait for that but who wants the same order. One that somebody is just
+		// carrying out goes with that, or later.
+		_, err := conn.Exec(ctx, "DELETE FROM node_order WHERE number IN (SELECT number FROM node_order WHERE until < clock_timestamp() FOR UPDATE SKIP LOCKED)")
+		return err
 	})
 	if sqlState(err) == undefinedTable {
 		return nil // no node has left any
@@ -147,7 +153,7 @@ func (s *Store) carryOne(ctx context.Context, own []int, f func(context.Context,
 func orderIn(ctx context.Context, tx pgx.Tx, node string, own []int) (*storage.Order, error) {
 	// The session waits for the order to be carried out, for longer than other sessions of ours may. The lock of one that hangs
 	// keeps others from this order so long, and from nothing else.
-	_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL synchronous_commit TO on; SET LOCAL idle_in_transaction_session_timeout = %d; DELETE FROM node_order WHERE until < clock_timestamp()",
+	_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL synchronous_commit TO on; SET LOCAL idle_in_transaction_session_timeout = %d",
 		(storage.OrderPatience+readTime).Milliseconds()))
 	if err != nil {
 		return nil, err
@@ -158,7 +164,7 @@ func orderIn(ctx context.Context, tx pgx.Tx, node string, own []int) (*storage.O
 	}
 	o, kind := new(storage.Order), 0
 	err = tx.QueryRow(ctx, `SELECT number, given, asker, node, shard, who, what, open, kind, request FROM node_order
-		WHERE shard = 0 AND node = $1 OR shard = ANY($2) ORDER BY number LIMIT 1 FOR UPDATE`, node, ids).
+		WHERE until >= clock_timestamp() AND (shard = 0 AND node = $1 OR shard = ANY($2)) ORDER BY number LIMIT 1 FOR UPDATE`, node, ids).
 		Scan(&o.Number, &o.Given, &o.From, &o.Node, &o.Part, &o.By, &o.What, &o.Open, &kind, &o.Payload)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil

@@ -175,3 +175,50 @@ func TestOrderOnce(t *testing.T) {
 		return left() == 0
 	})
 }
+
+// Who carries out an order keeps nobody from others, also when its time is over meanwhile; and what was over is not carried out.
+func TestOrderExpires(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 2)
+	a, conn := d.store("a"), d.conn()
+	leave := func(o storage.Order) {
+		if err := a.orderer().Leave(t.Context(), []storage.Order{o}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	leave(order("c", 2, "other"))
+	// On a machine that is busy the time of an order may be over before it is looked for.
+	begun := false
+	for wait := time.Second; !begun; wait *= 2 {
+		o := order("b", 1, "soon over")
+		o.Until = time.Now().Add(wait)
+		leave(o)
+		leave(o)
+		err := d.store("b").orderer().Carry(t.Context(), func() ([]int, error) { return []int{1}, nil }, func(context.Context, *storage.Order) error {
+			if begun {
+				t.Error("an order is carried out whose time was over")
+			}
+			begun = true
+			testwait.Until(t, "its time is over", func() (is bool) {
+				if err := conn.QueryRow(t.Context(), "SELECT bool_and(until < clock_timestamp()) FROM node_order WHERE shard = 1").Scan(&is); err != nil {
+					t.Fatal(err)
+				}
+				return is
+			})
+			if got := fmt.Sprint(carryAll(t, d.store("c"), 2)); got != "[c 2 other]" {
+				t.Errorf("the other node has carried out %s meanwhile", got)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if got := carryAll(t, d.store("b"), 1, 2); len(got) != 0 {
+		t.Errorf("%q", got)
+	}
+	var left int
+	if err := conn.QueryRow(t.Context(), "SELECT count(*) FROM node_order").Scan(&left); err != nil || left != 0 {
+		t.Errorf("%d are left: %v", left, err)
+	}
+}
