@@ -349,7 +349,7 @@ func TestPoolOfEnvelope(t *testing.T) {
 func TestSourcesOnDisk(t *testing.T) {
 	t.Parallel()
 	sp := sched.Spent{Level: sched.ProviderLimit, Name: "big", Source: "m1", Warmup: rate.Meter{Date: 20000, Count: 17}}
-	list, _, err := decodeSpent(encodeSpent([]sched.Spent{sp}, false))
+	list, _, _, err := decodeSpent(encodeSpent([]sched.Spent{sp}, false, nil))
 	if err != nil || len(list) != 1 || list[0] != sp {
 		t.Errorf("%+v, %v", list, err)
 	}

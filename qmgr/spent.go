@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"time"
 
 	"posthaste/internal/pack"
@@ -33,8 +34,10 @@ const (
 	spentMagic = "PHSPENT\x01"
 )
 
-// encodeSpent gives the content of the file. ended says that nothing is spent any more.
-func encodeSpent(list []sched.Spent, ended bool) []byte {
+// encodeSpent gives the content of the file. ended says that nothing is spent any more, and
+// lost, of a process that has ended and was unsure, what its predecessor may have spent
+// besides (nodeshare.Holder.Lost).
+func encodeSpent(list []sched.Spent, ended bool, lost map[string]int) []byte {
 	b := make([]byte, len(spentMagic)+sha256.Size, 4096)
 	for i := range list {
 		sp := &list[i]
@@ -46,6 +49,9 @@ func encodeSpent(list []sched.Spent, ended bool) []byte {
 			b = appendMeter(b, 'm', &sp.Messages)
 			return appendMeter(b, 'r', &sp.Recipients)
 		})
+	}
+	for key, n := range lost {
+		b = pack.Nested(b, 'k', func(b []byte) []byte { return pack.Int(pack.String(b, 'n', key), 'c', n) })
 	}
 	return sealSpent(pack.Bool(b, 'e', ended))
 }
@@ -90,64 +96,85 @@ func readMeter(r pack.Reader) (m rate.Meter) {
 
 // decodeSpent is the inverse of encodeSpent. Numbers that make no sense are for the
 // scheduler to see.
-func decodeSpent(b []byte) (list []sched.Spent, ended bool, err error) {
+func decodeSpent(b []byte) (list []sched.Spent, ended bool, lost map[string]int, err error) {
 	head := len(spentMagic) + sha256.Size
 	if len(b) < head || string(b[:len(spentMagic)]) != spentMagic {
-		return nil, false, errHandover
+		return nil, false, nil, errHandover
 	}
 	if sum := sha256.Sum256(b[head:]); !bytes.Equal(sum[:], b[len(spentMagic):head]) {
-		return nil, false, fmt.Errorf("%w: wrong checksum", errHandover)
+		return nil, false, nil, fmt.Errorf("%w: wrong checksum", errHandover)
 	}
+	lost = make(map[string]int)
 	// A tag that is not known is of a later version, and passed over.
 	r := pack.NewReader(b[head:])
 	for r.Next() {
-		if r.Tag() == 'e' {
-			ended = r.Bool()
-		}
-		if r.Tag() != 'l' {
-			continue
-		}
-		var sp sched.Spent
 		in := r.Nested()
-		for in.Next() {
-			switch in.Tag() {
-			case 'v':
-				sp.Level = sched.Level(min(in.Uint(), 255))
-			case 'n':
-				sp.Name = in.String()
-			case 's':
-				sp.Source = in.String()
-			case 'w':
-				sp.Warmup = readMeter(in.Nested())
-			case 'c':
-				sp.Connections = readMeter(in.Nested())
-			case 'm':
-				sp.Messages = readMeter(in.Nested())
-			case 'r':
-				sp.Recipients = readMeter(in.Nested())
-			}
+		switch r.Tag() {
+		case 'e':
+			ended = r.Bool()
+		case 'k':
+			readLost(&in, lost)
+		case 'l':
+			list = append(list, readLimit(&in))
 		}
 		if err := in.Err(); err != nil {
-			return nil, false, err
+			return nil, false, nil, err
 		}
-		list = append(list, sp)
 	}
-	return list, ended, r.Err()
+	return list, ended, lost, r.Err()
+}
+
+// readLimit reads what was counted for one limit.
+func readLimit(r *pack.Reader) (sp sched.Spent) {
+	for r.Next() {
+		switch r.Tag() {
+		case 'v':
+			sp.Level = sched.Level(min(r.Uint(), 255))
+		case 'n':
+			sp.Name = r.String()
+		case 's':
+			sp.Source = r.String()
+		case 'w':
+			sp.Warmup = readMeter(r.Nested())
+		case 'c':
+			sp.Connections = readMeter(r.Nested())
+		case 'm':
+			sp.Messages = readMeter(r.Nested())
+		case 'r':
+			sp.Recipients = readMeter(r.Nested())
+		}
+	}
+	return sp
+}
+
+// readLost reads what may have been spent of one limit besides. A number that cannot be is
+// no reason to stop for longer than a day has.
+func readLost(r *pack.Reader, lost map[string]int) {
+	key, n := "", int64(0)
+	for r.Next() {
+		switch r.Tag() {
+		case 'n':
+			key = r.String()
+		case 'c':
+			n = r.Int()
+		}
+	}
+	lost[key] = int(min(max(n, 0), math.MaxInt32/2))
 }
 
 // readSpent reads the file; nothing when there is none.
-func readSpent(dir *statedir.Dir) (list []sched.Spent, ended bool, err error) {
+func readSpent(dir *statedir.Dir) (list []sched.Spent, ended bool, lost map[string]int, err error) {
 	f, err := dir.Open(spentName)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-		return nil, false, nil
+		return nil, false, nil, nil
 	}
 	if err != nil {
-		return nil, false, err
+		return nil, false, nil, err
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, maxSpent+1))
 	if err != nil {
-		return nil, false, err
+		return nil, false, nil, err
 	}
 	return decodeSpent(b)
 }
@@ -163,7 +190,7 @@ func (s *Server) restoreSpent(now time.Time) {
 	if s.opt.State == nil || !s.opt.Settings.counts() {
 		return
 	}
-	list, ended, err := readSpent(s.opt.State)
+	list, ended, lost, err := readSpent(s.opt.State)
 	if err != nil {
 		s.opt.Log.Warning("what has been counted for limits of destinations is lost, and counting begins anew: %v", err)
 	}
@@ -176,9 +203,14 @@ func (s *Server) restoreSpent(now time.Time) {
 	}
 	// From here on the file does not say all: if this process is killed the next one must not take
 	// it for more.
-	if ended && err == nil {
-		err = s.opt.State.ReplaceDurably(spentName, encodeSpent(list, false))
-		s.nodes.holder.Fresh = err != nil
+	if (ended || len(lost) > 0) && err == nil {
+		err = s.opt.State.ReplaceDurably(spentName, encodeSpent(list, false, nil))
+		s.nodes.holder.Fresh = !ended || err != nil
+	}
+	// An unsure predecessor that has ended in order knew of these limits what its own had
+	// left. Else all that it had in advance would be lost with each reload.
+	if err == nil {
+		s.nodes.holder.SetLost(lost)
 	}
 	s.nodes.unsure = s.nodes.holder.Fresh
 }
@@ -226,7 +258,7 @@ func (s *Server) writeSpent(told map[dayBound]int64, done func(error)) {
 	}
 	s.spent.kept, s.spent.writing = len(list) > 0, true
 	s.tasks.Go(func() {
-		err := replace(spentName, encodeSpent(list, false))
+		err := replace(spentName, encodeSpent(list, false, nil))
 		s.post(func() {
 			s.spent.writing = false
 			if err != nil {
@@ -251,8 +283,11 @@ func (s *Server) leaveSpent() {
 	}
 	// A process that did not know what its predecessor had spent hands that down: this is no
 	// end in order, for as long as it may matter.
-	ended := s.nodes == nil || !s.nodes.unsure
-	if err := s.opt.State.ReplaceDurably(spentName, encodeSpent(list, ended)); err != nil {
+	ended, lost := true, map[string]int(nil)
+	if s.nodes != nil && s.nodes.unsure {
+		ended, lost = false, s.nodes.holder.Lost()
+	}
+	if err := s.opt.State.ReplaceDurably(spentName, encodeSpent(list, ended, lost)); err != nil {
 		s.opt.Log.Warning("what was counted for limits of destinations is not kept: %v", err)
 	}
 }

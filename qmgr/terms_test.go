@@ -230,35 +230,35 @@ func TestSpentFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	if list, ended, err := readSpent(dir); list != nil || ended || err != nil {
+	if list, ended, _, err := readSpent(dir); list != nil || ended || err != nil {
 		t.Errorf("without a file: %v, %v", list, err)
 	}
 	want := []sched.Spent{{Level: sched.ProviderLimit, Name: "p", Messages: rate.Meter{Due: 5}, Recipients: rate.Meter{Date: 20000, Count: 77}},
 		{Name: "a.test", Connections: rate.Meter{Due: 1 << 50}}}
-	text := encodeSpent(want, true)
+	text := encodeSpent(want, true, map[string]int{"day 1 x": 3, "day 1 y": 0})
 	if err := dir.Replace(spentName, text); err != nil {
 		t.Fatal(err)
 	}
-	got, ended, err := readSpent(dir)
-	if err != nil || !ended || len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
+	got, ended, lost, err := readSpent(dir)
+	if err != nil || !ended || fmt.Sprint(lost) != "map[day 1 x:3 day 1 y:0]" || len(got) != 2 || got[0] != want[0] || got[1] != want[1] {
 		t.Errorf("written %+v\nread    %+v, %v", want, got, err)
 	}
 	for i := range text {
 		bad := append([]byte(nil), text...)
 		bad[i] ^= 4
-		if _, _, err := decodeSpent(bad); err == nil {
+		if _, _, _, err := decodeSpent(bad); err == nil {
 			t.Errorf("octet %d is damaged, and nobody sees it", i)
 		}
-		if _, _, err := decodeSpent(text[:i]); err == nil {
+		if _, _, _, err := decodeSpent(text[:i]); err == nil {
 			t.Errorf("cut at %d, and nobody sees it", i)
 		}
 	}
 }
 
 func FuzzSpent(f *testing.F) {
-	f.Add(encodeSpent([]sched.Spent{{Name: "a", Messages: rate.Meter{Due: 5, Date: 3, Count: 1}}}, true)[40:])
+	f.Add(encodeSpent([]sched.Spent{{Name: "a", Messages: rate.Meter{Due: 5, Date: 3, Count: 1}}}, true, map[string]int{"k": 2})[40:])
 	f.Fuzz(func(t *testing.T, body []byte) {
-		list, _, err := decodeSpent(sealSpent(append(make([]byte, len(spentMagic)+sha256.Size), body...)))
+		list, _, _, err := decodeSpent(sealSpent(append(make([]byte, len(spentMagic)+sha256.Size), body...)))
 		if err != nil {
 			return
 		}
@@ -296,7 +296,7 @@ func TestSpentOverRestart(t *testing.T) {
 	counted := func(n int64) {
 		t.Helper()
 		testwait.For(t, func() string {
-			list, _, err := readSpent(dir)
+			list, _, _, err := readSpent(dir)
 			if err != nil || len(list) != 1 || list[0].Messages.Count != n {
 				return fmt.Sprintf("want a count of %d, there is %+v, %v", n, list, err)
 			}

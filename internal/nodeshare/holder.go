@@ -1,6 +1,9 @@
 package nodeshare
 
-import "time"
+import (
+	"maps"
+	"time"
+)
 
 // A Use is how a node stands with one limit.
 type Use struct {
@@ -80,6 +83,14 @@ func (h *Holder) Take(began time.Time, r *Reply) {
 		}
 	}
 }
+
+// Lost is what the predecessor may have used of limits of days besides what is known, by key: of those of which this process has learnt it, 0
+// included. The map is not changed.
+func (h *Holder) Lost() map[string]int { return maps.Clone(h.lost) }
+
+// SetLost has a process that follows another one in order, which was Fresh, go on with its Lost: what that one has used itself is known. It
+// comes before the first request.
+func (h *Holder) SetLost(lost map[string]int) { h.lost = maps.Clone(lost) }
 
 // prune forgets what is not in use any more, when there is much of it: yesterday's limits above all. One that is claimed again is recalled
 // again, and then all of the row counts as used.
