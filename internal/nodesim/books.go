@@ -9,18 +9,20 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/storage"
 )
 
 // Counts are what happened in runs.
 type Counts struct {
 	Letters, Acknowledged, Refused, Deliveries, Repeated, Doubtful, Takeovers, Faults int
-	Orders, Answered, Notes, Heard                                                    int
+	Orders, Answered, Left, Again, Notes, Heard                                       int
 	Virtual                                                                           time.Duration
 }
 
 func (c *Counts) add(o *Counts) {
 	c.Letters, c.Acknowledged, c.Refused, c.Deliveries = c.Letters+o.Letters, c.Acknowledged+o.Acknowledged, c.Refused+o.Refused, c.Deliveries+o.Deliveries
 	c.Repeated, c.Doubtful, c.Takeovers, c.Faults = c.Repeated+o.Repeated, c.Doubtful+o.Doubtful, c.Takeovers+o.Takeovers, c.Faults+o.Faults
+	c.Left, c.Again = c.Left+o.Left, c.Again+o.Again
 	c.Orders, c.Answered, c.Notes, c.Heard = c.Orders+o.Orders, c.Answered+o.Answered, c.Notes+o.Notes, c.Heard+o.Heard
 	c.Virtual += o.Virtual
 }
@@ -36,6 +38,10 @@ type books struct {
 	asks    map[delivery]int // how often one has asked for it
 	carried map[int]int      // how often an order was carried out
 	answers map[int]bool     // of orders whose outcome somebody was told: whether that was that it is carried out
+	left    map[int]bool     // orders that were left, or surely were not
+	done    map[int]int      // how often one of those was carried out
+	gone    map[int]bool     // that is forgotten
+	number  map[string]int64 // the last of a shard, or of a node
 	told    map[string]int   // by who hears whom: the last note
 	errors  []string
 	counts  Counts
@@ -94,6 +100,62 @@ func (b *books) answered(i int, done, none bool) {
 	if done || none {
 		b.answers[i] = done
 	}
+}
+
+// leftFor notes whether an order was left, when that is known.
+func (b *books) leftFor(i int, is bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.left[i] = is
+	if is {
+		b.counts.Left++
+	}
+}
+
+// beginsLeft notes that one begins to be carried out, carriedLeft that it has been, and forgotten that it will not be again.
+func (b *books) beginsLeft(i int, o *storage.Order) {
+	b.mu.Lock()
+	whose := fmt.Sprint(o.Part)
+	if o.Part == 0 {
+		whose = o.Node
+	}
+	last, gone := b.number[whose], b.gone[i]
+	b.number[whose] = max(o.Number, last)
+	b.mu.Unlock()
+	if gone {
+		b.fail("order %d, which was left, is carried out again, when it was forgotten", i)
+	}
+	if o.Number < last {
+		b.fail("order %d, which was left as number %d, is carried out after number %d", i, o.Number, last)
+	}
+}
+
+func (b *books) carriedLeft(i int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.done[i]++; b.done[i] > 1 {
+		b.counts.Again++
+	}
+}
+
+func (b *books) forgotten(i int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if i >= 0 {
+		b.gone[i] = true
+	}
+}
+
+// waiting says whether orders were left that nobody has carried out.
+func (b *books) waiting() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, is := range b.left {
+		if is && b.done[i] == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func (b *books) carriedOut(i int) {
@@ -160,6 +222,9 @@ func (b *books) orders() (wrong []string) {
 			wrong = append(wrong, fmt.Sprintf("order %d was carried out %d times", i, n))
 		case sure && done != (n == 1):
 			wrong = append(wrong, fmt.Sprintf("order %d was carried out %d times, and it was said that it is: %v", i, n, done))
+		}
+		if left, sure := b.left[i]; sure && left != (b.done[i] > 0) {
+			wrong = append(wrong, fmt.Sprintf("order %d was carried out by others %d times, and it was said that it is left for them: %v", i, b.done[i], left))
 		}
 	}
 	return wrong

@@ -101,6 +101,7 @@ type tx struct {
 	held    []cell
 	waits   *lock
 	patient time.Duration // lock_timeout; 0: none
+	idle    time.Duration // idle_in_transaction_session_timeout; 0: idleTime
 	async   bool          // synchronous_commit is off
 	// What the node believes to own, by its first statement: of each shard the epoch.
 	claims map[string]string
@@ -440,7 +441,7 @@ func newHost(r *run, name string, skew, flush time.Duration) *host {
 // fill makes the tables of a queue with so many shards, as "posthaste cluster init" does.
 func (h *host) fill(shards int, older bool) {
 	if !older {
-		h.data.apply([]change{{cell{"class", "node_note"}, row{}}, {cell{"class", "node_call"}, row{}}})
+		h.data.apply([]change{{cell{"class", "node_note"}, row{}}, {cell{"class", "node_call"}, row{}}, {cell{"class", "node_order"}, row{}}})
 	}
 	h.data.apply([]change{{cell{"version", "1"}, row{"1"}}, {cell{"sequence", "message_number"}, row{"1"}}})
 	for i := range shards {

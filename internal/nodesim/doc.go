@@ -14,8 +14,8 @@
 // # What is real, and what is simulated
 //
 // The engine is package pgspool as it is, with all that it decides: who owns which shard with which epoch, leases and their
-// margins, takeovers, balance, drain, what is in doubt, when the queue is opened again, what nodes ask of each other (node_call) and
-// tell each other (node_note). So is package nodeshare, with its exchange in the database. They speak to their database with pgx, over connections in memory, in PostgreSQL's protocol.
+// margins, takeovers, balance, drain, what is in doubt, when the queue is opened again, what nodes ask of each other (node_call), leave for each other
+// (node_order) and tell each other (node_note). So is package nodeshare, with its exchange in the database. They speak to their database with pgx, over connections in memory, in PostgreSQL's protocol.
 // Two things differ: values are sent as text, and the rows of COPY beside the statement (see pgspool.Simulate).
 //
 // The database is a model: it knows the statements that pgspool sends, and no others. A new one in pgspool has to be added to
@@ -58,6 +58,8 @@
 //   - No more deliveries begin of a day, as their nodes count days, than its limit, whatever happens.
 //   - In the time of a rate no more deliveries begin than it says, and two for each node.
 //   - An order is carried out at most once; and if whoever gave it was told that it is, or that it is not and will not be, that is so.
+//   - An order that was left for a node that does not answer, or for a shard's owner, is carried out in the end; not again when it
+//     is forgotten, and not after a later one for the same. One that was said not to be left never is.
 //   - Nobody is told a note of its own, and who has had the queue open for long, while nothing was wrong, has the others' last notes.
 //   - Five seconds after a node's death others have its shards, open, if nothing else is wrong.
 //   - While a node is drained, and there is a shard for each node, a letter finds a node that takes it.

@@ -133,6 +133,7 @@ func (n *node) start() {
 	n.run.all.Go(p.deliver)
 	n.run.all.Go(p.share)
 	n.run.all.Go(p.attend)
+	n.run.all.Go(p.carry)
 	n.run.all.Go(p.tell)
 }
 

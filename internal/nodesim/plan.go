@@ -85,7 +85,7 @@ func NewPlan(n uint64) *Plan {
 	if r.IntN(3) == 0 {
 		p.shift = 24*time.Hour - between(r, time.Second, active+5*time.Second)
 	}
-	p.orders = newOrders(r, p.nodes)
+	p.orders = newOrders(r, seed(n).source("parts"), p.nodes, p.shards)
 	for range 8 + r.IntN(12) {
 		p.letters = append(p.letters, letter{between(r, 0, active), r.IntN(p.nodes), 1 + r.IntN(2)})
 	}

@@ -53,7 +53,7 @@ type Outcome struct {
 func Run(t *testing.T, p *Plan, keep bool) (out Outcome) {
 	synctest.Test(t, func(*testing.T) {
 		r := &run{seed: seed(p.Seed), plan: p, began: time.Now(), keep: keep, taken: map[int64]bool{}}
-		r.books = &books{run: r, rcpts: map[mail.QueueID]int{}, acked: map[mail.QueueID]string{}, arrived: map[delivery]int{}, asks: map[delivery]int{}, carried: map[int]int{}, answers: map[int]bool{}, told: map[string]int{}}
+		r.books = &books{run: r, rcpts: map[mail.QueueID]int{}, acked: map[mail.QueueID]string{}, arrived: map[delivery]int{}, asks: map[delivery]int{}, carried: map[int]int{}, answers: map[int]bool{}, left: map[int]bool{}, done: map[int]int{}, gone: map[int]bool{}, number: map[string]int64{}, told: map[string]int{}}
 		r.furnish()
 		r.carryOut()
 		r.books.counts.Virtual = r.since()
@@ -234,7 +234,7 @@ const patience = 90 * time.Second
 func (r *run) settle() {
 	for begun := time.Now(); time.Since(begun) < patience; {
 		r.sleep(500 * time.Millisecond)
-		if len(r.books.missing()) > 0 {
+		if len(r.books.missing()) > 0 || r.books.waiting() {
 			continue
 		}
 		empty := true

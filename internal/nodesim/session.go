@@ -1,6 +1,7 @@
 package nodesim
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
@@ -125,7 +126,7 @@ func (s *session) serve() {
 	for {
 		var until time.Time
 		if s.t != nil {
-			until = time.Now().Add(idleTime)
+			until = time.Now().Add(cmp.Or(s.t.idle, idleTime))
 		}
 		_ = s.conn.SetReadDeadline(until)
 		m, err := s.back.Receive()

@@ -14,12 +14,12 @@ import (
 
 // A result is what a statement returns: rows, of columns of these types.
 type result struct {
-	types string // a letter for each column: b bool, i integer, t text, x bytea
+	types string // a letter for each column: b bool, i integer, t text, x bytea, z timestamptz
 	rows  []row
 	tag   string
 }
 
-var oids = map[byte]uint32{'b': 16, 'i': 20, 't': 25, 'x': 17}
+var oids = map[byte]uint32{'b': 16, 'i': 20, 't': 25, 'x': 17, 'z': 1184}
 
 // A statement is one that package pgspool sends: its beginning, in which a word of capitals between braces stands for
 // anything, and what it does. Arguments are those of the text, if it has any in its place, and then those beside it.

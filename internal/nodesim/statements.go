@@ -23,7 +23,7 @@ func (t *tx) later(until string) bool { return atoi(until) > t.s.host.now() }
 
 // Columns: node name instance seen drained; shard id node epoch; lease shard until; segment shard segno epoch; doubtful id
 // recipient epoch shard node lost_by; closed shard epoch; node_share node until alone; node_version node until sharing; limit_share node key share demand;
-// node_call id asker node who kind request until taken answer failed; node_note node topic until note; class: tables that an
+// node_order number asker node shard who what open kind request; node_call id asker node who kind request until taken answer failed; node_note node topic until note; class: tables that an
 // older version does not make; seg_S_N pos kind number head rest body.
 var statements = []statement{
 	{"show transaction_read_only", func(t *tx, _ []string) (result, error) {
@@ -34,7 +34,7 @@ var statements = []statement{
 	}},
 	{"SELECT number FROM version", fixed("i", "1")},
 	{"SELECT to_regclass(", func(t *tx, a []string) (result, error) {
-		late := a[0] == "node_note" || a[0] == "node_call"
+		late := a[0] == "node_note" || a[0] == "node_call" || a[0] == "node_order"
 		return result{types: "b", rows: []row{{truth(!late || t.get("class", a[0]) != nil)}}}, nil
 	}},
 	{"SELECT current_setting(", fixed("t", "on")},
@@ -43,10 +43,15 @@ var statements = []statement{
 	{"DELETE FROM doubtful", nothing},
 	{"CREATE TABLE IF NOT EXISTS node_note", func(t *tx, _ []string) (result, error) { return t.create("node_note") }},
 	{"CREATE TABLE IF NOT EXISTS node_call", func(t *tx, _ []string) (result, error) { return t.create("node_call") }},
+	{"CREATE TABLE IF NOT EXISTS node_order", func(t *tx, _ []string) (result, error) { return t.create("node_order") }},
 	{"CREATE TABLE", nothing},
 	{"ALTER TABLE", nothing},
 	{"SET LOCAL lock_timeout =", func(t *tx, a []string) (result, error) {
 		t.patient = time.Duration(atoi(a[0])) * time.Millisecond
+		return result{tag: "SET"}, nil
+	}},
+	{"SET LOCAL idle_in_transaction_session_timeout =", func(t *tx, a []string) (result, error) {
+		t.idle = time.Duration(atoi(a[0])) * time.Millisecond
 		return result{tag: "SET"}, nil
 	}},
 	{"SET LOCAL synchronous_commit TO off", func(t *tx, _ []string) (result, error) {
@@ -259,6 +264,24 @@ var statements = []statement{
 		_, err := t.alter("node_call", a[0], func(r row) { r[8], r[9] = octets(a[1]), a[2] })
 		return result{}, err
 	}},
+	{"SELECT EXISTS (SELECT FROM node_order)", func(t *tx, _ []string) (result, error) {
+		return result{types: "b", rows: []row{{truth(len(t.keys("node_order")) > 0)}}}, t.needs("node_order")
+	}},
+	{"DELETE FROM node_order WHERE number IN", func(*tx, []string) (result, error) { return result{tag: "DELETE 0"}, nil }}, // no seed lasts so long
+	{"DELETE FROM node_order WHERE number =", func(t *tx, a []string) (result, error) {
+		return result{}, t.remove("node_order", func(r row) bool { return r[0] == a[0] })
+	}},
+	{"SELECT count(*) FROM node_order WHERE asker", func(t *tx, a []string) (result, error) {
+		n := 0
+		for _, k := range t.keys("node_order") {
+			if o := t.get("node_order", k); o[1] == a[0] && o[6] == a[1][:1] {
+				n++
+			}
+		}
+		return result{types: "i", rows: []row{{fmt.Sprint(n)}}}, nil
+	}},
+	{"INSERT INTO node_order", doLeave},
+	{"SELECT number, given, asker, node, shard, who, what, open, kind, request FROM node_order", doDue},
 	{"SELECT note FROM node_note", func(t *tx, a []string) (r result, err error) {
 		r.types = "x"
 		for _, k := range t.keys("node_note") {
@@ -333,6 +356,43 @@ func doAsk(t *tx, a []string) (result, error) {
 		return result{tag: "INSERT 0 0"}, nil
 	}
 	return result{tag: "INSERT 0 1"}, t.set("node_call", a[0], row{a[0], a[1], a[2], a[3], a[4], octets(a[5]), t.seconds(a[6]), "f", null, null}, false)
+}
+
+// doLeave adds an order, with the next number.
+func doLeave(t *tx, a []string) (result, error) {
+	if err := t.lock("sequence", "node_order", true); err != nil {
+		return result{}, err
+	}
+	n := int64(1)
+	if last := t.get("sequence", "node_order"); last != nil {
+		n += atoi(last[0])
+	}
+	t.put("sequence", "node_order", row{fmt.Sprint(n)})
+	number := fmt.Sprint(n)
+	return result{tag: "INSERT 0 1"}, t.set("node_order", sortable(number), row{number, a[1], a[2], a[3], a[4], a[5], a[6][:1], a[7], octets(a[8])}, true)
+}
+
+// doDue locks the first order for a node, or for one of its shards. One that has gone when its row is locked is none.
+func doDue(t *tx, a []string) (r result, err error) {
+	r.types = "izttittbix"
+	if err := t.needs("node_order"); err != nil {
+		return r, err
+	}
+	shards := list(a[1])
+	for _, k := range t.keys("node_order") {
+		o := t.get("node_order", k)
+		if !(o[3] == "0" && o[2] == a[0] || slices.Contains(shards, o[3])) {
+			continue
+		}
+		if err := t.lock("node_order", k, true); err != nil {
+			return r, err
+		}
+		if o = t.get("node_order", k); o != nil {
+			r.rows = []row{{o[0], "2000-01-01 00:00:00+00", o[1], o[2], o[3], o[4], o[5], o[6], o[7], o[8]}}
+		}
+		break
+	}
+	return r, nil
 }
 
 // doAnswer says how a call stands.
