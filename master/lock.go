@@ -273,6 +273,11 @@ func writes(pid int, f *os.File) (bool, error) {
 			continue
 		}
 		text, err := os.ReadFile(proc + "/fdinfo/" + fd.Name())
+		// While the master starts a process of another user the two have one memory, and
+		// the kernel shows nobody what is in it: the answer may change between two files.
+		if errors.Is(err, os.ErrPermission) {
+			return false, err
+		}
 		if err != nil {
 			continue // closed meanwhile
 		}
