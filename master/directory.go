@@ -74,6 +74,8 @@ func directories(cfg *config.Config) ([]directory, error) {
 	if storage.Elsewhere(cfg) {
 		return list, nil
 	}
+	// The directories are looked into as their owner: see visible.
+	defer visible()
 	plan, err := spools.Find(nil, filepath.Join(queue, spool.Subdir), cfg)
 	if errors.Is(err, fs.ErrPermission) {
 		return list, nil // the check of the spool's own directory says so

@@ -250,12 +250,14 @@ func (s *socket) inDirectory(f func(dir int, name string) error) error {
 	if who.IsOwn() {
 		return f(int(dir.Fd()), filepath.Base(s.path))
 	}
-	// To have been somebody else hides our descriptors from who has not CAP_SYS_PTRACE, as in
-	// most containers: the control commands want to see them. Nothing of ours is another
-	// user's to see all the same.
-	defer unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
+	defer visible()
 	return who.Do(func() error { return f(int(dir.Fd()), filepath.Base(s.path)) })
 }
+
+// visible ends that our descriptors are hidden from who has not CAP_SYS_PTRACE, as in most containers and with our
+// unit of systemd, which follows from having had another user's file rights: the control commands want to see them, to
+// know the master. Nothing of ours is another user's to see all the same.
+func visible() { unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0) }
 
 // clear removes the socket that an earlier master left. Nobody listens on it, as we have
 // the lock.
