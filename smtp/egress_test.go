@@ -286,12 +286,14 @@ func TestSourceHAProxy(t *testing.T) {
 	t.Parallel()
 	c := newCallee(t, nil)
 	to := c.l.Addr().(*net.TCPAddr)
-	var head [28]byte
+	heads := make(chan [28]byte, 1)
 	at := startProxy(t, func(p net.Conn) {
+		var head [28]byte
 		if _, err := io.ReadFull(p, head[:]); err != nil {
 			t.Error(err)
 			return
 		}
+		heads <- head
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IP(head[16:20])}}
 		up, err := d.Dial("tcp", net.JoinHostPort(net.IP(head[20:24]).String(), fmt.Sprint(binary.BigEndian.Uint16(head[26:]))))
 		if err != nil {
@@ -310,7 +312,7 @@ func TestSourceHAProxy(t *testing.T) {
 		t.Errorf("%+v", is)
 	}
 	want := append([]byte("\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\x7f\x00\x00\x07\x7f\x00\x00\x01\x00\x00"), byte(to.Port>>8), byte(to.Port))
-	if !bytes.Equal(head[:], want) {
+	if head := <-heads; !bytes.Equal(head[:], want) {
 		t.Errorf("the proxy was sent %q, want %q", head[:], want)
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/internal/testpeers"
+	"posthaste/internal/testwait"
 )
 
 // axeFile is where "make peers" puts axe-core, which examines pages for what keeps people with
@@ -399,6 +400,8 @@ func playProvider(t *testing.T, browser context.Context) {
 func playLookOn(t *testing.T, b *tab) {
 	asked := make(chan int, 100)
 	goOn := make(chan bool)
+	b.w.console.mta.patience.Store(int64(firstTime))
+	defer b.w.console.mta.patience.Store(int64(testwait.Patience))
 	b.w.set(func() {
 		b.w.nodes = func(r *ipc.Request) bool {
 			if r.Kind != proto.KindSelect {

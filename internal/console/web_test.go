@@ -33,6 +33,7 @@ import (
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/internal/statedir"
 	"posthaste/internal/table"
+	"posthaste/internal/testwait"
 	"posthaste/internal/track"
 	"posthaste/internal/whatif"
 )
@@ -121,6 +122,7 @@ func newWorld(t testing.TB) *world {
 		forecasts: &forecasts{settings: whatif.NewSettings(cfg, "smtp unix - - n - - smtp\n"), busy: make(map[string]bool)},
 		contents:  &contents{busy: make(chan struct{}, maxReaders)}, people: &people{own: sasl.NewUsers(maps, "", nil, nil), operators: operators, roles: roles}, sessions: newSessions(clock), tries: newTries(clock), live: newLive(), day: new(day),
 		log: w.event, warn: func(string, ...any) {}, now: clock, host: "mta.test", hosts: []string{"mta.test"}, version: "0.1", stopping: stopping}
+	w.console.mta.patience.Store(int64(testwait.Patience)) // a page has all that there is, on a busy machine too
 	w.server = httptest.NewServer(w.console.handler())
 	t.Cleanup(w.server.Close)
 	t.Cleanup(func() { close(stopping) })
