@@ -2,10 +2,9 @@
 
 package qmgr
 
+import "posthaste/internal/queue"
+
 const (
-	// spoolShift is where in a message number the number of the spool is that gave it, where the queue is in several
-	// directories (package spools): above it are five bits.
-	spoolShift = 59
 	// heldShift is where in a cursor the list is, above the numbers that one spool gives. These are counted from 1, and
 	// no queue has had four million million messages.
 	heldShift = 42
@@ -18,12 +17,12 @@ const (
 // set, and a cursor is neither negative nor without room for the list that it is in: so the number of the spool is next to the
 // rest of the number here. Of one list the order of cursors is that of numbers.
 func cursorOf(number uint64, list held) int {
-	return int(number>>spoolShift)<<partShift | int(list)<<heldShift | int(number&(1<<heldShift-1))
+	return int(number>>queue.SpoolShift)<<partShift | int(list)<<heldShift | int(number&(1<<heldShift-1))
 }
 
 // fromCursor is the message number that a list goes on with, and the list. The cursor comes back from the tool, which may have made it
 // up: any will do.
 func fromCursor(cursor int) (number uint64, list held) {
 	c := uint64(max(cursor, 0))
-	return c>>partShift<<spoolShift | c&(1<<heldShift-1), held(c >> heldShift % 4)
+	return c>>partShift<<queue.SpoolShift | c&(1<<heldShift-1), held(c >> heldShift % 4)
 }

@@ -21,7 +21,7 @@ func TestCursor(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		number := func(name string) uint64 {
-			return rapid.Uint64Range(0, 31).Draw(t, name+"'s spool")<<spoolShift | rapid.Uint64Range(1, 1<<heldShift-1).Draw(t, name)
+			return rapid.Uint64Range(0, 31).Draw(t, name+"'s spool")<<queue.SpoolShift | rapid.Uint64Range(1, 1<<heldShift-1).Draw(t, name)
 		}
 		a, b, list := number("a"), number("b"), held(rapid.IntRange(0, 2).Draw(t, "list"))
 		at, bt := cursorOf(a, list), cursorOf(b, list)
@@ -46,7 +46,7 @@ func TestNumbersOfSpools(t *testing.T) {
 		if i%6 == 5 {
 			m = deferredMail(queue.Hold, time.Hour, "s@from.test", "", fmt.Sprintf("r@d%d.test", i%3))
 		}
-		m.Bits = uint64([]int{0, 1, 15, 16, 31}[i%5]) << spoolShift
+		m.Bits = uint64([]int{0, 1, 15, 16, 31}[i%5]) << queue.SpoolShift
 		mails = append(mails, m)
 	}
 	ids := st.fill(mails...)

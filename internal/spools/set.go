@@ -37,9 +37,6 @@ type Options struct {
 	Offer func(o *metrics.Offer, list []Standing)
 }
 
-// numberShift is where in a message number the number of the spool is whose engine gave it.
-const numberShift = 59
-
 // A Set is an engine that keeps the queue in several others. See the package comment.
 type Set struct {
 	warn    func(format string, args ...any)
@@ -186,8 +183,8 @@ func (s *Set) Lease(n int) (first uint64, err error) {
 			continue
 		}
 		if first, err = st.en.Lease(n); err == nil {
-			if (first+uint64(n))>>numberShift == 0 {
-				return first | uint64(p.Number)<<numberShift, nil
+			if (first+uint64(n))>>queue.SpoolShift == 0 {
+				return first | uint64(p.Number)<<queue.SpoolShift, nil
 			}
 			err = fmt.Errorf("%w: the message numbers of %s are used up", queue.ErrFull, p.Dir)
 		}
