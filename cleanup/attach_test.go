@@ -10,6 +10,18 @@ import (
 	"posthaste/internal/queue"
 )
 
+// toldTo connects a queue manager, and returns what it is told unasked.
+func toldTo(t *testing.T, s *server) (client *ipc.Client, told chan proto.Entries) {
+	told = make(chan proto.Entries, 10)
+	return servedTo(t, s, func(_ *ipc.Conn, r *ipc.Request) {
+		var e proto.Entries
+		if err := r.Decode(&e); err != nil {
+			t.Error(err)
+		}
+		told <- e
+	}), told
+}
+
 // Who attaches hears of each message that is to be delivered now, and of the others how many there are in each
 // queue and since when: the oldest of a queue is no other queue's, whichever comes first.
 func TestAttachCounts(t *testing.T) {
@@ -24,14 +36,7 @@ func TestAttachCounts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s, _ := newTestServer(t, "", "")
-			told := make(chan proto.Entries, 10)
-			client := servedTo(t, s, func(_ *ipc.Conn, r *ipc.Request) {
-				var e proto.Entries
-				if err := r.Decode(&e); err != nil {
-					t.Error(err)
-				}
-				told <- e
-			})
+			client, told := toldTo(t, s)
 			oldest := map[queue.Name]time.Time{}
 			for name, list := range ages {
 				for _, age := range list {

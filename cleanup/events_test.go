@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"posthaste/internal/event/eventtest"
-	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
@@ -25,14 +24,7 @@ func TestEventBeforeReply(t *testing.T) {
 	journal, events := eventtest.New(t, "cleanup", nil)
 	s.opt.Events = events
 	journal.Shut()
-	told := make(chan proto.Entries, 10)
-	client := servedTo(t, s, func(_ *ipc.Conn, r *ipc.Request) {
-		var e proto.Entries
-		if err := r.Decode(&e); err != nil {
-			t.Error(err)
-		}
-		told <- e
-	})
+	client, told := toldTo(t, s)
 	first, err := s.opt.Engine.Lease(1)
 	if err != nil {
 		t.Fatal(err)

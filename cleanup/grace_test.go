@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/storage"
@@ -119,14 +118,7 @@ func TestNotCompleteAtTheEnd(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	s.ctx = ctx
 	id, submitted := slowly(t, s, engine)
-	told := make(chan proto.Entries, 10)
-	client := servedTo(t, s, func(_ *ipc.Conn, r *ipc.Request) {
-		var e proto.Entries
-		if err := r.Decode(&e); err != nil {
-			t.Error(err)
-		}
-		told <- e
-	})
+	client, told := toldTo(t, s)
 	attached := make(chan error, 1)
 	go func() { attached <- client.Call(t.Context(), &proto.Attach{}, new(proto.RecordReply)) }()
 	if e := <-told; len(e.List) != 1 || e.List[0].ID != id || e.Complete {

@@ -11,7 +11,7 @@ import (
 )
 
 // What a node has got of a day in advance and has not used is lost when it is killed: once, and not again with each reload that follows.
-// Who is killed after such a reload does not take its predecessor's word for its own.
+// A queue manager that is killed after such a reload does not take its predecessor's word for its own.
 func TestUnsureReloads(t *testing.T) {
 	t.Parallel()
 	dir, err := statedir.Open(t.TempDir())

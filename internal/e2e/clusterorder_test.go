@@ -29,6 +29,17 @@ END $$;
 `)
 }
 
+// deferringPair starts two nodes, each with a part of the queue. The next hop defers all mail, which is not tried again for an hour.
+func deferringPair(t *testing.T) (c *cluster, a, b *system) {
+	c = newCluster(t, laterHop(t), 2)
+	c.main += "minimal_backoff_time = 1h\nmaximal_backoff_time = 1h\n"
+	a, b = c.node("a"), c.node("b")
+	a.start()
+	b.start()
+	c.shared(a, "a", "b")
+	return c, a, b
+}
+
 // carriedOut waits until an order has been carried out by one of the nodes, and fails when that happened more than once.
 func carriedOut(t *testing.T, what string, nodes ...*system) {
 	t.Helper()
@@ -48,12 +59,7 @@ func carriedOut(t *testing.T, what string, nodes ...*system) {
 // takes its part over. What is ordered later does not overtake it.
 func TestClusterOrders(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, laterHop(t), 2)
-	c.main += "minimal_backoff_time = 1h\nmaximal_backoff_time = 1h\n"
-	a, b := c.node("a"), c.node("b")
-	a.start()
-	b.start()
-	c.shared(a, "a", "b")
+	_, a, b := deferringPair(t)
 	held, deleted, flushed, requeued := a.leaveDeferred("1@from.test"), "", "", ""
 	for i, id := range []*string{&deleted, &flushed, &requeued} {
 		from := fmt.Sprintf("%d@from.test", i+2)
@@ -118,12 +124,7 @@ func TestClusterOrders(t *testing.T) {
 // A command to another node that is reloaded again and again meanwhile is carried out, and its outcome is known.
 func TestClusterReloads(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, laterHop(t), 2)
-	c.main += "minimal_backoff_time = 1h\nmaximal_backoff_time = 1h\n"
-	a, b := c.node("a"), c.node("b")
-	a.start()
-	b.start()
-	c.shared(a, "a", "b")
+	_, a, b := deferringPair(t)
 	onA := a.leaveDeferred("a@from.test")
 	ended, stop := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -155,12 +156,7 @@ func TestClusterReloads(t *testing.T) {
 // Mail that was set aside as corrupt is deleted from any node: at once, or, where its node is dead, as it was ordered.
 func TestClusterCorrupt(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, laterHop(t), 2)
-	c.main += "minimal_backoff_time = 1h\nmaximal_backoff_time = 1h\n"
-	a, b := c.node("a"), c.node("b")
-	a.start()
-	b.start()
-	c.shared(a, "a", "b")
+	c, a, b := deferringPair(t)
 	first := a.leaveDeferred("first@from.test")
 	a.mustSend("second@from.test", []string{"b@to.test"}, "Subject: x\n\nthe body for second@from.test\n")
 	second := queueID.FindStringSubmatch(a.waitLogN(`to=<b@to\.test>.*status=deferred`, 2)[1])[1]

@@ -76,12 +76,7 @@ func nodesOf(t *testing.T, s *system) map[string]string {
 // Each node shows all of the queue, and whose what is: also one that has no part of it, and that of a node that is down.
 func TestClusterView(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, laterHop(t), 2)
-	c.main += "minimal_backoff_time = 1h\nmaximal_backoff_time = 1h\n"
-	a, b := c.node("a"), c.node("b")
-	a.start()
-	b.start()
-	c.shared(a, "a", "b")
+	_, a, b := deferringPair(t)
 	onA, onB := a.leaveDeferred("a@from.test"), b.leaveDeferred("b@from.test")
 	for _, s := range []*system{a, b} {
 		s.eventually("the whole queue is listed", func() bool {
@@ -139,12 +134,7 @@ func TestClusterView(t *testing.T) {
 // is named.
 func TestClusterCommands(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, laterHop(t), 2)
-	c.main += "minimal_backoff_time = 1h\nmaximal_backoff_time = 1h\n"
-	a, b := c.node("a"), c.node("b")
-	a.start()
-	b.start()
-	c.shared(a, "a", "b")
+	_, a, b := deferringPair(t)
 	onA, onB := a.leaveDeferred("a@from.test"), b.leaveDeferred("b@from.test")
 	must := func(s *system, want string, args ...string) string {
 		t.Helper()

@@ -202,8 +202,8 @@ func (p *part) rise(en storage.Engine) error {
 	return nil
 }
 
-// keep has a change recorded that failed could not record any more, when the part can be written again. It may be so
-// already; or nobody has noticed yet that failed has, and then another try with that would be in vain.
+// keep has a change recorded as soon as the part can be written again. The engine failed could not record it any more. The
+// part may have another engine by now; if nobody has noticed the failure yet, the engine is not tried again.
 func (p *part) keep(c change, failed storage.Engine) {
 	p.mu.Lock()
 	st := p.present()

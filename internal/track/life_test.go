@@ -336,7 +336,7 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
-// Who reads what a search has found keeps no other from writing the index; and what is found to be damaged meanwhile is made again.
+// A slow reader of what a search has found keeps nobody from writing the index. What is found to be damaged meanwhile is made again.
 func TestSlowReader(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "mail.log")
