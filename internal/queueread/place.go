@@ -1,6 +1,7 @@
 package queueread
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -96,13 +97,29 @@ func NewReader(files vfs.FS, cfg *config.Config, kind storage.Kind) (Reader, err
 	}
 	own, err := newOwnReader(files, cfg)
 	if err != nil {
+		plan.Close()
 		return nil, err
 	}
-	return plan.Readers(own, Log), nil
+	return &keeping{plan.Readers(own.Reader, Log), append(own.opened, plan)}, nil
+}
+
+// A keeping reader has opened directories for itself alone.
+type keeping struct {
+	Reader
+	opened []interface{ Close() error }
+}
+
+// Close implements Reader.
+func (k *keeping) Close() error {
+	err := k.Reader.Close()
+	for _, d := range k.opened {
+		err = errors.Join(err, d.Close())
+	}
+	return err
 }
 
 // newOwnReader returns a reader of the spool in queue_directory.
-func newOwnReader(files vfs.FS, cfg *config.Config) (Reader, error) {
+func newOwnReader(files vfs.FS, cfg *config.Config) (*keeping, error) {
 	content, err := OpenContent(cfg)
 	if err != nil {
 		return nil, err
@@ -110,12 +127,13 @@ func newOwnReader(files vfs.FS, cfg *config.Config) (Reader, error) {
 	r := spool.NewReader(files, spool.Subdir)
 	if content == nil {
 		r.UseContent(nil, "")
-		return Log(r), nil
+		return &keeping{Reader: Log(r)}, nil
 	}
 	r.UseContent(content, cfg.String("spool_content_directory"))
 	if err := r.CheckContent(); err != nil {
 		r.Close()
+		content.Close()
 		return nil, fmt.Errorf("spool_content_directory: %w", err)
 	}
-	return Log(r), nil
+	return &keeping{Log(r), []interface{ Close() error }{content}}, nil
 }

@@ -407,7 +407,7 @@ type readerPlace struct {
 // UseContent has r read content files in dir, with fsys; nil: r's own. "" is big/ in the spool.
 // It must be called before any other method. Who does not call it has r go by what the spool
 // says, which a process that begins before the spool is there, or has given up its rights by
-// then, cannot do. If fsys is an io.Closer, Close closes it.
+// then, cannot do. fsys stays its opener's to close.
 func (r *Reader) UseContent(fsys vfs.FS, dir string) {
 	r.content = readerPlace{contentPlace: awayPlace(r.fs, r.dir, fsys, dir), told: true}
 	r.content.sure = !r.content.away

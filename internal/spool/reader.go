@@ -203,8 +203,8 @@ func (r *Reader) release(rf *readFile) {
 	r.unref(rf)
 }
 
-// Close closes the files that r keeps open. Contents already given out stay
-// good.
+// Close closes the files that r keeps open, and none of the file systems that it was given: a
+// writer of the spool may go by the same. Contents already given out stay good.
 func (r *Reader) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -215,9 +215,6 @@ func (r *Reader) Close() error {
 	if r.sweep != nil {
 		r.sweep.Stop()
 		r.sweep = nil
-	}
-	if c, ok := r.content.fs.(io.Closer); ok && r.content.told {
-		return c.Close()
 	}
 	return nil
 }

@@ -113,13 +113,15 @@ func (p *Plan) Reach() error {
 	return p.Verify()
 }
 
-// Close closes what Reach has opened.
-func (p *Plan) Close() {
+// Close closes what Reach has opened, which readers and engines go by: they are closed before.
+func (p *Plan) Close() error {
+	var errs []error
 	for i := range p.Places[1:] {
 		if d, ok := p.Places[1+i].FS.(*vfs.Dir); ok {
-			d.Close()
+			errs = append(errs, d.Close())
 		}
 	}
+	return errors.Join(errs...)
 }
 
 // Verify sees to it that the directory of each spool, in its FS, is the one that it was.

@@ -53,6 +53,7 @@ func (s *site) planOn(own vfs.FS, text string) (*spools.Plan, error) {
 	}
 	p, err := spools.Find(own, s.path("queue/spool"), cfg)
 	if err == nil {
+		s.t.Cleanup(func() { p.Close() })
 		err = p.Reach()
 	}
 	return p, err
@@ -434,6 +435,25 @@ func TestRecordFails(t *testing.T) {
 	}
 	_, set = s.open(one) // d2 does not belong to the queue any more
 	set.Close()
+}
+
+// A reader that is closed leaves the directories open for the queue that goes by the same.
+func TestReaderClosed(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	p, set := s.open("spool_directories = {dir}/d1, {dir}/d2\n")
+	defer set.Close()
+	if err := s.reader(p).Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range s.fill(set, 8) { // a quarter of them are files of their own, for which the directory is needed
+		if _, ok := set.Locate(id); !ok {
+			t.Errorf("%s is not queued", id)
+		}
+	}
+	if err := s.reader(p).Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // What an interrupted move has left in two spools is looked for until both are there: a start without one of them does not
