@@ -2,6 +2,8 @@ package selection
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -16,8 +18,9 @@ import (
 //	*                   all mail
 //
 // Letter case does not count. What stands before the first colon is a transport,
-// and so it is with a dot in its name if what follows is no port: smtp.out: and
-// smtp.out:example.com are by the transport smtp.out, mx.example.com:25 is a next hop.
+// and so it is with a dot in its name if what follows is no port: smtp.out:, smtp.out:hub and
+// smtp.out:example.com are by the transport smtp.out, mx.example.com:25 and
+// mx.example.com:submission are next hops.
 type Destination struct {
 	text      string
 	transport string // empty: any
@@ -57,7 +60,16 @@ func isTransport(before, after string) bool {
 	if before == "" || before[0] == '.' || strings.ContainsAny(before, "[]/") {
 		return false
 	}
-	return !strings.Contains(before, ".") || after == "" || strings.ContainsAny(after, ".[/")
+	return !strings.Contains(before, ".") || after == "" || !isPort(after)
+}
+
+// isPort says whether a next hop may end in this after its colon: a number, or the name of a service that takes mail.
+func isPort(text string) bool {
+	if slices.Contains([]string{"smtp", "smtps", "ssmtp", "submission", "submissions", "lmtp"}, strings.ToLower(text)) {
+		return true
+	}
+	_, err := strconv.ParseUint(text, 10, 16)
+	return err == nil
 }
 
 // String is what it was made of, in its only form: lower case but for the transport.
