@@ -39,10 +39,17 @@ func TestNouns(t *testing.T) {
 	page("/message/"+queueID, "Why it is in the queue", "<dt>Sender</dt>", "<dt>Client</dt>", "<dt>Attempts</dt>", "<dt>Next attempt</dt>", "Recipients that have not got it", "host said: 450", "What the log says", "status=deferred")
 	w.set(func() { w.item.Queue = "hold" })
 	acts("/message/"+queueID, "release")
-	for _, q := range []string{"q=" + queueID, "q=" + url.QueryEscape("<"+evil+">"), "reply=450", "since=2026-11-24T10:00&until=2026-11-24T10:01", "q=" + queueID + "&since=2026-11-24T09:00"} {
+	for _, q := range []string{"q=" + queueID, "q=" + url.QueryEscape("<"+evil+">"), "reply=450", "text=STATUS%3Ddeferred", "q=" + queueID + "&text=450+", "since=2026-11-24T10:00&until=2026-11-24T10:01", "q=" + queueID + "&since=2026-11-24T09:00"} {
 		status, text, _ := b.do("GET", apiPath+"/search?"+q, nil)
 		if status != http.StatusOK || !strings.Contains(text, `"queue_id":"`+queueID+`"`) {
 			t.Errorf("search %s: %d %s", q, status, text)
 		}
+	}
+	if status, text, _ := b.do("GET", apiPath+"/search?q="+queueID+"&text=nowhere", nil); status != http.StatusOK || strings.Contains(text, queueID) {
+		t.Errorf("search for a text that is nowhere: %d %s", status, text)
+	}
+	// The queue does not have the lines of the log.
+	if _, text, _ := b.do("GET", "/search?text=status%3Ddeferred", nil); strings.Contains(text, "In the queue") || !strings.Contains(text, queueID) || !strings.Contains(text, `name="text" value="status=deferred"`) {
+		t.Errorf("page of a search for a text:\n%s", text)
 	}
 }

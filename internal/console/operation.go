@@ -121,7 +121,7 @@ func operations() []operation {
 		{"undivert", "POST", "/diversions/end", operate, "End a diversion", []param{{"target", "Of a diversion", true}}, Done{}, (*console).opUndivert},
 		{"search", "GET", "/search", look, "Messages and refusals in the log, as posthaste trace",
 			[]param{{"q", "A queue ID, address, @domain, Message-ID, client, next hop or login name", false}, {"reply", "A part of a reply", false},
-				{"since", "2026-11-24T08:00, or 08:00", false}, {"until", "The same", false}}, Found{}, (*console).opSearch},
+				{"text", "A part of any line of the log", false}, {"since", "2026-11-24T08:00, or 08:00", false}, {"until", "The same", false}}, Found{}, (*console).opSearch},
 		{"whatif", "GET", "/whatif", look, "When the queue will be empty, with the settings as they are and with others, as posthaste whatif",
 			[]param{{"o", "NAME=VALUE: a parameter of the scheduler's; may be repeated", false}}, whatif.Report{}, (*console).opWhatIf},
 	}
@@ -368,7 +368,7 @@ func (c *console) opUndivert(q *query) (any, error) {
 
 func (c *console) opSearch(q *query) (any, error) {
 	var t track.Query
-	for name, field := range map[string]track.Field{"q": track.Anything, "reply": track.Reply} {
+	for name, field := range map[string]track.Field{"q": track.Anything, "reply": track.Reply, "text": track.Text} {
 		if v := strings.TrimSpace(q.get(name)); v != "" {
 			t.Conditions = append(t.Conditions, track.Condition{Field: field, Value: v})
 		}

@@ -449,23 +449,23 @@ func viewDestination(c *console, q *query, r *http.Request) (string, any, error)
 
 // A searchBody is the form, and what was found.
 type searchBody struct {
-	Q, Reply, Since, Until string
-	Asked                  bool
-	Queued                 []Message
-	QueueNext              []nextList
-	Found                  *Found
-	LogSays                string
+	Q, Reply, Text, Since, Until string
+	Asked                        bool
+	Queued                       []Message // empty with Text, which the queue does not have
+	QueueNext                    []nextList
+	Found                        *Found
+	LogSays                      string
 }
 
 // A nextList is where a list of the queue goes on that a search has begun.
 type nextList struct{ What, Link string }
 
 func viewSearch(c *console, q *query, r *http.Request) (string, any, error) {
-	b := searchBody{Q: strings.TrimSpace(q.get("q")), Reply: strings.TrimSpace(q.get("reply")), Since: q.get("since"), Until: q.get("until")}
-	if b.Asked = b.Q != "" || b.Reply != "" || b.Since != ""; !b.Asked {
+	b := searchBody{Q: strings.TrimSpace(q.get("q")), Reply: strings.TrimSpace(q.get("reply")), Text: strings.TrimSpace(q.get("text")), Since: q.get("since"), Until: q.get("until")}
+	if b.Asked = b.Q != "" || b.Reply != "" || b.Text != "" || b.Since != ""; !b.Asked {
 		return "Search", b, nil
 	}
-	for _, v := range queueConditions(b.Q, b.Reply) {
+	for _, v := range queueConditions(&b) {
 		list, err := c.opMessages(&query{ctx: q.ctx, values: v})
 		if err != nil {
 			return "Search", nil, err
@@ -499,8 +499,12 @@ func listName(v url.Values) string {
 	return strings.Join(list, " ")
 }
 
-// queueConditions are the lists of the queue that a search is for.
-func queueConditions(what, reply string) (list []url.Values) {
+// queueConditions are the lists of the queue that a search is for: none with a part of a line of the log.
+func queueConditions(b *searchBody) (list []url.Values) {
+	what, reply := b.Q, b.Reply
+	if b.Text != "" {
+		return nil
+	}
 	add := func(name, value string) {
 		v := url.Values{name: {value}}
 		if reply != "" {
