@@ -10,7 +10,11 @@
 
 package sched
 
-import "posthaste/internal/dsn"
+import (
+	"time"
+
+	"posthaste/internal/dsn"
+)
 
 // beyondID marks what waits for a shared limit outside the active queue. In the lists of
 // deferred mail it stands where the number of a pause does.
@@ -37,6 +41,23 @@ func (s *Scheduler) beyondFor(m *message, q *queue) *shared {
 		}
 	}
 	return nil
+}
+
+// advance is the beginning of a Step. When none has come for long, the scheduler was not there: it begins, the machine was
+// suspended, or somebody has set the clock ahead.
+func (s *Scheduler) advance(now time.Time) {
+	s.now = s.clock.advance(now.UnixMicro())
+	if s.now-s.stepped > micros(s.cfg.MaximalBackoff) {
+		s.graceEnd = s.now + micros(s.cfg.MaximalBackoff)
+	}
+	s.stepped = s.now
+}
+
+// graced says whether a message is not returned although its lifetime is over: that was over when the scheduler had not
+// been there for long, and nothing has been tried since, for a limit that has no room. It is given as long as what
+// waits for its last attempt in the active queue: see sweep.
+func (s *Scheduler) graced(m *message) bool {
+	return m.parked.pause == beyondID && !m.deferred && s.now < s.graceEnd
 }
 
 // waitsFor says whether recipients of m wait for q already: then others may join them.

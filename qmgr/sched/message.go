@@ -132,7 +132,7 @@ func (s *Scheduler) completeDeferred(m *message) {
 	case rec.rcpts > 0 && rec.flags&FlagExpire != 0:
 		s.note(Note{Kind: NoteForceExpired, ID: m.id})
 		s.notify(m, NoticeExpired)
-	case rec.rcpts > 0 && s.clock.wall >= s.expiry(rec):
+	case rec.rcpts > 0 && s.clock.wall >= s.expiry(rec) && !s.graced(m):
 		s.note(Note{Kind: NoteExpired, ID: m.id})
 		s.notify(m, NoticeExpired)
 	case s.cfg.DelayWarning > 0 && rec.flags&(FlagWarned|FlagNoDelayNotice) == 0 && s.clock.wall >= warnAt-second:

@@ -22,6 +22,10 @@ type Scheduler struct {
 	// The time of the present Step: now is clock.sane, in microseconds.
 	clock clock
 	now   int64
+	// The now of the last Step, or when that of the predecessor was whose snapshot was restored; 0: none has been.
+	stepped int64
+	// Until then, by now, mail that waits for a limit is not returned because of its age: see graced.
+	graceEnd int64
 	// Retry times and the order of random threads draw from it. Drawing is part of the
 	// state: one draw more or fewer changes everything that follows.
 	rng rng
@@ -182,7 +186,7 @@ func (s *Scheduler) sane(c *Config) {
 // goes back, the scheduler's time goes on at half speed until it is caught
 // up with.
 func (s *Scheduler) Step(now time.Time, ev Event, out []Effect) []Effect {
-	s.now = s.clock.advance(now.UnixMicro())
+	s.advance(now)
 	s.out = out
 	s.scratch = reuse.Truncated(s.scratch)
 	// Timers come first. An event then finds destinations and transports in the state

@@ -157,6 +157,7 @@ type heirSite struct {
 // lie ahead within those that would be set now. What makes no sense is left out.
 func (s *Scheduler) Restore(now time.Time, snap Snapshot) {
 	s.now = s.clock.advance(now.UnixMicro())
+	s.stepped = s.now // the predecessor has only just ended
 	h := &inheritance{dests: map[siteKey]DestSnapshot{}, sites: map[MsgID]*heirSite{}, timer: timer{kind: timerInherit}}
 	for i := range snap.Dests {
 		if d := snap.Dests[i]; d.Transport != "" && d.Transport != RetryTransport && d.Transport != ErrorTransport && len(h.dests)+s.queueCount < 2*s.cfg.RecipientLimit {
