@@ -451,10 +451,34 @@ func (b *books) collect() (got map[key][]*delivery, noticed, sure map[key]int) {
 func (b *books) settled(f *fate, got map[key][]*delivery, noticed map[key]int) {
 	for _, r := range f.members() {
 		k := key{f.letter.Token, r}
-		if len(got[k]) == 0 && noticed[k] == 0 && !b.deleted[f.letter.Token] {
+		if len(got[k]) == 0 && noticed[k] == 0 && !b.deleted[f.letter.Token] && !b.listTold(f, r, noticed) && !b.unknowing(f) {
 			b.fail("%s was acknowledged, and <%s> has not got it, nor was its sender told", f.letter.Token, r)
 		}
 	}
+}
+
+// hasExpired says whether there is a message of a letter, or a notice if notice, that was given up because of its age.
+func (b *books) hasExpired(token string, notice bool) bool {
+	return slices.ContainsFunc(b.log, func(l line) bool {
+		id, text, _ := strings.Cut(l.Text, ": ")
+		return strings.HasSuffix(text, "status=expired, returned to sender") && (b.ids[id] == token || b.ids[id] == "") &&
+			strings.HasPrefix(text, "from=<>") == notice
+	})
+}
+
+// unknowing says whether a sender need not have been told: a notice has expired. It does so only when the clock leaps while
+// the sender's host takes nothing.
+func (b *books) unknowing(f *fate) bool {
+	return len(b.site.plan.Clock) > 1 && b.hasExpired(f.letter.Token, true)
+}
+
+// listTold says whether a recipient is on a list of which the sender was told, by the name of another member, that the
+// message has expired: local forwards to nobody while it is to try the list again.
+func (b *books) listTold(f *fate, rcpt string, noticed map[key]int) bool {
+	return b.hasExpired(f.letter.Token, false) && slices.ContainsFunc(f.rcpts, func(list string) bool {
+		all := members(list)
+		return slices.Contains(all, rcpt) && slices.ContainsFunc(all, func(m string) bool { return noticed[key{f.letter.Token, m}] > 0 })
+	})
 }
 
 // unasked: what was not acknowledged goes nowhere, unless that was in doubt; and what arrives is what was sent.

@@ -19,6 +19,7 @@ type Letter struct {
 	Lines  int
 	Chunks bool   // BDAT
 	Ahead  bool   // the envelope is sent in one piece
+	Late   bool   // it is sent after the clock has been set
 	GiveUp string // the stage at which the client goes away: MAIL, RCPT, DATA, content, dot
 	Local  bool   // it is given to the sendmail program instead
 	File   bool   // and that leaves it in maildrop, without offering it to pickup

@@ -27,8 +27,8 @@
 //     middle of the content, or take a message and never say so.
 //
 // What qmgr keeps in data_directory, the handover and the suspensions, is in real files. The
-// clock is set back in runs of their own, where nothing else happens: while the mail system is down, by the
-// time that has passed. It does not leap ahead. TLS and filters are not simulated, and tables only as what fails.
+// clock is set in runs of their own, where nothing else happens, while the mail system is down: back by the
+// time that has passed, ahead by up to 400 days, or ahead and then right again. TLS and filters are not simulated, and tables only as what fails.
 //
 // # Faults
 //
@@ -44,7 +44,8 @@
 //
 //   - Each recipient of a message that was acknowledged has it, or the sender was told that it does not
 //     get it, or an operator has deleted it. Nothing stays in the queue, nor in maildrop. When the clock was
-//     set back nothing waits for longer than maximal_backoff_time and a queue run.
+//     set nothing waits for longer than maximal_backoff_time and a queue run, and nothing expires once it is right or
+//     next hops are well.
 //   - Nothing arrives that was not acknowledged, unless the client did not wait for the reply, or the log says that
 //     it is in doubt. Nothing arrives for a recipient that was refused.
 //   - What arrives is what was sent, octet for octet, behind the header fields that are added. In a maildir those are Return-Path,

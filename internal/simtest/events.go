@@ -31,7 +31,7 @@ func NewEventWorld(t testing.TB, dir string) *World {
 // strikeEvents adds deaths of the events service to a plan.
 func (p *Plan) strikeEvents() {
 	r := seed(p.Seed).source("events")
-	if p.Back > 0 {
+	if len(p.Clock) > 0 {
 		return // without faults
 	}
 	for range r.IntN(3) {

@@ -37,7 +37,8 @@ type Plan struct {
 	Faults  []Fault
 	Setting int           // which of the configurations
 	Digest  bool          // make Outcome.Sum
-	Back    time.Duration // by how much the clock is set back while the mail system is down, which is the only fault then; 0: it is not
+	First   time.Duration // how long it is until the clock is set, while the mail system is down; 0: it is not
+	Clock   []Stretch     // what comes then; empty: the clock is not set
 
 	trouble map[string]float64  // of each next hop
 	moods   map[string][]string // of which it has some
@@ -106,9 +107,7 @@ func NewPlan(n uint64, w *World) *Plan {
 	if r := seed(n).source("pair"); r.IntN(4) == 0 {
 		p.Faults = append(p.Faults, newPair(r)...)
 	}
-	if r := seed(n).source("clock"); r.IntN(12) == 0 {
-		p.Back, p.Faults = span+time.Duration(r.Int64N(int64(span))), nil
-	}
+	p.drawClock(seed(n).source("clock"))
 	if w.events {
 		p.strikeEvents()
 	}
@@ -182,8 +181,8 @@ func lossOf(s seed, n int) vfs.Loss {
 func (p *Plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d, setting %d\n", p.Seed, p.Setting)
-	if p.Back > 0 {
-		fmt.Fprintf(&b, "  the clock is set back by %v\n", p.Back)
+	if len(p.Clock) > 0 {
+		fmt.Fprintf(&b, "  the clock is set after %v: %+v\n", p.First, p.Clock)
 	}
 	for _, l := range p.Letters {
 		how := l.GiveUp

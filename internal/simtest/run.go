@@ -300,13 +300,11 @@ func (w *World) Run(t *testing.T, p *Plan) (out Outcome) {
 		s.run()
 		out.Doing.Virtual = time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
 	})
-	if p.Back > 0 {
-		s.again(t)
-	}
+	s.again(t)
 	virtual := out.Doing.Virtual
 	out = s.outcome()
 	out.Doing.Virtual = virtual
-	if p.Back == 0 && !slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.Kind == kill || f.Kind == powerCut }) {
+	if len(p.Clock) == 0 && !slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.Kind == kill || f.Kind == powerCut }) {
 		out.Errors = append(out.Errors, w.audit(t, out.Log)...)
 	}
 	return out
@@ -345,7 +343,16 @@ func (s *site) furnish() {
 	}
 }
 
-// run is all of a run, or what comes before the clock is set back.
+// post has the letters sent, each at its time: those that come when the clock has been set, or the others.
+func (s *site) post(late bool) {
+	for i := range s.plan.Letters {
+		if l := &s.plan.Letters[i]; l.Token != "" && l.Late == late {
+			s.all.Go(func() { s.send(l) })
+		}
+	}
+}
+
+// run is all of a run, or what comes before the clock is set.
 func (s *site) run() {
 	s.furnish()
 	s.books.exact = s.exact()
@@ -355,14 +362,10 @@ func (s *site) run() {
 			s.all.Go(func() { s.afterwards(f) })
 		}
 	}
-	for i := range s.plan.Letters {
-		if l := &s.plan.Letters[i]; l.Token != "" {
-			s.all.Go(func() { s.send(l) })
-		}
-	}
+	s.post(false)
 	s.all.Go(s.wakeful)
-	if s.plan.Back > 0 {
-		time.Sleep(s.plan.Back)
+	if len(s.plan.Clock) > 0 {
+		time.Sleep(s.plan.First)
 		s.close()
 		return
 	}
