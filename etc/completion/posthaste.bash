@@ -789,8 +789,10 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -j -n"
         elif ((COMP_CWORD == first)); then
-            _posthaste_words "init status doubtful drain undrain"
+            _posthaste_words "init shards status doubtful drain undrain"
         elif [[ ${COMP_WORDS[first]} == init ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == shards ]]; then
             :
         elif [[ ${COMP_WORDS[first]} == status ]]; then
             :

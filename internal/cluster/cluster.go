@@ -2,6 +2,7 @@
 // nodes share (spool_type = postgresql), and shows how the nodes stand.
 //
 //	posthaste cluster init [-n SHARDS]
+//	posthaste cluster shards SHARDS
 //	posthaste cluster status [-j]
 //	posthaste cluster doubtful [-j]
 //	posthaste cluster drain [NODE]
@@ -9,7 +10,11 @@
 //
 // init makes the tables, and prints each statement before it is carried out. The account in
 // spool_postgresql_url must be allowed to make a schema, or to make tables in one that is there. It is done once, and
-// not for each node.
+// not for each node. SHARDS is the number of parts of the queue, 16 if it is not given, and 64 at most. There must be one for each
+// node. With several for each, those of a node that dies are spread over the others, and each part takes less time to be read.
+//
+// shards adds parts, so that there are so many; they are empty, and nodes take their share of them within seconds. Parts
+// cannot be taken away.
 //
 // status shows the nodes, and which of them owns each part of the queue. The times are by the database's
 // clock. It shows the standbys of the database, if its account may see them (pg_read_all_stats), with how much of the
@@ -38,6 +43,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -52,7 +58,7 @@ import (
 	"posthaste/internal/pgspool"
 )
 
-const usage = "usage: %s [-c config_dir] init [-n shards] | status [-j] | doubtful [-j] | drain [node] | undrain [node]"
+const usage = "usage: %s [-c config_dir] init [-n shards] | shards number | status [-j] | doubtful [-j] | drain [node] | undrain [node]"
 
 // patience bounds the command. A node that is drained has 30 seconds for its deliveries.
 const patience = 60 * time.Second
@@ -77,36 +83,59 @@ func Run(name string, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-func (c *command) run(args []string) error {
-	wrong := cli.Errorf(cli.ExitUsage, usage, c.Name)
+// A request is what the command line wants.
+type request struct {
+	verb, dir, node string
+	shards          int
+	json            bool
+}
+
+// parse reads the command line; false: it is wrong.
+func parse(args []string) (q request, ok bool) {
 	opts, rest, err := cli.Getopt(args, "c:")
 	if err != nil || len(rest) == 0 {
-		return wrong
+		return q, false
 	}
-	dir := ""
 	for _, o := range opts {
-		dir = o.Value
+		q.dir = o.Value
 	}
-	verb := rest[0]
-	letters, known := map[string]string{"init": "n:", "status": "j", "doubtful": "j", "drain": "", "undrain": ""}[verb]
+	q.verb, q.shards = rest[0], pgspool.DefaultShards
+	letters, known := map[string]string{"init": "n:", "shards": "", "status": "j", "doubtful": "j", "drain": "", "undrain": ""}[q.verb]
 	if opts, rest, err = cli.Getopt(rest[1:], letters); err != nil || !known {
-		return wrong
+		return q, false
 	}
-	if drains := verb == "drain" || verb == "undrain"; len(rest) > 1 || len(rest) == 1 && !drains {
-		return wrong
-	}
-	shards, asJSON := 1, false
+	number := ""
 	for _, o := range opts {
 		switch o.Letter {
 		case 'j':
-			asJSON = true
+			q.json = true
 		case 'n':
-			if shards, err = strconv.Atoi(o.Value); err != nil {
-				return wrong
-			}
+			number = o.Value
 		}
 	}
-	cfg, err := config.ReadFor(config.Dir(dir), append(maillog.Parameters(), "spool_postgresql_url", "spool_postgresql_password_file", "cluster_node_name", "spool_segment_size")...)
+	switch q.verb {
+	case "shards":
+		if len(rest) != 1 {
+			return q, false
+		}
+		number, rest = rest[0], nil
+	case "drain", "undrain":
+		if len(rest) == 1 {
+			q.node, rest = rest[0], nil
+		}
+	}
+	if number != "" {
+		q.shards, err = strconv.Atoi(number)
+	}
+	return q, err == nil && len(rest) == 0
+}
+
+func (c *command) run(args []string) error {
+	q, ok := parse(args)
+	if !ok {
+		return cli.Errorf(cli.ExitUsage, usage, c.Name)
+	}
+	cfg, err := config.ReadFor(config.Dir(q.dir), append(maillog.Parameters(), "spool_postgresql_url", "spool_postgresql_password_file", "cluster_node_name", "spool_segment_size")...)
 	if err == nil {
 		c.store, err = pgspool.New(cfg)
 	}
@@ -114,18 +143,19 @@ func (c *command) run(args []string) error {
 		return cli.Errorf(cli.ExitConfig, "%w", err)
 	}
 	defer c.store.Close()
-	if c.node = cfg.String("cluster_node_name"); len(rest) == 1 {
-		c.node = rest[0]
-	}
+	c.node = cmp.Or(q.node, cfg.String("cluster_node_name"))
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	switch verb {
+	say := func(sql string) { fmt.Fprintln(c.out, sql) }
+	switch q.verb {
 	case "init":
-		err = c.store.Init(ctx, shards, func(sql string) { fmt.Fprintln(c.out, sql) })
+		err = c.store.Init(ctx, q.shards, say)
+	case "shards":
+		err = c.store.AddShards(ctx, q.shards, say)
 	case "status":
-		err = c.status(ctx, asJSON)
+		err = c.status(ctx, q.json)
 	case "doubtful":
-		err = c.doubtful(ctx, asJSON)
+		err = c.doubtful(ctx, q.json)
 	case "drain":
 		err = c.drain(ctx)
 	case "undrain":

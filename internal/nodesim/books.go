@@ -15,13 +15,14 @@ import (
 // Counts are what happened in runs.
 type Counts struct {
 	Letters, Acknowledged, Refused, Deliveries, Repeated, Doubtful, Takeovers, Faults int
-	Orders, Answered, Left, Again, Notes, Heard                                       int
+	Orders, Answered, Left, Again, Notes, Heard, Parts                                int
 	Virtual                                                                           time.Duration
 }
 
 func (c *Counts) add(o *Counts) {
 	c.Letters, c.Acknowledged, c.Refused, c.Deliveries = c.Letters+o.Letters, c.Acknowledged+o.Acknowledged, c.Refused+o.Refused, c.Deliveries+o.Deliveries
 	c.Repeated, c.Doubtful, c.Takeovers, c.Faults = c.Repeated+o.Repeated, c.Doubtful+o.Doubtful, c.Takeovers+o.Takeovers, c.Faults+o.Faults
+	c.Parts += o.Parts
 	c.Left, c.Again = c.Left+o.Left, c.Again+o.Again
 	c.Orders, c.Answered, c.Notes, c.Heard = c.Orders+o.Orders, c.Answered+o.Answered, c.Notes+o.Notes, c.Heard+o.Heard
 	c.Virtual += o.Virtual

@@ -137,12 +137,28 @@ func (n *node) start() {
 	n.run.all.Go(p.tell)
 }
 
+// Segments are so small that new mail goes to many, of all shards in turn, and pages so small that shards are read in parts.
+const (
+	segmentSize = 2 << 10
+	pageRows    = 3
+)
+
+// pause is before each part of a shard that is read while the queue is open: as if there were many more in between. Where it is promised how
+// long a takeover takes there are none.
+func (p *proc) pause() {
+	if !p.isDead() && p.n.run.plan.deep > 0 {
+		p.n.run.books.count(func(c *Counts) { c.Parts++ })
+		p.n.run.sleep(p.n.run.plan.deep)
+	}
+	p.gate()
+}
+
 // store is a Store for the processes p.
 func (n *node) store(p *proc) *pgspool.Store {
 	f := n.run.plan.Planted
 	s, err := pgspool.Simulate(&pgspool.Simulation{Node: n.name, URL: "postgres://mail@db1,db2/mail?sslmode=disable",
 		Dial: func(ctx context.Context, _, addr string) (net.Conn, error) { return n.dial(ctx, p, addr) }, Wall: n.clock,
-		Older: n.isOlder(), Plant: f})
+		SegmentSize: segmentSize, PageRows: pageRows, Pause: p.pause, Older: n.isOlder(), Plant: f})
 	if err != nil {
 		panic(err) // the URL is ours
 	}

@@ -61,6 +61,7 @@ type Plan struct {
 	orders            []order
 	shift             time.Duration // of all clocks: some runs have a midnight
 	rolling           bool          // nodes begin with an older version
+	deep              time.Duration // how long a part of a shard takes to be read, besides what a few rows take
 }
 
 // active is how long something may go wrong.
@@ -81,6 +82,9 @@ func NewPlan(n uint64) *Plan {
 		p.limits = append(p.limits, 1+r.IntN(4))
 		p.days = append(p.days, max(0, 6*r.IntN(5)-2*r.IntN(4)))
 		p.rates = append(p.rates, max(0, 5*r.IntN(5)-5))
+	}
+	if deep := seed(n).source("deep"); n%6 != 0 && deep.IntN(2) == 0 {
+		p.deep = between(deep, 5*time.Millisecond, 300*time.Millisecond)
 	}
 	if r.IntN(3) == 0 {
 		p.shift = 24*time.Hour - between(r, time.Second, active+5*time.Second)

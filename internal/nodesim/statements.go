@@ -162,13 +162,13 @@ var statements = []statement{
 		}
 		return r, nil
 	}},
-	{"SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM ", fixed("i", "0")}, // of content in rows of its own
-	{"SELECT pos, kind, number, head, coalesce(octet_length(rest), 0)", func(t *tx, a []string) (r result, err error) {
+	{"SELECT kind, number, pos, head, coalesce(octet_length(rest), 0)", func(t *tx, a []string) (r result, err error) {
 		r.types = "iiixii"
 		table := segmentOf(a)
-		for _, k := range t.keys(table) {
-			s := t.get(table, k)
-			r.rows = append(r.rows, row{s[0], s[1], s[2], s[3], fmt.Sprint(len(strings.Trim(s[4], null))), fmt.Sprint(len(s[5]))})
+		for _, k := range slices.Backward(t.keys(table)) {
+			if s := t.get(table, k); atoi(s[0]) < atoi(a[0]) && len(r.rows) < int(atoi(a[1])) {
+				r.rows = append(r.rows, row{s[1], s[2], s[0], s[3], fmt.Sprint(len(strings.Trim(s[4], null))), fmt.Sprint(len(s[5]))})
+			}
 		}
 		return r, nil
 	}},

@@ -44,6 +44,7 @@ type op struct {
 	msg     live
 	bodySum uint32
 	big     *place // where the content of add.File has been written; nil: it has not been
+	home    *shard // whose that is; nil: it has not been
 	unpin   func() // for its segment; nil: there is nothing to do
 
 	change  queue.Change // opUpdate

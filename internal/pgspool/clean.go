@@ -93,6 +93,9 @@ func (e *engine) clean(ctx context.Context) (did bool, err error) {
 func (e *engine) victim(sh *shard) (v *segment) {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
+	if sh.reading != nil {
+		return nil // what is alive in it is not known yet
+	}
 	var bytes, alive int64
 	for _, s := range sh.segs {
 		bytes, alive = bytes+s.bytes, alive+s.live

@@ -9,11 +9,22 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Init makes the tables of a queue with so many shards, 1 to 64, and tells say of each statement before it is
+const (
+	// MaxShards is how many shards a queue can have.
+	MaxShards = 64
+	// DefaultShards is how many a queue has unless somebody says more or less: two nodes have eight each, so that those of a dead node
+	// are spread over up to eight others, and each of five still has three. What a shard costs is a table that is not full.
+	DefaultShards = 16
+)
+
+// errShards is for a number that is not possible.
+func errShards(n int) error { return fmt.Errorf("%d shards: from 1 to %d are possible", n, MaxShards) }
+
+// Init makes the tables of a queue with so many shards, 1 to MaxShards, and tells say of each statement before it is
 // carried out. A queue that is there is left as it is: the error says so.
 func (s *Store) Init(ctx context.Context, shards int, say func(sql string)) error {
-	if shards < 1 || shards > 64 {
-		return fmt.Errorf("%d shards: from 1 to 64 are possible", shards)
+	if shards < 1 || shards > MaxShards {
+		return errShards(shards)
 	}
 	conn, err := s.connect(ctx)
 	if err != nil {
@@ -30,6 +41,40 @@ func (s *Store) Init(ctx context.Context, shards int, say func(sql string)) erro
 		return clean(err)
 	}
 	return nil
+}
+
+// AddShards has the queue have so many shards, up to MaxShards: those that it lacks are made, and are free and empty. Nodes find them
+// within a second. It tells say of each statement before it is carried out. There is no way to have fewer: the error says how many
+// there are.
+func (s *Store) AddShards(ctx context.Context, shards int, say func(sql string)) error {
+	if shards < 1 || shards > MaxShards {
+		return errShards(shards)
+	}
+	conn, err := s.look(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.Background())
+	return clean(pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		// One at a time. Nodes that look at the shards do not wait for it.
+		if _, err := tx.Exec(ctx, "SELECT number FROM version FOR UPDATE"); err != nil {
+			return err
+		}
+		have := 0
+		if err := tx.QueryRow(ctx, "SELECT count(*) FROM shard").Scan(&have); err != nil {
+			return err
+		}
+		if have > shards {
+			return fmt.Errorf("there are %d shards, and they cannot be made fewer", have)
+		}
+		for _, text := range newShards(have+1, shards) {
+			say(text + ";")
+			if _, err := tx.Exec(ctx, text); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
 }
 
 // A Node is one that has ever opened the queue.

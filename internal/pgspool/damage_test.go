@@ -114,7 +114,7 @@ func TestPinned(t *testing.T) {
 		t.Fatal(err)
 	}
 	io.WriteString(f, "content")
-	p, err := e.uploadFile(f.(*file), 1)
+	_, p, err := e.uploadFile(f.(*file), 1)
 	if err != nil {
 		t.Fatal(err)
 	}

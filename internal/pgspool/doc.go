@@ -50,8 +50,17 @@
 // The clocks of nodes are compared with nothing.
 //
 // Each node that is alive may have as many shards as there are, divided by the nodes, those that stand by
-// among them, and rounded up. It looks once a second, and takes what is free up to that. Its queue is open
-// meanwhile: the shards are read beside it, and then taken in. A node with more than its share for five
+// among them, and rounded up. It looks once a second, and takes what is free up to that. New mail goes to the shards of a node in turn,
+// to the next one whenever a segment is full: so what a dead node leaves is spread over the others.
+//
+// The queue is open while a shard is read that was another node's, and what has been read is taken in part by part, and delivered. It is
+// read backwards, the newest segment first: so what is recorded of a message after its state is known before the state is, and with it
+// whether it is in doubt. That is in the table before the message is given out. While a shard is being read nothing is cleaned in it, and
+// its owner does not say that it can change it as a whole (storage.Owner). If the engine ends before that is over, the next one reads
+// it from the beginning, and what was in hand is in doubt. A shard that was this node's before, as at a reload, is read before
+// the queue is open: agents speak of its mail at once.
+//
+// A node with more than its share for five
 // seconds hands some over, and one that is drained hands over all: it gives no leave to deliver any more, waits up
 // to 30 seconds for the deliveries under way, gives the shards up, and is opened again with what it keeps. A node that keeps
 // something takes new mail until then.
@@ -111,6 +120,7 @@
 //
 // # Bugs
 //
-// The index of what is alive is in cleanup's memory, some 100 octets for a message. A takeover reads the records of the
-// whole shard, so it takes longer the more is queued, and so does a reload.
+// The index of what is alive is in cleanup's memory, some 100 octets for a message. A reload reads all records of the
+// node's shards before it takes mail, so it takes longer the more is queued. While a shard that was another node's is being read, its
+// new owner does not find messages of it that have not been read: listings on other nodes show them, its own do not.
 package pgspool

@@ -393,7 +393,11 @@ func (e *engine) Offer(o *metrics.Offer) {
 
 // noteClosed records that the engine has ended in order. If it cannot, the next one takes it for one that was killed.
 func (e *engine) noteClosed(ctx context.Context) {
-	shards := e.owned()
+	// Of one that has not been read to its end, not all that was in hand of the former owner's agents is known to be doubtful.
+	shards := e.whole()
+	if len(shards) == 0 {
+		return
+	}
 	err := e.transact(ctx, e.conn, shards, func() error {
 		for _, sh := range shards {
 			_, err := run(ctx, e.conn, fmt.Sprintf("INSERT INTO closed VALUES (%d, %d) ON CONFLICT (shard) DO UPDATE SET epoch = excluded.epoch", sh.id, sh.epoch))

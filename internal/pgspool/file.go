@@ -1,6 +1,7 @@
 package pgspool
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -102,33 +103,35 @@ func (e *engine) upload(b *batch) error {
 		if f.err != nil {
 			return f.err
 		}
-		p, err := e.uploadFile(f, o.number)
+		sh, p, err := e.uploadFile(f, o.number)
 		if err != nil {
 			return err
 		}
-		o.big, o.unpin = p, func() { e.unpin(e.home, p.seg) }
+		// New mail may go to another shard by then.
+		o.home, o.big, o.unpin = sh, p, func() { e.unpin(sh, p.seg) }
 	}
 	return nil
 }
 
-// uploadFile writes one. Its rows are not alive before install counts them: until then the segment is pinned.
-func (e *engine) uploadFile(f *file, number uint64) (*place, error) {
+// uploadFile writes one, to the shard that it returns. Its rows are not alive before install counts them: until then the segment is
+// pinned.
+func (e *engine) uploadFile(f *file, number uint64) (*shard, *place, error) {
 	pool, err := e.store.readers()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), transactionTime)
 	defer cancel()
 	c, err := pool.Acquire(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", queue.ErrUnstored, clean(err))
+		return nil, nil, fmt.Errorf("%w: %w", queue.ErrUnstored, clean(err))
 	}
 	defer c.Release()
 	conn := c.Conn()
-	sh := e.home
+	sh := e.turn()
 	seg, err := e.head(ctx, sh, conn)
 	if err != nil {
-		return nil, unstored(err)
+		return nil, nil, unstored(err)
 	}
 	p := &place{seg: seg.segno, parts: uint32((f.size + partLen - 1) / partLen), size: f.size}
 	e.mu.Lock()
@@ -143,9 +146,30 @@ func (e *engine) uploadFile(f *file, number uint64) (*place, error) {
 	})
 	if err != nil {
 		e.unpin(sh, p.seg)
-		return nil, unstored(err)
+		return nil, nil, unstored(err)
 	}
-	return p, nil
+	return sh, p, nil
+}
+
+// turn is the shard that new mail goes to. When the segment is full that it went to, that is the next one of the node: so all are
+// filled evenly, and when the node dies each of the others finds a part of its mail in what it takes over.
+func (e *engine) turn() *shard {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if h := e.home.head; h == nil || h.bytes < e.store.segmentSize {
+		return e.home
+	}
+	first, next := e.home, (*shard)(nil)
+	for id, sh := range e.shards {
+		if id < first.id {
+			first = sh
+		}
+		if id > e.home.id && (next == nil || id < next.id) {
+			next = sh
+		}
+	}
+	e.home = cmp.Or(next, first)
+	return e.home
 }
 
 // unstored is err for the message alone: no other's fate hangs on its content. It is so also when the

@@ -1,6 +1,9 @@
 package pgspool
 
-import "slices"
+import (
+	"maps"
+	"slices"
+)
 
 // chunkLen is how many messages a chunk of the index has at most: to put one in or take one out moves
 // half of them in memory.
@@ -70,9 +73,10 @@ func (x *index) put(l *live) {
 	}
 	ch := x.chunks[c]
 	if len(ch.list) == chunkLen {
-		// Behind all of it a chunk begins, as with new mail; otherwise half goes into one of its own.
-		if i == chunkLen {
-			x.chunks = slices.Insert(x.chunks, c+1, newChunk(*l))
+		// Behind all of it a chunk begins, as with new mail, and before the first one, as when a shard is read backwards; otherwise
+		// half goes into one of its own.
+		if i == chunkLen || i == 0 {
+			x.chunks = slices.Insert(x.chunks, c+min(i, 1), newChunk(*l))
 			return
 		}
 		x.chunks = slices.Insert(x.chunks, c+1, newChunk(ch.list[chunkLen/2:]...))
@@ -86,6 +90,42 @@ func (x *index) put(l *live) {
 
 func newChunk(list ...live) *chunk {
 	return &chunk{append(make([]live, 0, chunkLen), list...)}
+}
+
+// merge adds all of y, none of which x has, and leaves y to x. Runs of y that lie between two chunks of x are not gone through.
+func (x *index) merge(y *index) {
+	for list := y.chunks; len(list) > 0; {
+		n := 0
+		at, free := x.gap(list[0].list[0].number)
+		for free && n < len(list) && (at == len(x.chunks) || list[n].list[len(list[n].list)-1].number < x.chunks[at].list[0].number) {
+			x.n += len(list[n].list)
+			n++
+		}
+		if n > 0 {
+			x.chunks = slices.Insert(x.chunks, at, list[:n]...)
+			list = list[n:]
+			continue
+		}
+		for i := range list[0].list {
+			x.put(&list[0].list[i])
+		}
+		list = list[1:]
+	}
+	maps.Copy(x.more, y.more)
+	maps.Copy(x.big, y.big)
+	maps.Copy(x.handed, y.handed)
+}
+
+// gap is where a chunk that begins with number would be put; false: within another one.
+func (x *index) gap(number uint64) (at int, free bool) {
+	switch c, i, found := x.seek(number); {
+	case found:
+		return 0, false
+	case c == len(x.chunks) || i == 0: // then c is 0
+		return c, true
+	default:
+		return c + 1, i == len(x.chunks[c].list)
+	}
 }
 
 // remove takes a message out, with what is beside its entry.

@@ -155,6 +155,19 @@ func (e *engine) owned() (list []*shard) {
 	return slices.SortedFunc(maps.Values(e.shards), byID)
 }
 
+// whole is those that have been read to their end.
+func (e *engine) whole() []*shard {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return slices.SortedFunc(func(yield func(*shard) bool) {
+		for _, sh := range e.shards {
+			if sh.reading == nil && !yield(sh) {
+				return
+			}
+		}
+	}, byID)
+}
+
 // byID is the order of shards in statements: always the same, so that a simulation is repeated as it was.
 func byID(a, b *shard) int { return int(a.id) - int(b.id) }
 
@@ -185,6 +198,7 @@ func (s *Store) renewLeases(ctx context.Context, conn *pgx.Conn, shards []*shard
 type taken struct {
 	shard
 	from string // whose it was; "": nobody's, or this node's
+	own  bool   // it was this node's
 	// It was somebody's, who has not given it back, nor ended in order: this process's predecessor, or another node.
 	unclean bool
 	// It was this node's until now, and either this process had it, or its predecessor has ended in order. What agents
@@ -258,7 +272,7 @@ func (s *Store) take(ctx context.Context, conn *pgx.Conn, id int) (got *taken, e
 	if err := tx.Commit(ctx); err != nil {
 		return nil, err
 	}
-	got = &taken{shard: shard{id: uint32(id), epoch: epoch + 1, segs: map[uint32]*segment{}}, unclean: owner != "" && !orderly,
+	got = &taken{shard: shard{id: uint32(id), epoch: epoch + 1, segs: map[uint32]*segment{}}, own: owner == s.node, unclean: owner != "" && !orderly,
 		resumed: owner == s.node && (orderly || s.had(uint32(id), epoch))}
 	if owner != s.node {
 		got.from = owner

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -71,7 +69,7 @@ func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*e
 	if len(shards) == 0 {
 		return nil, fmt.Errorf("%w: %s", queue.ErrNotOurs, s.whoHasIt(ctx, conn))
 	}
-	e := &engine{store: s, opt: o, lease: &lease{renewed: began, margin: s.margin()}, shards: map[uint32]*shard{}, coming: map[uint32]*shard{}, wake: make(chan struct{}, 1),
+	e := &engine{store: s, opt: o, idx: newIndex(), lease: &lease{renewed: began, margin: s.margin()}, shards: map[uint32]*shard{}, coming: map[uint32]*shard{}, wake: make(chan struct{}, 1),
 		broken: make(chan struct{}), born: time.Now(), conn: conn}
 	for _, t := range shards {
 		e.coming[t.id] = &t.shard
@@ -80,17 +78,15 @@ func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*e
 	e.stop = stop
 	// Reading may take longer than the lease.
 	e.ended.Go(func() { e.renew(renewing) })
-	idx, found, err := s.recover(ctx, conn, shards, o.Warn)
+	rest, err := e.readFirst(ctx, conn, shards)
 	if err != nil {
 		stop()
 		e.abandon(err)
 		return nil, err
 	}
-	e.mu.Lock() // the renewer looks at it
-	e.idx, e.found = idx, found
-	e.mu.Unlock()
-	e.own(shards)
-	s.remember(shards)
+	if len(rest) > 0 {
+		e.ended.Go(func() { e.adoptAll(renewing, rest) })
+	}
 	e.ended.Go(func() {
 		e.commit()
 		stop()
@@ -120,19 +116,6 @@ func warnUnsafe(ctx context.Context, conn *pgx.Conn, warn func(string, ...any)) 
 	return nil
 }
 
-// own makes shards the engine's that have been read.
-func (e *engine) own(shards []*taken) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, t := range shards {
-		delete(e.coming, t.id)
-		e.shards[t.id] = &t.shard
-		if e.home == nil {
-			e.home = &t.shard
-		}
-	}
-}
-
 // whoHasIt names the owners, for people.
 func (s *Store) whoHasIt(ctx context.Context, conn *pgx.Conn) string {
 	rows, _ := conn.Query(ctx, "SELECT DISTINCT node FROM shard WHERE node IS NOT NULL ORDER BY node") // its error is that of reading the rows
@@ -143,94 +126,20 @@ func (s *Store) whoHasIt(ctx context.Context, conn *pgx.Conn) string {
 	return strings.Join(names, ", ") + " has it"
 }
 
-// recover reads the shards' records, and finds out what was in hand of agents when they were lost. The shards
-// are this node's, and conn is not used by anybody else meanwhile.
-func (s *Store) recover(ctx context.Context, conn *pgx.Conn, shards []*taken, warn func(string, ...any)) (index, storage.Recovery, error) {
-	began := time.Now()
-	rp := &replay{conn: conn, warn: warn, idx: newIndex(), shards: map[uint32]*shard{}}
-	var froms []string
-	for _, t := range shards {
-		rp.shards[t.id] = &t.shard
-		if err := rp.shard(ctx, &t.shard); err != nil {
-			return rp.idx, storage.Recovery{}, err
-		}
-		if t.from != "" && !slices.Contains(froms, t.from) {
-			froms = append(froms, t.from)
-		}
-	}
-	rp.settle()
-	found := storage.Recovery{Exact: true, Unclean: slices.ContainsFunc(shards, func(t *taken) bool { return t.unclean })}
-	resumed := map[uint32]bool{}
-	for _, t := range shards {
-		resumed[t.id] = t.resumed
-	}
-	inDoubt(&rp.idx, resumed, &found)
-	if err := s.noteDoubt(ctx, conn, &rp.idx, shards); err != nil {
-		return rp.idx, found, err
-	}
-	from := ""
-	if len(froms) > 0 {
-		from = " from " + strings.Join(froms, ", ")
-	}
-	if rp.segments > 0 || from != "" {
-		found.Summary = fmt.Sprintf("took over the queue%s: %d messages, %d records read in %s", from, rp.idx.n, rp.records, time.Since(began).Round(time.Millisecond))
-	}
-	if len(rp.damage) > 0 {
-		found.Report = "Records of the queue in the database are damaged:\n\n" + strings.Join(rp.damage, "\n") + "\n"
-	}
-	return rp.idx, found, nil
-}
-
-// maxInDoubt bounds the messages that a Recovery names.
-const maxInDoubt = 1000
-
-// inDoubt lists what was in hand of agents. In shards that are resumed it still is: if an agent has ended meanwhile, the
-// queue manager will find nobody who speaks for its delivery, and say so.
-func inDoubt(idx *index, resumed map[uint32]bool, found *storage.Recovery) {
-	for from, more := uint64(0), true; more; {
-		from, more = idx.page(from, func(l *live) {
-			if resumed[l.shard] {
-				return
-			}
-			for i := range idx.handed[l.number] {
-				h := &idx.handed[l.number][i]
-				h.Reported = true
-				if len(found.InDoubt) == maxInDoubt {
-					found.MoreInDoubt++
-					continue
-				}
-				found.InDoubt = append(found.InDoubt, h.Doubt(l.id()))
-			}
-		})
-	}
-}
-
 // doubtfulTime is how long a takeover's list is kept.
 const doubtfulTime = "30 days"
 
-// noteDoubt writes all of it to the table that every node can list, in the transaction that checks that the
-// shards are still this node's.
-func (s *Store) noteDoubt(ctx context.Context, conn *pgx.Conn, idx *index, shards []*taken) error {
-	list := make([]*shard, 0, len(shards))
-	of := map[uint32]*taken{}
-	for _, t := range shards {
-		list = append(list, &t.shard)
-		of[t.id] = t
-	}
-	return s.transact(ctx, conn, list, func() error {
+// noteDoubt writes what is in doubt of a shard to the table that every node can list, in the transaction that checks that the
+// shard is still this node's.
+func (s *Store) noteDoubt(ctx context.Context, conn *pgx.Conn, list []queue.Doubt, t *taken) error {
+	return s.transact(ctx, conn, []*shard{&t.shard}, func() error {
 		var b pgx.Batch
 		b.Queue("DELETE FROM doubtful WHERE found < clock_timestamp() - interval '" + doubtfulTime + "'")
-		for _, number := range slices.Sorted(maps.Keys(idx.handed)) {
-			l := idx.find(number)
-			t := of[l.shard]
-			if t.resumed {
-				continue
-			}
-			for _, h := range idx.handed[number] {
-				for _, i := range h.Rcpts {
-					b.Queue(`INSERT INTO doubtful VALUES ($1, $2, $3, $4, clock_timestamp(), $5, $6, $7, nullif($8, '')) ON CONFLICT DO NOTHING`,
-						string(l.id()), int(i), plainText(h.Nexthop), queue.FromMicros(h.At), int(t.id), t.epoch, s.node, t.from)
-				}
+		for i := range list {
+			h := &list[i]
+			for _, i := range h.Rcpts {
+				b.Queue(`INSERT INTO doubtful VALUES ($1, $2, $3, $4, clock_timestamp(), $5, $6, $7, nullif($8, '')) ON CONFLICT DO NOTHING`,
+					string(h.ID), i, plainText(h.Nexthop), h.At, int(t.id), t.epoch, s.node, t.from)
 			}
 		}
 		return conn.SendBatch(ctx, &b).Close()
@@ -244,14 +153,12 @@ func plainText(s string) string {
 	return q[1 : len(q)-1]
 }
 
-// A replay reads the records of shards into the index.
+// A replay makes an index say what records say, in their order.
 type replay struct {
-	conn              *pgx.Conn
-	warn              func(format string, args ...any)
-	idx               index
-	shards            map[uint32]*shard
-	segments, records int
-	damage            []string // for people
+	warn    func(format string, args ...any)
+	idx     index
+	records int
+	damage  []string // for people
 }
 
 // maxDamage bounds the lines of damage.
@@ -265,61 +172,8 @@ func (rp *replay) damaged(format string, args ...any) {
 	}
 }
 
-// shard reads one shard's segments, oldest first. They hold all that is alive, and no content is read.
-func (rp *replay) shard(ctx context.Context, sh *shard) error {
-	rows, err := rp.conn.Query(ctx, "SELECT segno FROM segment WHERE shard = $1 ORDER BY segno", int(sh.id))
-	if err != nil {
-		return err
-	}
-	list, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		return err
-	}
-	sh.nextSeg = 1
-	for _, n := range list {
-		s := &segment{segno: uint32(n)}
-		sh.segs[s.segno], sh.nextSeg = s, s.segno+1
-		if err := rp.segment(ctx, sh, s); err != nil {
-			return err
-		}
-	}
-	rp.segments += len(list)
-	return nil
-}
-
-func (rp *replay) segment(ctx context.Context, sh *shard, s *segment) error {
-	t := segmentTable(sh.id, s.segno)
-	conn := rp.conn
-	if err := conn.QueryRow(ctx, "SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM "+t+" WHERE kind = $1", rowPART).Scan(&s.bytes); err != nil {
-		return rp.gone(sh, s, err)
-	}
-	rows, err := conn.Query(ctx, "SELECT pos, kind, number, head, coalesce(octet_length(rest), 0), coalesce(octet_length(body), 0) FROM "+t+" WHERE kind <> $1 ORDER BY pos", rowPART)
-	if err != nil {
-		return err
-	}
-	var r row
-	var restLen, bodyLen int
-	_, err = pgx.ForEachRow(rows, []any{&r.pos, &r.kind, &r.number, &r.head, &restLen, &bodyLen}, func() error {
-		rp.records++
-		n := rowOverhead + len(r.head) + restLen + bodyLen
-		s.bytes += int64(n)
-		rp.apply(sh, s, &r, uint32(n))
-		return nil
-	})
-	return err
-}
-
 // rowOverhead is what a row of COPY has beside its fields' octets: the same as rows.add counts.
 const rowOverhead = 2 + 4 + 8 + 4 + 2 + 4 + 8 + 3*4
-
-// gone is for a segment whose table is missing: somebody has dropped it.
-func (rp *replay) gone(sh *shard, s *segment, err error) error {
-	if sqlState(err) != undefinedTable {
-		return err
-	}
-	rp.damaged("table %s is missing, and the mail in it", segmentTable(sh.id, s.segno))
-	return nil
-}
 
 // apply makes the index say what a record says.
 func (rp *replay) apply(sh *shard, s *segment, r *row, n uint32) {
@@ -391,12 +245,4 @@ func (rp *replay) change(l *live, kind uint8, head []byte, segno uint32) error {
 	}
 	x.setBeside(l.number, more, nil, handed)
 	return nil
-}
-
-// settle counts what is alive, when all has been read.
-func (rp *replay) settle() {
-	x := &rp.idx
-	for from, more := uint64(0), true; more; {
-		from, more = x.page(from, func(l *live) { rp.shards[l.shard].count(l, x.bigOf(l.number), 1) })
-	}
 }

@@ -19,7 +19,7 @@ const orderTable = `CREATE TABLE IF NOT EXISTS node_order (number bigint GENERAT
 
 // Owned implements storage.Owner.
 func (e *engine) Owned() (list []storage.Ownership) {
-	for _, sh := range e.owned() {
+	for _, sh := range e.whole() {
 		list = append(list, storage.Ownership{Part: int(sh.id), Epoch: sh.epoch})
 	}
 	return list

@@ -11,4 +11,5 @@ type plant struct {
 	noRecord bool // it is not recorded that a delivery is about to be made
 	noWait   bool // others may use this node's shares two seconds before it has stopped to
 	twice    bool // a call that has been taken is there to be taken again
+	late     bool // what is in doubt of a shard is noted when all of it has been read, and its mail is given out before
 }

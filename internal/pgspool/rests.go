@@ -92,9 +92,18 @@ func (e *engine) readRests(ctx context.Context, numbers []uint64, out map[uint64
 	return nil
 }
 
-// readRows reads rows of a segment, but for the content. A segment that is not there has none.
+// readRows is the function of that name, of the committer's connection.
 func (e *engine) readRows(ctx context.Context, p rowAt, pos []int64, f func(*row)) error {
-	list, err := e.conn.Query(ctx, "SELECT pos, kind, number, head, coalesce(rest, '') FROM "+segmentTable(p.shard, p.seg)+" WHERE pos = ANY($1)", pos)
+	if err := readRows(ctx, e.conn, p, pos, f); err != nil {
+		return e.store.undo(ctx, e.conn, err)
+	}
+	return nil
+}
+
+// readRows reads rows of a segment, but for the content. What the database cannot read is left out, and a segment that is not
+// there has no rows.
+func readRows(ctx context.Context, conn *pgx.Conn, p rowAt, pos []int64, f func(*row)) error {
+	list, err := conn.Query(ctx, "SELECT pos, kind, number, head, coalesce(rest, '') FROM "+segmentTable(p.shard, p.seg)+" WHERE pos = ANY($1)", pos)
 	if err == nil {
 		var r row
 		_, err = pgx.ForEachRow(list, []any{&r.pos, &r.kind, &r.number, &r.head, &r.rest}, func() error {
@@ -107,7 +116,7 @@ func (e *engine) readRows(ctx context.Context, p rowAt, pos []int64, f func(*row
 	case err == nil, state == undefinedTable, state == dataCorrupted, state == indexCorrupted:
 		return nil
 	}
-	return e.store.undo(ctx, e.conn, err)
+	return err
 }
 
 // A row is one, without the content.

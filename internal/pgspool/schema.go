@@ -95,9 +95,7 @@ func initSchema(ctx context.Context, conn *pgx.Conn, schema string, shards int, 
 	}
 	defer tx.Rollback(ctx) // nothing after Commit
 	list := append([]string{"CREATE SCHEMA IF NOT EXISTS " + pgx.Identifier{schema}.Sanitize()}, schemaSQL...)
-	for i := range shards {
-		list = append(list, fmt.Sprintf("INSERT INTO shard VALUES (%d, NULL, 0)", i+1), fmt.Sprintf("INSERT INTO lease VALUES (%d, '-infinity')", i+1))
-	}
+	list = append(list, newShards(1, shards)...)
 	for _, text := range list {
 		say(strings.Join(strings.Fields(text), " ") + ";")
 		if _, err := tx.Exec(ctx, text); err != nil {
@@ -105,6 +103,14 @@ func initSchema(ctx context.Context, conn *pgx.Conn, schema string, shards int, 
 		}
 	}
 	return tx.Commit(ctx)
+}
+
+// newShards makes shards with these numbers, that nobody owns.
+func newShards(first, last int) (list []string) {
+	for i := first; i <= last; i++ {
+		list = append(list, fmt.Sprintf("INSERT INTO shard VALUES (%d, NULL, 0)", i), fmt.Sprintf("INSERT INTO lease VALUES (%d, '-infinity')", i))
+	}
+	return list
 }
 
 // segmentTable is the table of a segment.

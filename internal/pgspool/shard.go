@@ -8,6 +8,7 @@ type shard struct {
 	segs    map[uint32]*segment // all that there are
 	head    *segment            // where new rows go; nil: nothing has been written yet
 	nextSeg uint32              // number of the next segment; no number is used twice
+	reading *reading            // what of it is still to be read; nil: nothing is
 }
 
 // A segment is a table. Guarded by engine.mu, but for segno.

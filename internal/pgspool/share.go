@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"posthaste/internal/queue"
-	"posthaste/internal/storage"
 )
 
 // A share is what a node may have of the queue now.
@@ -42,8 +40,10 @@ func (s *Store) takeFree(ctx context.Context, conn *pgx.Conn, most int, have []*
 	if err != nil {
 		return nil, err
 	}
-	for _, id := range ids {
-		if len(have)+len(list) >= most {
+	for began := time.Now(); len(ids) > 0; ids = ids[1:] {
+		// What commits are too slow for is taken a second later: the leases of the first must be renewed.
+		id := ids[0]
+		if len(have)+len(list) >= most || time.Since(began) > leaseTime/3 {
 			break
 		}
 		if slices.ContainsFunc(have, func(sh *shard) bool { return int(sh.id) == id }) {
@@ -173,93 +173,6 @@ func (s *Store) release(ctx context.Context, conn *pgx.Conn, shards []*shard) er
 		}
 		return nil
 	})
-}
-
-// An adoption is shards that have been read, on their way into the engine.
-type adoption struct {
-	shards []*taken
-	idx    index
-	found  storage.Recovery
-}
-
-// takeMore takes what is free, and has it read in a goroutine of its own: the leases must be renewed
-// meanwhile. life ends with the engine, and ctx bounds the taking.
-func (e *engine) takeMore(life, ctx context.Context, conn *pgx.Conn, most int, held []*shard) {
-	list, err := e.store.takeFree(ctx, conn, most, held)
-	if err != nil && sqlState(err) != lockTimeout {
-		e.opt.Warn("spool: what other nodes have left cannot be taken over: %v", clean(err))
-	}
-	if len(list) == 0 {
-		return
-	}
-	e.mu.Lock()
-	for _, t := range list {
-		e.coming[t.id] = &t.shard
-	}
-	e.mu.Unlock()
-	e.ended.Go(func() {
-		// One after the other: what is in the first is delivered while the next one is read.
-		for len(list) > 0 {
-			if err := e.adopt(life, list[:1]); err != nil {
-				e.leave(list, err)
-				return
-			}
-			list = list[1:]
-		}
-	})
-}
-
-// leave gives up shards that cannot be read because of err. They are taken again, by whoever is the first.
-func (e *engine) leave(list []*taken, err error) {
-	if e.Err() != nil {
-		return // that says it, and all of the engine's shards go
-	}
-	e.opt.Warn("spool: what other nodes have left cannot be read: %v", err)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, t := range list {
-		delete(e.coming, t.id)
-	}
-}
-
-// adopt reads shards, and has the committer take them in.
-func (e *engine) adopt(ctx context.Context, list []*taken) error {
-	conn, err := e.store.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.Background())
-	a := &adoption{shards: list}
-	if a.idx, a.found, err = e.store.recover(ctx, conn, list, e.opt.Warn); err != nil {
-		return err
-	}
-	r := &request{adopt: a, ch: make(chan error, 1)}
-	if err := e.enqueue(r, true); err != nil {
-		return err
-	}
-	if err := <-r.ch; err != nil {
-		return err
-	}
-	if e.opt.Adopted != nil {
-		e.opt.Adopted(e, a.found)
-	}
-	return nil
-}
-
-// takeIn makes the messages of an adoption the engine's. The committer calls it.
-func (e *engine) takeIn(a *adoption) {
-	e.own(a.shards)
-	e.store.remember(a.shards)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, c := range a.idx.chunks {
-		for i := range c.list {
-			e.idx.put(&c.list[i])
-		}
-	}
-	maps.Copy(e.idx.more, a.idx.more)
-	maps.Copy(e.idx.big, a.idx.big)
-	maps.Copy(e.idx.handed, a.idx.handed)
 }
 
 // Drain has a node give up its shards, and take none, or ends that. The error says that there is no such node.

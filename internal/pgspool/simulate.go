@@ -19,6 +19,11 @@ type Simulation struct {
 	Wall func() time.Time                                                  // the node's clock, which may be set
 	// Older: the node's programs are of a version that does not make the tables node_note and node_call.
 	Older bool
+	// SegmentSize is spool_segment_size. PageRows is how many rows of a shard are read at a time when it is taken over, and Pause is
+	// called before each page that is read while the queue is open.
+	SegmentSize int64
+	PageRows    int
+	Pause       func()
 	// Plant names a planted fault, a field of plant; "": there is none.
 	Plant string
 }
@@ -33,6 +38,7 @@ var planted = map[string]plant{
 	"doubtful": {noRecord: true},
 	"shares":   {noWait: true},
 	"twice":    {twice: true},
+	"late":     {late: true},
 }
 
 // Simulate makes a Store that lives in a simulation. Its statements are those of every Store; their values are sent as text,
@@ -50,8 +56,8 @@ func Simulate(o *Simulation) (*Store, error) {
 	c.DialFunc, c.DefaultQueryExecMode = o.Dial, pgx.QueryExecModeExec
 	c.StatementCacheCapacity, c.DescriptionCacheCapacity = 0, 0 // that mode has no use for them, and they are large
 	c.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil }
-	return &Store{config: c, node: o.Node, instance: o.Node, segmentSize: 64 << 20, wall: o.Wall,
-		plant: p, older: o.Older}, nil
+	return &Store{config: c, node: o.Node, instance: o.Node, segmentSize: o.SegmentSize, page: o.PageRows, pause: o.Pause,
+		wall: o.Wall, plant: p, older: o.Older}, nil
 }
 
 // simulateCopy sends the rows beside the statement: within pgconn's CopyFrom a goroutine waits for a mutex that another one

@@ -1,6 +1,7 @@
 package pgspool
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -24,6 +25,7 @@ type group struct {
 	e       *engine
 	staged  map[uint64]*staged
 	heads   map[uint32]*writing // by shard
+	home    *shard              // of new mail; nil: there is none yet
 	rests   map[uint64][]byte   // of the newest records of messages that are updated, as they were before; nil: cannot be read
 	moves   []move
 	done    []*batch
@@ -273,7 +275,10 @@ func (g *group) putOp(ctx context.Context, o *op) {
 }
 
 func (g *group) putAdd(ctx context.Context, o *op) {
-	s := &staged{live: o.msg, shard: g.e.home, big: o.big}
+	if g.home == nil {
+		g.home = g.e.turn()
+	}
+	s := &staged{live: o.msg, shard: cmp.Or(o.home, g.home), big: o.big}
 	s.live.shard = s.shard.id
 	g.staged[o.number] = s
 	m := &o.add
@@ -420,6 +425,7 @@ func (g *group) install() {
 			e.shards[l.shard].count(l, e.idx.bigOf(number), -1)
 		}
 		if s.gone {
+			s.shard.forget(s)
 			e.idx.remove(number)
 			e.cache.drop(number)
 			delete(e.named, number)

@@ -41,10 +41,12 @@ type Store struct {
 	plant    plant  // empty but in tests
 	// wall is the node's clock, where it is not the real one; nil: it is
 	wall  func() time.Time
-	older bool // it is, in a simulation, one that does not know of the newest tables
+	pause func() // between the pages of a shard that is read, in a simulation; nil: none
+	older bool   // it is, in a simulation, one that does not know of the newest tables
 
 	settings    []settingDigest // what main.cf sets
 	segmentSize int64           // octets after which the next segment begins
+	page        int             // rows of a shard that are read before their messages are given out; 0: pageRows
 
 	exchanging sync.Mutex // held during an exchange of shares
 	views      views
@@ -63,16 +65,14 @@ func (s *Store) had(shard uint32, epoch int64) bool {
 	return ok && last == epoch
 }
 
-// remember notes that this process has shards.
-func (s *Store) remember(shards []*taken) {
+// remember notes that this process has a shard.
+func (s *Store) remember(t *taken) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.last == nil {
 		s.last = map[uint32]int64{}
 	}
-	for _, t := range shards {
-		s.last[t.id] = t.epoch
-	}
+	s.last[t.id] = t.epoch
 }
 
 // Kind implements storage.Kind.

@@ -1,0 +1,254 @@
+package pgspool
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"posthaste/internal/queue"
+	"posthaste/internal/storage"
+)
+
+// A shard is read backwards: the newest segment first, and each from its end. So the first record with a message's state is
+// the one that holds, and all that was recorded of the message since has been read by then: what is doubtful of it as well. It can be
+// delivered while older records are read, whatever there is of them. No content is read.
+//
+// pageRows is how many rows are read before their messages are given out.
+const pageRows = 4000
+
+// pageRows is that, but in a test.
+func (s *Store) pageRows() int { return cmp.Or(s.page, pageRows) }
+
+// A reading is a shard of which there is something still to be read. It belongs to who reads, but for left.
+type reading struct {
+	replay // idx has what was found and has not been given out
+	e      *engine
+	t      *taken
+	began  time.Time
+
+	begun  bool
+	beside bool     // the queue is open already
+	segs   []uint32 // still to be read, the newest last
+	below  int64    // of the last of them the rows with positions below this
+	page   int      // rows that have been read and not given out
+
+	// ended are messages that have left, by a record that has been read, while there may be older records: with the oldest segment
+	// that may have one. Each is forgotten when that has been read.
+	ended map[uint64]uint32
+	// left are those that were given out and have left since. Guarded by engine.mu.
+	left map[uint64]uint32
+	// later is what was recorded of messages after their last state, which has not been read yet; the newest first.
+	later map[uint64][]change
+	// long are messages with long content whose state does not say where that is.
+	long []uint64
+
+	rows, segments, messages int           // that have been read
+	owed                     []queue.Doubt // not noted yet, by a planted fault
+	told                     int           // messages that cleanup has been told of, 1 at least; 0: it has been told of none
+}
+
+// A change is a DONE or HANDED record.
+type change struct {
+	kind       uint8
+	segno, pos uint32
+	head       []byte
+}
+
+func (e *engine) newReading(t *taken) *reading {
+	return &reading{replay: replay{warn: e.opt.Warn, idx: newIndex()}, e: e, t: t, ended: map[uint64]uint32{}, left: map[uint64]uint32{}, later: map[uint64][]change{}}
+}
+
+// forget remembers that a message has left, if there may be records of it that are still to be read. The caller holds mu.
+func (sh *shard) forget(s *staged) {
+	if sh.reading != nil {
+		sh.reading.left[s.number] = s.first
+	}
+}
+
+// lastPosition is above all positions in a segment.
+const lastPosition = 1 << 32
+
+// begin finds out which segments there are.
+func (r *reading) begin(ctx context.Context, conn *pgx.Conn) error {
+	r.began = time.Now()
+	rows, err := conn.Query(ctx, "SELECT segno FROM segment WHERE shard = $1 ORDER BY segno", int(r.t.id))
+	if err != nil {
+		return err
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		return err
+	}
+	r.t.nextSeg = 1
+	for _, n := range list {
+		s := &segment{segno: uint32(n)}
+		r.segs = append(r.segs, s.segno)
+		r.t.segs[s.segno], r.t.nextSeg = s, s.segno+1
+	}
+	r.segments, r.below, r.begun = len(list), lastPosition, true
+	return nil
+}
+
+// next reads the next part of the shard, and notes what is doubtful of it. After an error the same can be tried again, over another
+// connection.
+func (r *reading) next(ctx context.Context, conn *pgx.Conn) (*adoption, error) {
+	for most := r.e.store.pageRows(); r.page < most && len(r.segs) > 0; {
+		if err := r.readPage(ctx, conn, most-r.page); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.findLong(ctx, conn); err != nil {
+		return nil, err
+	}
+	a := &adoption{r: r, idx: r.idx, found: storage.Recovery{Exact: true}, last: len(r.segs) == 0}
+	a.inDoubt()
+	// Before anybody may deliver anything of it.
+	doubt := a.doubt
+	if r.e.store.plant.late && r.beside {
+		r.owed = append(r.owed, doubt...)
+		if doubt = nil; a.last {
+			doubt = r.owed
+		}
+	}
+	if len(doubt) > 0 || a.last {
+		if err := r.e.store.noteDoubt(ctx, conn, doubt, r.t); err != nil {
+			return nil, err
+		}
+	}
+	r.messages += a.idx.n
+	r.idx, r.page = newIndex(), 0
+	return a, nil
+}
+
+// readPage reads so many rows of the newest segment that is left.
+func (r *reading) readPage(ctx context.Context, conn *pgx.Conn, most int) error {
+	s := r.t.segs[r.segs[len(r.segs)-1]]
+	rows, _ := conn.Query(ctx, "SELECT kind, number, pos, head, coalesce(octet_length(rest), 0), coalesce(octet_length(body), 0) FROM "+
+		segmentTable(r.t.id, s.segno)+" WHERE pos < $1 ORDER BY pos DESC LIMIT $2", r.below, most) // its error is that of reading the rows
+	var w row
+	var restLen, bodyLen int
+	var octets int64
+	n := 0
+	_, err := pgx.ForEachRow(rows, []any{&w.kind, &w.number, &w.pos, &w.head, &restLen, &bodyLen}, func() error {
+		n++
+		r.below = w.pos
+		if w.kind == rowPART {
+			octets += int64(bodyLen)
+			return nil
+		}
+		size := rowOverhead + len(w.head) + restLen + bodyLen
+		octets += int64(size)
+		r.record(s, &w, uint32(size))
+		return nil
+	})
+	r.page, r.rows = r.page+n, r.rows+n
+	r.e.mu.Lock()
+	s.bytes += octets
+	r.e.mu.Unlock()
+	switch {
+	case sqlState(err) == undefinedTable: // somebody has dropped it
+		r.damaged("table %s is missing, and the mail in it", segmentTable(r.t.id, s.segno))
+	case err != nil:
+		return err
+	case n == most:
+		return nil
+	}
+	r.endSegment(s.segno)
+	return nil
+}
+
+// endSegment goes on to the next one. Of messages that have left, and have no records in older ones, nothing need be known any more.
+func (r *reading) endSegment(segno uint32) {
+	r.segs, r.below = r.segs[:len(r.segs)-1], lastPosition
+	over := func(_ uint64, first uint32) bool { return first >= segno }
+	maps.DeleteFunc(r.ended, over)
+	r.e.mu.Lock()
+	defer r.e.mu.Unlock()
+	maps.DeleteFunc(r.left, over)
+}
+
+// isKnown says whether a newer record has said all of a message.
+func (r *reading) isKnown(number uint64) bool {
+	if _, ended := r.ended[number]; ended || r.idx.find(number) != nil {
+		return true
+	}
+	r.e.mu.RLock()
+	defer r.e.mu.RUnlock()
+	_, left := r.left[number]
+	return left || r.e.idx.find(number) != nil
+}
+
+// record takes a record in.
+func (r *reading) record(s *segment, w *row, n uint32) {
+	r.records++
+	if r.isKnown(w.number) {
+		return
+	}
+	head, err := openHead(w.head, w.kind, w.number)
+	switch {
+	case w.kind == rowGONE:
+		first := uint32(0) // whatever becomes of the rest of the record
+		if err == nil {
+			first = firstOf(head)
+		}
+		r.ended[w.number] = first
+		delete(r.later, w.number)
+		return
+	case err != nil:
+	case w.kind == rowMSG || w.kind == rowSTATE:
+		if err = r.state(&r.t.shard, s, w, head, n); err == nil {
+			r.settle(w)
+		}
+	case w.kind == rowDONE || w.kind == rowHANDED:
+		r.later[w.number] = append(r.later[w.number], change{w.kind, s.segno, uint32(w.pos), head})
+	default:
+		err = fmt.Errorf("%w: kind %d is not known", queue.ErrCorrupt, w.kind)
+	}
+	if err != nil {
+		r.damagedRow(s.segno, uint32(w.pos), w.number, err)
+	}
+}
+
+func (r *reading) damagedRow(segno, pos uint32, number uint64, err error) {
+	r.damaged("%s, position %d: the record of message number %d is left out: %v", segmentTable(r.t.id, segno), pos, number, err)
+}
+
+// settle makes of a message's state what was recorded since.
+func (r *reading) settle(w *row) {
+	l := r.idx.find(w.number)
+	for _, c := range slices.Backward(r.later[w.number]) {
+		if err := r.change(l, c.kind, c.head, c.segno); err != nil {
+			r.damagedRow(c.segno, c.pos, w.number, err)
+		}
+	}
+	delete(r.later, w.number)
+	if l.flags&msgBig != 0 && w.kind == rowSTATE {
+		r.long = append(r.long, w.number)
+	}
+}
+
+// findLong looks into the MSG records of messages for where their long content is.
+func (r *reading) findLong(ctx context.Context, conn *pgx.Conn) error {
+	at := map[uint32][]int64{}
+	for _, number := range r.long {
+		l := r.idx.find(number)
+		at[l.msgSeg] = append(at[l.msgSeg], int64(l.msgPos))
+	}
+	for _, seg := range slices.Sorted(maps.Keys(at)) {
+		err := readRows(ctx, conn, rowAt{r.t.id, seg}, at[seg], func(w *row) {
+			if st, err := w.state(seg); err == nil && st.big.parts > 0 && r.idx.find(w.number) != nil {
+				r.idx.big[w.number] = st.big
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	r.long = nil
+	return nil
+}
