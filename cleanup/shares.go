@@ -39,6 +39,8 @@ func (s *server) ownedParts(r *ipc.Request) {
 		for _, o := range en.Owned() {
 			reply.Parts = append(reply.Parts, proto.OwnedPart{ID: o.Part, Epoch: o.Epoch})
 		}
+		// Of what has been taken over a listing shows what is here, and the rest as the database has it.
+		reply.Reading = en.Reading()
 	}
 	r.Reply(&reply)
 }

@@ -20,8 +20,10 @@ package qmgr
 
 import (
 	"context"
+	"slices"
 
 	"posthaste/internal/ipc"
+	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/storage"
@@ -50,8 +52,9 @@ func (s *Server) nodesReply(r *ipc.Request) {
 			return
 		}
 		reply := new(proto.NodesReply)
+		unread := s.unreadParts(parts)
 		for _, p := range parts {
-			reply.Parts = append(reply.Parts, proto.NodePart{ID: p.ID, Node: p.Node, Own: p.Own, Down: !p.Alive})
+			reply.Parts = append(reply.Parts, proto.NodePart{ID: p.ID, Node: p.Node, Own: p.Own, Down: !p.Alive, Unread: p.Own && slices.Contains(unread, p.ID)})
 		}
 		if s.courier != nil {
 			members, err := s.courier.Nodes()
@@ -65,6 +68,36 @@ func (s *Server) nodesReply(r *ipc.Request) {
 		}
 		r.Reply(reply)
 	})
+}
+
+// unreadParts are the parts that this node has taken over and has not read yet. Where
+// cleanup does not answer none is known: a listing says so itself.
+func (s *Server) unreadParts(parts []storage.Part) []int {
+	var reply proto.OwnedReply
+	if slices.ContainsFunc(parts, func(p storage.Part) bool { return p.Own }) && s.cleanup.CallAgain(s.ctx, &proto.Owned{}, &reply) == nil {
+		return reply.Reading
+	}
+	return nil
+}
+
+// withoutRead leaves out what cleanup has read of an own part meanwhile: it is among the
+// own messages, and no listing is to have it twice.
+func (s *Server) withoutRead(list []storage.Viewed) ([]storage.Viewed, error) {
+	if len(list) == 0 {
+		return nil, nil // a page without numbers would be one of all mail
+	}
+	q, reply := new(proto.Page), new(proto.PageReply)
+	for i := range list {
+		q.Numbers = append(q.Numbers, uint64(msgID(list[i].ID)))
+	}
+	if err := s.cleanup.CallAgain(s.ctx, q, reply); err != nil {
+		return nil, err
+	}
+	here := make(map[mail.QueueID]bool, len(reply.Entries))
+	for i := range reply.Entries {
+		here[reply.Entries[i].ID] = true
+	}
+	return slices.DeleteFunc(slices.Clone(list), func(v storage.Viewed) bool { return here[v.ID] }), nil
 }
 
 // fromLister answers a request to list: the own part, or one of another node.
@@ -134,6 +167,12 @@ func (s *Server) viewPart(q *proto.List, like listed) (*proto.ListReply, error) 
 	list, next, err := s.opt.Viewer.View(s.ctx, q.Part, after, upto, min(max(q.N, 1), listPage))
 	if err != nil {
 		return nil, err
+	}
+	// What is set aside is in no listing of the own messages.
+	if part.Own && !q.Aside && q.ID == "" {
+		if list, err = s.withoutRead(list); err != nil {
+			return nil, err
+		}
 	}
 	reply := &proto.ListReply{Next: int(next)}
 	for i, size := 0, 0; i < len(list); i++ {

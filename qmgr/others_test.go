@@ -26,7 +26,7 @@ type fakeCluster struct {
 	asked chan storage.Call
 	begun atomic.Int64                                                   // calls of Ask
 	calls chan func(func(context.Context, storage.Call) ([]byte, error)) // what other nodes ask
-	third string                                                         // who has part 3; "": there is none
+	third string                                                         // who has part 3; "": there is none; "a" is this node
 
 	mu     sync.Mutex
 	left   []storage.Order // by Leave
@@ -76,7 +76,7 @@ func (f *fakeCluster) waiting() int {
 func (f *fakeCluster) Parts() ([]storage.Part, error) {
 	list := []storage.Part{{ID: 1, Node: "a", Own: true, Alive: true}, {ID: 2, Node: "b"}}
 	if f.third != "" {
-		list = append(list, storage.Part{ID: 3, Node: f.third})
+		list = append(list, storage.Part{ID: 3, Node: f.third, Own: f.third == "a", Alive: f.third == "a"})
 	}
 	return list, nil
 }
@@ -199,6 +199,53 @@ func TestOthers(t *testing.T) {
 		if log := st.log.String(); !strings.Contains(log, want) {
 			t.Errorf("the log has no %q:\n%s", want, log)
 		}
+	}
+}
+
+// Of a part that this node has just taken over a listing has what is not among its own messages yet; a message that is asked for is found
+// in any case.
+func TestUnreadPart(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	f := &fakeCluster{third: "a"}
+	for i := range 3 {
+		st.site.Fill(deferredMail(queue.Deferred, time.Duration(9-i)*time.Minute, "s@from.test", "450 later", "a@to.test"))
+	}
+	for _, e := range st.site.Entries() {
+		f.list = append(f.list, storage.Viewed{Entry: e})
+		st.queue.add(e)
+	}
+	slices.SortFunc(f.list, func(a, b storage.Viewed) int { return cmp.Compare(msgID(a.ID), msgID(b.ID)) })
+	unread := f.list[2]
+	created, number, _ := unread.ID.Parse() // it is one of ours
+	unread.ID = mail.MakeQueueID(created, number+1000)
+	f.list = append(f.list, unread)
+	st.viewer, st.unread = f, []int{3}
+	st.run()
+	st.waitAttached(1)
+	var nodes proto.NodesReply
+	if err := st.tool.Call(t.Context(), &proto.Nodes{}, &nodes); err != nil || len(nodes.Parts) != 3 || nodes.Parts[0].Unread || nodes.Parts[1].Unread || !nodes.Parts[2].Unread {
+		t.Errorf("%+v, %v", nodes, err)
+	}
+	var ids []mail.QueueID
+	for q := (proto.List{N: 2, Part: 3, Brief: true}); ; {
+		var reply proto.ListReply
+		if err := st.tool.Call(t.Context(), &q, &reply); err != nil {
+			t.Fatal(err)
+		}
+		for _, it := range reply.Items {
+			ids = append(ids, it.ID)
+		}
+		if q.Cursor = reply.Next; q.Cursor == 0 {
+			break
+		}
+	}
+	if !slices.Equal(ids, []mail.QueueID{unread.ID}) {
+		t.Errorf("%v, want %v", ids, unread.ID)
+	}
+	var one proto.ListReply
+	if err := st.tool.Call(t.Context(), &proto.List{N: 1, Part: 3, Brief: true, ID: f.list[0].ID}, &one); err != nil || len(one.Items) != 1 {
+		t.Errorf("%+v, %v", one, err)
 	}
 }
 

@@ -95,6 +95,7 @@ type stage struct {
 	overrides    *override.Store // nil: none
 	viewer       *fakeCluster    // nil: the queue is not shared
 	epoch        int64           // in which part 1 of it is this node's
+	unread       []int           // parts that are this node's, and have not been read yet
 	steady       bool            // it stays the same from question to question
 	state        *statedir.Dir   // where a handover may lie; nil: none
 	inHand       [][]proto.Hand  // what is in hand when cleanup is asked, each time; the last is said ever after
@@ -376,7 +377,7 @@ func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {
 		c.Push(st.pushed())
 		r.Reply(&proto.RecordReply{})
 	case proto.KindOwned:
-		reply := &proto.OwnedReply{Parts: []proto.OwnedPart{{ID: 1, Epoch: st.epoch}}}
+		reply := &proto.OwnedReply{Parts: []proto.OwnedPart{{ID: 1, Epoch: st.epoch}}, Reading: st.unread}
 		if st.epoch++; st.steady {
 			st.epoch--
 		}

@@ -84,7 +84,16 @@ func NewPlan(n uint64) *Plan {
 		p.rates = append(p.rates, max(0, 5*r.IntN(5)-5))
 	}
 	if deep := seed(n).source("deep"); n%6 != 0 && deep.IntN(2) == 0 {
-		p.deep = between(deep, 5*time.Millisecond, 300*time.Millisecond)
+		p.deep = between(deep, 5*time.Millisecond, 400*time.Millisecond)
+		// Who takes over dies in the middle of it, or loses its lease, when it has begun to deliver: what the dead one's shares of limits were
+		// it has five seconds later.
+		if deep.IntN(2) == 0 {
+			p.deep = between(deep, 300*time.Millisecond, 1500*time.Millisecond)
+			first := Fault{Kind: pick(deep, kill, lose), At: between(deep, 4*time.Second, 7*time.Second), Node: deep.IntN(p.nodes), Last: 12 * time.Second}
+			next := Fault{Kind: pick(deep, kill, lose, freeze, cut), At: first.At + between(deep, 4*time.Second, 10*time.Second), Last: between(deep, time.Second, 6*time.Second)}
+			next.Node = (first.Node + 1 + deep.IntN(p.nodes-1)) % p.nodes
+			p.Faults = append(p.Faults, first, next)
+		}
 	}
 	if r.IntN(3) == 0 {
 		p.shift = 24*time.Hour - between(r, time.Second, active+5*time.Second)

@@ -78,7 +78,7 @@ func TestPlanted(t *testing.T) {
 	for _, f := range []struct {
 		fault string
 		first uint64
-	}{{"epoch", 5}, {"lease", 20}, {"sync", 86}, {"margin", 140}, {"doubtful", 3}, {"shares", 1181}, {"twice", 1}, {"late", 1}} {
+	}{{"epoch", 5}, {"lease", 20}, {"sync", 86}, {"margin", 140}, {"doubtful", 3}, {"shares", 1181}, {"twice", 1}, {"late", 590}} {
 		found := false
 		for n := f.first; n <= f.first+400 && !found; n++ {
 			p := NewPlan(n)

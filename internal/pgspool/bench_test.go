@@ -1,11 +1,17 @@
 package pgspool
 
 import (
+	"flag"
 	"fmt"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/queue"
+	"posthaste/internal/storage"
 )
 
 // BenchmarkLifecycle queues messages of 10 KB durably, and removes each, with so many writers at a time, in
@@ -16,7 +22,7 @@ func BenchmarkLifecycle(b *testing.B) {
 	content := strings.Repeat("0123456789abcde\n", 640)
 	for _, writers := range []int{1, 10, 20, 100} {
 		b.Run(fmt.Sprint(writers), func(b *testing.B) {
-			e := newDatabase(b, s, 1).store("a").mustOpen(b)
+			e := newDatabase(b, s, *shardsOf).store("a").mustOpen(b)
 			defer e.Close()
 			go e.Maintain(b.Context())
 			todo := make(chan struct{}, writers)
@@ -52,46 +58,109 @@ func BenchmarkLifecycle(b *testing.B) {
 	}
 }
 
-// BenchmarkTakeover has another node take over a deep queue: from when the lease is over until all of it can be
-// told to the queue manager. memory is what the index takes of each message, in octets.
+var shardsOf = flag.Int("shards", 1, "BenchmarkLifecycle: of the queue")
+
+var deepest = flag.Int("deepest", 1_000_000, "BenchmarkTakeover: the most messages of the dead node")
+
+// BenchmarkTakeover has a node that lives take over what another has left: from when the leases are over until cleanup is told of the
+// first messages, which can be delivered from then on, and until it is told of all. The dead node had all of its mail in one shard, or in
+// 16. memory is what the index takes of each message, in octets.
 func BenchmarkTakeover(b *testing.B) {
-	for _, deep := range []int{100_000, 300_000, 1_000_000} {
-		b.Run(fmt.Sprint(deep), func(b *testing.B) { takeOver(b, deep) })
+	for _, deep := range []int{100_000, 1_000_000, 10_000_000} {
+		for _, shards := range []int{1, 16} {
+			if deep <= *deepest {
+				b.Run(fmt.Sprint(deep, " in ", shards), func(b *testing.B) { takeOver(b, deep, shards) })
+			}
+		}
 	}
 }
 
-func takeOver(b *testing.B, deep int) {
-	d := newDatabase(b, newServer(b, "shared_buffers=256MB", "max_wal_size=4GB"), 1)
-	a := d.store("a").mustOpen(b)
-	content := strings.Repeat("0123456789abcde\n", 64)
-	for range deep / 1000 {
-		add := a.NewBatch()
-		for range 1000 {
-			add.Add(message(b, a, content))
+// fillShard writes so many messages into the segments of a shard, as if its owner had taken them: of 1 KB, and all that the engine wants to
+// know of them. One in eight was tried before, and is deferred.
+func fillShard(b *testing.B, e *engine, sh *shard, first uint64, n int) {
+	b.Helper()
+	content := []byte(strings.Repeat("0123456789abcde\n", 64))
+	for n > 0 {
+		seg, err := e.head(b.Context(), sh, e.conn)
+		if err != nil {
+			b.Fatal(err)
 		}
-		if err := a.Commit(add); err != nil {
+		var w rows
+		pos := uint32(1)
+		for ; n > 0 && int64(len(w.buf)) < e.store.segmentSize; n, first = n-1, first+1 {
+			m := messageOf(mail.MakeQueueID(time.Unix(1800000000, 0), first), "")
+			s := state{live: live{number: first, created: 1800000000e6, nrcpt: 2, npending: 2, first: seg.segno, size: int64(len(content))}, bodyLen: int64(len(content))}
+			s.bodySum = sum(content, rowMSG, first, 0)
+			r := rest{envelope: m.Envelope, recipients: m.Recipients, hasEnv: true}
+			text := r.append(nil)
+			s.restSum = sum(text, rowMSG, first, 0)
+			size := w.add(pos, rowMSG, first, sealHead(nil, appendState(nil, &s, true), rowMSG, first), text, content)
+			if pos++; first%8 == 0 {
+				s.msgSeg, s.msgPos, s.msgLen = seg.segno, pos-1, uint32(size)
+				s.queue, s.attempts, s.restSum = uint8(queue.Deferred), 1, sum(text, rowSTATE, first, 0)
+				w.add(pos, rowSTATE, first, sealHead(nil, appendState(nil, &s, false), rowSTATE, first), text, nil)
+				pos++
+			}
+		}
+		if err := e.transact(b.Context(), e.conn, []*shard{sh}, func() error { return w.copyTo(b.Context(), e.store, e.conn, sh.id, seg.segno) }); err != nil {
+			b.Fatal(err)
+		}
+		seg.bytes = e.store.segmentSize
+		e.unpin(sh, seg.segno)
+	}
+}
+
+func takeOver(b *testing.B, deep, shards int) {
+	d := newDatabase(b, newServer(b, "shared_buffers=256MB", "max_wal_size=4GB"), shards+1)
+	a := d.store("a").mustOpen(b)
+	a.stop() // its leases are those of the test
+	conn := d.conn()
+	do := func(sql string) {
+		b.Helper()
+		if _, err := conn.Exec(b.Context(), sql); err != nil {
 			b.Fatal(err)
 		}
 	}
-	a.stop()
+	for i, sh := range a.owned()[1:] {
+		fillShard(b, a, sh, uint64(i*deep/shards+1), deep/shards)
+	}
 	for i := 0; b.Loop(); i++ {
-		d.expire()
+		b.StopTimer()
+		// Shard 1 is the one of the node that lives.
+		do("UPDATE lease SET until = CASE WHEN shard = 1 THEN timestamptz '-infinity' ELSE 'infinity' END; UPDATE node SET seen = '-infinity'")
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
-		e := d.store(fmt.Sprint("b", i)).mustOpen(b)
+		told := make(chan *engine, 1000)
+		o := storage.Options{TempDir: b.TempDir(), InlineLimit: 128 << 10, Warn: b.Logf, Adopted: func(e storage.Engine, _ storage.Recovery) { told <- e.(*engine) }}
+		en, err := d.store(fmt.Sprint("b", i)).Open(b.Context(), o)
+		if err != nil {
+			b.Fatal(err)
+		}
+		e := en.(*engine)
+		do("UPDATE lease SET until = '-infinity' WHERE shard > 1")
+		began := time.Now()
+		b.StartTimer()
+		<-told
+		first := time.Since(began)
+		for len(e.whole()) < shards+1 {
+			<-told
+		}
+		all := time.Since(began)
+		b.StopTimer()
 		n := 0
 		for range e.Entries {
 			n++
 		}
-		b.StopTimer()
 		runtime.GC()
 		runtime.ReadMemStats(&after)
-		if n != deep {
+		if n != deep/shards*shards {
 			b.Fatalf("%d messages", n)
 		}
+		b.ReportMetric(first.Seconds(), "s-to-first")
+		b.ReportMetric(all.Seconds(), "s-to-all")
 		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(deep), "memory/message")
-		e.stop()
+		en.Close()
 		b.StartTimer()
 	}
 }

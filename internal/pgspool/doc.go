@@ -121,6 +121,6 @@
 // # Bugs
 //
 // The index of what is alive is in cleanup's memory, some 100 octets for a message. A reload reads all records of the
-// node's shards before it takes mail, so it takes longer the more is queued. While a shard that was another node's is being read, its
-// new owner does not find messages of it that have not been read: listings on other nodes show them, its own do not.
+// node's shards before it takes mail, so it takes longer the more is queued. While a shard that was another node's is being read,
+// commands that change mail do not find what has not been read; listings show all.
 package pgspool

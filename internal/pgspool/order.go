@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,6 +23,22 @@ func (e *engine) Owned() (list []storage.Ownership) {
 	for _, sh := range e.whole() {
 		list = append(list, storage.Ownership{Part: int(sh.id), Epoch: sh.epoch})
 	}
+	return list
+}
+
+// Reading implements storage.Owner.
+func (e *engine) Reading() (list []int) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	for id := range e.coming {
+		list = append(list, int(id))
+	}
+	for id, sh := range e.shards {
+		if sh.reading != nil {
+			list = append(list, int(id))
+		}
+	}
+	slices.Sort(list)
 	return list
 }
 

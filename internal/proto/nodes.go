@@ -30,6 +30,9 @@ type NodePart struct {
 	Node string // whose it is; empty: nobody's
 	Own  bool   // it is the node's that was asked
 	Down bool   // the node does not say that it lives, or there is none
+	// Unread: it is the node's that was asked, which has not read all of it since it took it over. List with the part has what it has not
+	// read.
+	Unread bool
 }
 
 // A NodeInfo is a node.
@@ -47,7 +50,7 @@ func (m *NodesReply) Append(b []byte) []byte {
 			b = pack.Int(b, 'i', p.ID)
 			b = pack.String(b, 'n', p.Node)
 			b = pack.Bool(b, 'o', p.Own)
-			return pack.Bool(b, 'd', p.Down)
+			return pack.Bool(pack.Bool(b, 'd', p.Down), 'u', p.Unread)
 		})
 	}
 	for i := range m.Nodes {
@@ -78,6 +81,8 @@ func (m *NodesReply) Decode(b []byte) error {
 				p.Own = n.Bool()
 			case 'd':
 				p.Down = n.Bool()
+			case 'u':
+				p.Unread = n.Bool()
 			}
 		}
 		if err := n.Err(); err != nil {
@@ -193,7 +198,10 @@ type Owned struct{ empty }
 func (*Owned) Kind() uint16 { return KindOwned }
 
 // OwnedReply is the answer. It is empty where the queue has no parts.
-type OwnedReply struct{ Parts []OwnedPart }
+type OwnedReply struct {
+	Parts   []OwnedPart
+	Reading []int // parts that are the node's, of which it has not read all yet
+}
 
 // An OwnedPart is a part, and the epoch in which it is the node's: with the same epoch in a later answer it was that all the while.
 type OwnedPart struct {
@@ -206,12 +214,20 @@ func (m *OwnedReply) Append(b []byte) []byte {
 	for _, p := range m.Parts {
 		b = pack.Nested(b, 'p', func(b []byte) []byte { return pack.Int(pack.Int(b, 'i', p.ID), 'e', p.Epoch) })
 	}
+	for _, id := range m.Reading {
+		b = pack.Int(b, 'r', id)
+	}
 	return b
 }
 func (m *OwnedReply) Decode(b []byte) error {
 	r := pack.NewReader(b)
 	for r.Next() {
-		if r.Tag() != 'p' {
+		switch r.Tag() {
+		case 'p':
+		case 'r':
+			m.Reading = append(m.Reading, int(r.Int()))
+			continue
+		default:
 			continue
 		}
 		var p OwnedPart

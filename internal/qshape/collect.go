@@ -120,6 +120,12 @@ func (c *command) places(ctx context.Context, q *queueclient.Queue, work chan<- 
 		c.Warn("what is suspended, limited or diverted is not marked: %v", err)
 	}
 	parts, err := q.Parts(ctx, conn)
+	other := func(it *proto.Item) bool {
+		return !slices.Contains(c.queues, it.Queue) || add(place{it.ID, it.Ref, it.Done, it.Arrival})
+	}
+	if err == nil {
+		err = parts.EachUnread(ctx, conn, true, other)
+	}
 	if err == nil && parts.Own() {
 		err = c.ask(ctx, conn, add)
 	}
@@ -127,9 +133,7 @@ func (c *command) places(ctx context.Context, q *queueclient.Queue, work chan<- 
 		return err
 	}
 	// What one node has may be unreadable: the table is of all others, and the status says that it lacks something.
-	c.missing = parts.EachOfOthers(ctx, conn, true, func(it *proto.Item) bool {
-		return !slices.Contains(c.queues, it.Queue) || add(place{it.ID, it.Ref, it.Done, it.Arrival})
-	})
+	c.missing = parts.EachOfOthers(ctx, conn, true, other)
 	return nil
 }
 

@@ -195,6 +195,24 @@ func (p Parts) EachOfOthers(ctx context.Context, conn *ipc.Conn, brief bool, f f
 	return err
 }
 
+// EachUnread is Each for what this node has taken over of others and has not read yet, so that its own listing does not have it. It
+// comes before that: what is read meanwhile comes twice, and is not left out.
+func (p Parts) EachUnread(ctx context.Context, conn *ipc.Conn, brief bool, f func(*proto.Item) bool) error {
+	for more := true; more && len(p) > 0; p = p[1:] {
+		if !p[0].Unread {
+			continue
+		}
+		err := eachPage(ctx, conn, proto.List{N: page, Brief: brief, Part: p[0].ID}, func(it *proto.Item) bool {
+			more = f(it)
+			return more
+		})
+		if err != nil {
+			return cli.Errorf(cli.ExitUnavailable, "part %d of the queue, which has just been taken over: %w", p[0].ID, err)
+		}
+	}
+	return nil
+}
+
 // EachAside calls f for the messages in all parts that were set aside as corrupt, and says which part it is. brief leaves out what
 // is in their envelopes, which may be what is damaged. A part that cannot be read is passed over, as EachOfOthers does.
 func (p Parts) EachAside(ctx context.Context, conn *ipc.Conn, brief bool, f func(*proto.NodePart, *proto.Item)) (err error) {
@@ -218,10 +236,11 @@ func ownerOf(p *proto.NodePart) string {
 	return "node " + p.Node
 }
 
-// Find finds a message in the parts of other nodes, as a brief listing has it; nil: it is in none.
+// Find finds a message in the parts of other nodes, and in those that this one has not read yet, as a brief listing has it; nil: it is in
+// none.
 func (p Parts) Find(ctx context.Context, conn *ipc.Conn, id mail.QueueID) (*proto.Item, error) {
 	for i := range p {
-		if p[i].Own {
+		if p[i].Own && !p[i].Unread {
 			continue
 		}
 		var reply proto.ListReply
@@ -262,15 +281,23 @@ func (q *Queue) SelectedOfAll(ctx context.Context, conn *ipc.Conn, where *select
 	})
 }
 
-// eachOfAll has own call f for what this node has, and then calls others for what others have.
+// eachOfAll has own call f for what this node has, and then calls others for what others have. What this node has not read yet is
+// as what others have, and comes first.
 func eachOfAll(ctx context.Context, cfg *config.Config, conn *ipc.Conn, own func(func(*proto.Item) bool) error, f, others func(*proto.Item) bool) error {
 	parts, err := PartsOf(ctx, cfg, conn)
 	more := true
-	if err == nil && parts.Own() {
-		err = own(func(it *proto.Item) bool {
-			more = f(it)
+	once := func(it *proto.Item) bool {
+		more = f(it)
+		return more
+	}
+	if err == nil {
+		err = parts.EachUnread(ctx, conn, false, func(it *proto.Item) bool {
+			more = others(it)
 			return more
 		})
+	}
+	if err == nil && more && parts.Own() {
+		err = own(once)
 	}
 	if err != nil || !more {
 		return err

@@ -76,8 +76,19 @@ func TestEachOfOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts := Parts{{ID: 1, Node: "a", Own: true}, {ID: 2, Node: "b"}, {ID: 3, Node: "c"}, {ID: 4}}
+	parts := Parts{{ID: 1, Node: "a", Own: true}, {ID: 2, Node: "b"}, {ID: 3, Node: "c"}, {ID: 4}, {ID: 5, Node: "a", Own: true, Unread: true}}
 	var ids []string
+	err = parts.EachUnread(t.Context(), conn, true, func(it *proto.Item) bool {
+		ids = append(ids, string(it.ID))
+		return true
+	})
+	if err != nil || strings.Join(ids, " ") != "m5" {
+		t.Errorf("what this node has not read: %v, %v", ids, err)
+	}
+	if it, err := (Parts{parts[0], parts[4]}).Find(t.Context(), conn, "m5"); err != nil || it == nil {
+		t.Errorf("it is not found: %v", err)
+	}
+	ids = nil
 	err = parts.EachOfOthers(t.Context(), conn, true, func(it *proto.Item) bool {
 		ids = append(ids, string(it.ID))
 		return true

@@ -46,6 +46,9 @@ type Owner interface {
 	// Owned are the parts of the queue that can be changed through the engine now. One that has the same epoch later has been the
 	// engine's all the while.
 	Owned() []Ownership
+	// Reading are the parts, ascending, that are the node's and of which it has not read all yet: of their mail the engine has some or
+	// none. A Viewer sees all of it.
+	Reading() []int
 }
 
 // An Ownership is a part of the queue, and the epoch in which it is the engine's.
