@@ -352,6 +352,16 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	// that.
 	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWork()
+	end := s.start(ctx, work)
+	s.loop(ctx, nil, false, nil)
+	s.leave(work, service.Stopping(ctx).Err() == nil && s.opt.State != nil, drain)
+	end(stopWork)
+	return nil
+}
+
+// start does what comes before the first turn, and starts what works beside the loop until work ends. end, which is
+// called behind the last turn, waits for all of that.
+func (s *Server) start(ctx, work context.Context) (end func(stopWork func())) {
 	s.ctx, s.stopping = work, ctx.Done()
 	s.now = time.Now()
 	s.seen.totals.Since = s.now
@@ -380,22 +390,19 @@ func (s *Server) Run(ctx context.Context, drain time.Duration) error {
 	if s.orders != nil {
 		attaching.Go(func() { s.carryOrders(ctx) })
 	}
-	defer attaching.Wait()
-	defer stopWork()
-	s.loop(ctx, nil, false, nil)
-
-	s.leave(work, service.Stopping(ctx).Err() == nil && s.opt.State != nil, drain)
-	// From here on nobody listens. What is posted is dropped, and those who wait for it
-	// are released, before their connections are closed.
-	s.shut()
-	stopWork()
-	s.log.sayFarewell(s.now, true)
-	s.cleanup.Close()
-	s.bounce.Close()
-	s.verify.Close()
-	s.tasks.Wait()
-	s.leaveSpent()
-	return nil
+	return func(stopWork func()) {
+		// From here on nobody listens. What is posted is dropped, and those who wait for it
+		// are released, before their connections are closed.
+		s.shut()
+		stopWork()
+		s.log.sayFarewell(s.now, true)
+		s.cleanup.Close()
+		s.bounce.Close()
+		s.verify.Close()
+		s.tasks.Wait()
+		s.leaveSpent()
+		attaching.Wait()
+	}
 }
 
 // shut stops the inbox from accepting inputs.

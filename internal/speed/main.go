@@ -63,6 +63,7 @@ func main() {
 	flag.BoolVar(&o.keep, "keep", false, "leave configurations, logs and programs there")
 	flag.BoolVar(&o.wait, "wait", false, "measure smtpd_delivery_wait, on this disk and on one whose syncs take 10 ms longer")
 	flag.BoolVar(&o.sending, "sending", false, "measure what tenants, sources, shaping and events cost")
+	flag.BoolVar(&o.serial, "serial", false, "measure the goroutines that more processors do not make faster")
 	flag.StringVar(&o.shaping, "shaping", "", "shaping files for -sending, by comma")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -85,5 +86,6 @@ type options struct {
 	keep                 bool
 	wait                 bool
 	sending              bool
+	serial               bool
 	shaping              string
 }

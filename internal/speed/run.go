@@ -20,6 +20,9 @@ func run(ctx context.Context, o *options, w io.Writer) (lost bool, err error) {
 	if o.sending {
 		return false, sending(ctx, o, w)
 	}
+	if o.serial {
+		return false, serials(ctx, o, w)
+	}
 	list, err := chosen(o.workloads)
 	if err != nil {
 		return false, err
