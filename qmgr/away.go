@@ -203,7 +203,7 @@ func (s *Server) bring(e *queue.Entry) {
 			a.oldestHold = time.Time{}
 		}
 	}
-	s.arrive(&proto.Entry{Entry: *e}, nil)
+	s.arrive(&proto.Entry{Entry: *e}, nil, nil)
 }
 
 // summon has the messages of ids known, as far as they exist, and then calls then. What

@@ -44,6 +44,7 @@ type loading struct {
 	fresh       bool // the message is new: see inTurn
 	turn        bool // it has one, which ends in learn
 	asks        bool // the resolver may be waited for
+	quiet       bool // nothing is logged: see prepare
 	// the envelope, outcomes and recipients are here
 	fetched bool
 
@@ -95,29 +96,60 @@ type loadedRcpt struct {
 	rcpt rcpt
 }
 
-// maxIdleLoadings bounds the loadings that are kept for use again. As a rule no more are
-// under way at once.
-const maxIdleLoadings = 16
-
-// newLoading is an empty loading.
-func (s *Server) newLoading() *loading {
-	n := len(s.loadings)
-	if n == 0 {
-		return new(loading)
-	}
-	l := s.loadings[n-1]
-	s.loadings = s.loadings[:n-1]
-	return l
-}
-
 // release gives a loading back. Nobody may look at it any more, nor at the event that was
 // made of it.
 func (s *Server) release(l *loading) {
-	if len(s.loadings) == maxIdleLoadings {
-		return
-	}
 	*l = loading{list: reuse.Emptied(l.list), rcpts: reuse.Emptied(l.rcpts), batch: reuse.Emptied(l.batch)}
-	s.loadings = append(s.loadings, l)
+	s.loadings.Put(l)
+}
+
+// maxPrepared is how many messages may come in one piece of news for them to be prepared. More of them are the queue
+// as it was at a start: most of it waits for its turn, and what was found out is out of date then.
+const maxPrepared = 64
+
+// prepare begins to load a new message before the loop hears of it, on the goroutine that reads what cleanup pushes:
+// the loop is one goroutine, and what others can do is not its work. It does what needs nobody to be waited for. The
+// loop goes on from there, if the message is taken up at once; else it begins anew. nil: there is nothing to prepare.
+func (s *Server) prepare(e *proto.Entry) *loading {
+	_, num, err := e.ID.Parse()
+	if err != nil || len(e.Envelope) == 0 || e.NRcpt > atOnceRcpts || e.Queue != queue.Incoming {
+		return nil
+	}
+	l := s.loadings.Get()
+	l.num, l.id, l.in, l.nrcpt, l.limit = sched.MsgID(num), e.ID, inline{e.Envelope, e.Recipients}, e.NRcpt, e.NRcpt
+	// The loop writes to the message's own, which may have the same memory.
+	l.done = slices.Clone(e.Done)
+	l.quiet = true // it may be done again
+	s.fetch(l)
+	s.placeAll(l)
+	l.quiet = false
+	return l
+}
+
+// prepared is what prepare has found out of m, if that is what e asks for, else an empty loading.
+func (s *Server) prepared(m *message, e *sched.Effect) *loading {
+	l := m.ready
+	m.ready = nil
+	if l != nil && e.First && e.From == 0 && e.Max >= l.nrcpt && slices.Equal(l.done, m.done) {
+		return l
+	}
+	if l != nil {
+		s.release(l)
+	}
+	return s.loadings.Get()
+}
+
+// dropReady forgets what was found out of messages that were not taken up at once. Until they are, rules and tables may
+// have changed, and there may be very many of them.
+func (s *Server) dropReady() {
+	for i, m := range s.readied {
+		if m.ready != nil {
+			s.release(m.ready)
+			m.ready = nil
+		}
+		s.readied[i] = nil
+	}
+	s.readied = reuse.Truncated(s.readied)
 }
 
 // load carries out EffectLoad: it reads up to e.Max pending recipients of m, starting
@@ -133,7 +165,7 @@ func (s *Server) load(m *message, e *sched.Effect) {
 		}
 	}
 	m.active.warned, m.active.again, m.active.old = e.Warned, e.Attempts > 0, e.Origin != sched.QueueIncoming
-	l := s.newLoading()
+	l := s.prepared(m, e)
 	l.num, l.id, l.in, l.nrcpt = m.num, m.id, m.inline, int(m.nrcpt)
 	l.from, l.limit, l.first, l.fresh = e.From, e.Max, e.First, e.Origin == sched.QueueIncoming
 	if s.log.unsure(m.id) { // it is tried again at once: first it must be known who has been told of what
@@ -163,7 +195,9 @@ func (s *Server) atOnce(l *loading) bool {
 	if l.in.envelope == nil || l.nrcpt > atOnceRcpts || l.fresh && s.turns > 0 {
 		return false
 	}
-	s.fetch(l)
+	if !l.fetched {
+		s.fetch(l)
+	}
 	return s.placeAll(l)
 }
 
@@ -459,6 +493,9 @@ func (s *Server) resolve(l *loading, r *loadedRcpt) bool {
 		r.Transport, r.Nexthop = sched.ErrorTransport, "5.1.3 null recipient address"
 	case ans.Flags&proto.ResolveLocal != 0 && strings.EqualFold(local, s.opt.Settings.DoubleBounce):
 		// A notice to the postmaster that cannot be delivered ends here.
+		if l.quiet {
+			return false
+		}
 		o := mail.Outcome{Rcpt: r.Index, Action: dsn.Delivered, Status: dsn.S(2, 0, 0), Relay: "none",
 			Reason: "undeliverable postmaster notification discarded"}
 		s.logDelivery(l.id, r.rcpt.Recipient, &l.env, time.Now(), o)
@@ -498,28 +535,29 @@ func compareRcpt(a, b loadedRcpt) int {
 		strings.Compare(strings.ToLower(da), strings.ToLower(db)), strings.Compare(a.rcpt.resolved, b.rcpt.resolved))
 }
 
-// learn takes in what a load gave, in the loop, and returns the event that tells the
-// scheduler. The event uses l's storage, so l is released only when it has been
+// learn takes in what a load gave, in the loop, and makes ev, which is empty, the event that tells the
+// scheduler; a load that came too late gives none. The event uses l's storage, so l is released only when it has been
 // processed.
-func (s *Server) learn(l *loading) (ev sched.Event) {
+func (s *Server) learn(l *loading, ev *sched.Event) {
 	if l.turn {
 		s.turns--
 	}
 	m := s.messages[l.num]
 	if m == nil || m.active == nil {
-		return ev
+		return
 	}
 	if l.err != nil {
-		ev = sched.Event{Kind: sched.EventLoadFailed, ID: l.num, Corrupt: l.corrupt}
+		*ev = sched.Event{Kind: sched.EventLoadFailed, ID: l.num, Corrupt: l.corrupt}
 		// Removed by another way, for example by a tool that works on a queue at rest.
 		if errors.Is(l.err, queueread.ErrGone) { // cleanup does not have it: there is nothing to do
 			s.opt.Log.Warning("%s: %v", m.id, l.err)
 			s.then(sched.Event{Kind: sched.EventRemove, Scope: sched.ScopeMessage, ID: l.num})
-			s.then(ev)
-			return sched.Event{}
+			s.then(*ev)
+			ev.Kind = 0
+			return
 		}
 		s.opt.Log.Warning("%s: message cannot be read from the queue: %v", m.id, l.err)
-		return ev
+		return
 	}
 	a := m.active
 	if l.first {
@@ -540,8 +578,10 @@ func (s *Server) learn(l *loading) (ev sched.Event) {
 			a.noted(o)
 		}
 	}
-	for _, i := range slices.Concat(l.discarded, l.told) {
-		m.setDone(i)
+	for _, list := range [...][]int{l.discarded, l.told} {
+		for _, i := range list {
+			m.setDone(i)
+		}
 	}
 	s.log.done(m, l.discarded)
 	s.setApart(l)
@@ -557,8 +597,9 @@ func (s *Server) learn(l *loading) (ev sched.Event) {
 		a.complete = true
 		s.dropInline(m) // the recipients are in memory now
 	}
-	return sched.Event{Kind: sched.EventLoaded, ID: l.num, Next: l.next, Unread: l.unread, Failed: len(l.failed) > 0,
-		Single: (a.env.VERP != "" || a.env.List != "") && a.env.Sender != "", Rcpts: l.batch, Starts: a.env.SendAt}
+	ev.Kind, ev.ID, ev.Next, ev.Unread, ev.Failed = sched.EventLoaded, l.num, l.next, l.unread, len(l.failed) > 0
+	ev.Single = (a.env.VERP != "" || a.env.List != "") && a.env.Sender != ""
+	ev.Rcpts, ev.Starts = l.batch, a.env.SendAt
 }
 
 // add puts recipients that have been read into memory; all have numbers below n. The one

@@ -36,6 +36,8 @@ type message struct {
 	// The envelope as it came with the arrival, while it is not decoded; empty once all
 	// recipients are in memory, and for mail that is read from the spool.
 	inline inline
+	// What was found out of it before it came, until it is taken up, or the next input is: see prepare.
+	ready *loading
 	// What only a message that is being worked on needs. nil before it is loaded for the
 	// first time, so that a message that waits for its turn costs less.
 	active *active
@@ -287,13 +289,19 @@ func (s *Server) dropInline(m *message) {
 // only told where it lies now: cleanup tells again after a restart, and when a page names
 // the message.
 //
-// conn is where it was told.
-func (s *Server) arrive(e *proto.Entry, conn *ipc.Conn) {
+// conn is where it was told, and l what was found out of it on the way; nil: nothing.
+func (s *Server) arrive(e *proto.Entry, conn *ipc.Conn, l *loading) {
+	// Whoever does not take it gives it back.
+	defer func() {
+		if l != nil {
+			s.release(l)
+		}
+	}()
 	created, n, err := e.ID.Parse()
 	num := sched.MsgID(n)
 	// An entry may have been sent before cleanup knew of a removal that has been decided
 	// here.
-	if err != nil || num == 0 || e.Queue == queue.Corrupt || s.log.removing(e.ID) {
+	if err != nil || num == 0 || e.Queue == queue.Corrupt || s.log.departs(num, e.ID) {
 		return
 	}
 	if s.knows(num) {
@@ -310,16 +318,20 @@ func (s *Server) arrive(e *proto.Entry, conn *ipc.Conn) {
 	in := inline{e.Envelope, e.Recipients}
 	if len(e.Envelope) > 0 && s.inlined+in.size() <= maxInline {
 		s.inlined += in.size()
-		s.messages[num] = &message{id: e.ID, num: num, ref: e.Ref, nrcpt: int32(e.NRcpt), null: e.Null, done: e.Done, inline: in}
+		m := &message{id: e.ID, num: num, ref: e.Ref, nrcpt: int32(e.NRcpt), null: e.Null, done: e.Done, inline: in}
+		s.messages[num] = m
+		if e.Provisional {
+			s.provisional(m, conn)
+		}
+		if l != nil {
+			m.ready, l = l, nil
+			s.readied = append(s.readied, m)
+		}
 	} else {
 		s.book.add(num, created, e.Ref, e.NRcpt, e.Null, e.Done)
-	}
-	switch m := s.messages[num]; {
-	case !e.Provisional:
-	case m != nil:
-		s.provisional(m, conn)
-	default: // there is no room for the envelope: it will take a while
-		s.log.keep(e.ID)
+		if e.Provisional { // there is no room for the envelope: it will take a while
+			s.log.keep(num, e.ID)
+		}
 	}
 	a := sched.Arrival{Queue: sched.QueueIncoming, Created: created, Next: e.NextAttempt, Size: e.Size,
 		Rcpts: e.NPending, Attempts: e.Attempts, Tenant: e.Tenant}
@@ -336,10 +348,12 @@ func (s *Server) arrive(e *proto.Entry, conn *ipc.Conn) {
 	s.then(sched.Event{Kind: sched.EventQueued, ID: num, Arrival: a})
 	// Behind EventQueued, which is only queued: the scheduler gets the message with these
 	// recipients still pending, and counts again when it is loaded.
-	for _, f := range s.early[num] {
-		s.finished(f)
+	if len(s.early) > 0 {
+		for _, f := range s.early[num] {
+			s.finished(f)
+		}
+		delete(s.early, num)
 	}
-	delete(s.early, num)
 }
 
 // flagIf is f when on, else no flag.

@@ -35,8 +35,8 @@ func (s *Server) provisional(m *message, conn *ipc.Conn) {
 }
 
 // keep has cleanup make the message durable.
-func (r *recorder) keep(id mail.QueueID) {
-	r.change(id).Keep = true
+func (r *recorder) keep(num sched.MsgID, id mail.QueueID) {
+	r.change(num, id).Keep = true
 	r.urgent = true
 }
 
@@ -44,7 +44,7 @@ func (r *recorder) keep(id mail.QueueID) {
 func (s *Server) keep(m *message) {
 	if !m.provision.asked {
 		m.provision.asked = true
-		s.log.keep(m.id)
+		s.log.keep(m.num, m.id)
 	}
 }
 

@@ -50,9 +50,9 @@ type recorder struct {
 	// ones are merged. They go when flushOps have come together, or flushDelay after the
 	// first.
 	ops   []proto.Op
-	spare [][]proto.Op         // of requests that have been answered, for ops
-	at    map[mail.QueueID]int // position of a message's change in ops
-	since time.Time            // when the oldest of ops came
+	spare [][]proto.Op        // of requests that have been answered, for ops
+	at    map[sched.MsgID]int // position of a message's change in ops; numbers are found sooner than texts
+	since time.Time           // when the oldest of ops came
 	// The connection over which the queue was pushed; nil while there is none. Changes
 	// are sent to the cleanup that has told of the queue and to no other: a new one may
 	// not know the messages yet.
@@ -65,7 +65,7 @@ type recorder struct {
 	// message. What cleanup pushes and what is recorded pass each other; without this, a
 	// message that has just been removed would be taken for a new one and delivered
 	// again.
-	gone map[mail.QueueID]int
+	gone map[sched.MsgID]departure
 	// The queue as it was when we attached is on its way. Until all of it is here,
 	// removals that become durable are moved to late instead of being dropped from gone.
 	pushing bool
@@ -96,6 +96,13 @@ type recorder struct {
 	handed []handOut
 }
 
+// A departure is a message whose removal has been decided, so many times. The number stands for the queue ID, unless
+// somebody has mixed two queues.
+type departure struct {
+	id mail.QueueID
+	n  int
+}
+
 // A farewell is a message that has left the queue.
 type farewell struct {
 	id mail.QueueID
@@ -120,19 +127,19 @@ type request struct {
 
 // newRecorder makes the recorder of s, which is not connected yet.
 func newRecorder(s *Server) *recorder {
-	return &recorder{s: s, at: make(map[mail.QueueID]int), gone: make(map[mail.QueueID]int), refused: make(map[mail.QueueID]string), spoken: make(map[mail.QueueID]int)}
+	return &recorder{s: s, at: make(map[sched.MsgID]int), gone: make(map[sched.MsgID]departure), refused: make(map[mail.QueueID]string), spoken: make(map[mail.QueueID]int)}
 }
 
 // change is the message's change in ops, to be filled in. The pointer is valid until the
 // next call.
-func (r *recorder) change(id mail.QueueID) *proto.Op {
-	if i, ok := r.at[id]; ok {
+func (r *recorder) change(num sched.MsgID, id mail.QueueID) *proto.Op {
+	if i, ok := r.at[num]; ok && r.ops[i].ID == id {
 		return &r.ops[i]
 	}
 	if len(r.ops) == 0 {
 		r.since = r.s.now
 	}
-	r.at[id] = len(r.ops)
+	r.at[num] = len(r.ops)
 	r.ops = append(r.ops, proto.Op{ID: id})
 	return &r.ops[len(r.ops)-1]
 }
@@ -142,14 +149,14 @@ func (r *recorder) done(m *message, rcpts []int) {
 	if len(rcpts) == 0 {
 		return
 	}
-	op := r.change(m.id)
+	op := r.change(m.num, m.id)
 	op.Done = append(op.Done, rcpts...)
 }
 
 // update records a part of a message's state. Fields that set names replace those of an
 // earlier change that has not been sent, and so do outcomes of the same recipients.
 func (r *recorder) update(m *message, set proto.Op) {
-	op := r.change(m.id)
+	op := r.change(m.num, m.id)
 	op.Set |= set.Set
 	if set.Set&queue.SetQueue != 0 {
 		op.Queue = set.Queue
@@ -187,19 +194,30 @@ func (r *recorder) update(m *message, set proto.Op) {
 
 // unsure says whether the message's record may not say yet what its sender was told. A
 // load of the message waits then.
-func (r *recorder) unsure(id mail.QueueID) bool { return r.spoken[id] > 0 }
+func (r *recorder) unsure(id mail.QueueID) bool { return len(r.spoken) > 0 && r.spoken[id] > 0 }
 
 // remove records that a message is gone. Whatever else was to be recorded of it is
 // dropped.
 func (r *recorder) remove(m *message) {
-	*r.change(m.id) = proto.Op{ID: m.id, Remove: true}
-	r.gone[m.id]++
+	r.removal(m)
+}
+
+// removal is the change that remove makes.
+func (r *recorder) removal(m *message) *proto.Op {
+	op := r.change(m.num, m.id)
+	*op = proto.Op{ID: m.id, Remove: true}
+	g := r.gone[m.num]
+	if g.id != m.id {
+		g = departure{id: m.id}
+	}
+	g.n++
+	r.gone[m.num] = g
+	return op
 }
 
 // finish is remove for a message that is done with, which is logged when it is durable.
 func (r *recorder) finish(m *message) {
-	r.remove(m)
-	r.change(m.id).Finished = true
+	r.removal(m).Finished = true
 	r.removed = append(r.removed, m.id)
 }
 
@@ -215,7 +233,13 @@ func (r *recorder) sayFarewell(now time.Time, all bool) {
 
 // removing says whether the message's removal has been decided, so that what cleanup
 // tells of it may be out of date.
-func (r *recorder) removing(id mail.QueueID) bool { return r.gone[id] > 0 }
+func (r *recorder) removing(id mail.QueueID) bool { return r.departs(msgID(id), id) }
+
+// departs is removing for who knows the number.
+func (r *recorder) departs(num sched.MsgID, id mail.QueueID) bool {
+	g, ok := r.gone[num]
+	return ok && g.id == id
+}
 
 // after has f called by the loop when all that has been decided so far, and in the rest
 // of this turn, is durable.
@@ -400,7 +424,7 @@ func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 		r.refused[f.ID] = f.Reason
 	}
 	for i := range q.ops {
-		if q.ops[i].Remove {
+		if q.ops[i].Remove && len(r.refused) > 0 {
 			delete(r.refused, q.ops[i].ID)
 		}
 		switch id := q.ops[i].ID; {
@@ -477,8 +501,13 @@ func (r *recorder) unrecorded() map[mail.QueueID]bool {
 
 // ended counts one removal less that must be remembered.
 func (r *recorder) ended(id mail.QueueID) {
-	if r.gone[id]--; r.gone[id] == 0 {
-		delete(r.gone, id)
+	num := msgID(id)
+	switch g := r.gone[num]; {
+	case g.id != id: // its number is another's
+	case g.n > 1:
+		r.gone[num] = departure{id, g.n - 1}
+	default:
+		delete(r.gone, num)
 	}
 }
 
@@ -553,7 +582,8 @@ func (s *Server) attach(ctx context.Context) {
 type news struct {
 	conn  *ipc.Conn
 	batch proto.Entries
-	room  bool // it takes one of s.room
+	ready []*loading // of the entries that are prepared, in order; nil for one that is not: see prepare
+	room  bool       // it takes one of s.room
 }
 
 // keptFrame is how long the frame of a new message may be for its entry to keep pointing
@@ -589,6 +619,11 @@ func (s *Server) fromCleanup(conn *ipc.Conn, r *ipc.Request) {
 		e.Envelope, e.Recipients = slices.Clone(e.Envelope), slices.Clone(e.Recipients)
 		r.Free()
 	}
+	if !n.batch.Known && len(n.batch.List) <= maxPrepared {
+		for i := range n.batch.List {
+			n.ready = append(n.ready, s.prepare(&n.batch.List[i]))
+		}
+	}
 	s.postInput(input{news: n})
 }
 
@@ -601,7 +636,11 @@ func (s *Server) hear(n *news) {
 		if n.batch.Known {
 			s.bring(&n.batch.List[i].Entry)
 		} else {
-			s.arrive(&n.batch.List[i], n.conn)
+			var l *loading
+			if i < len(n.ready) {
+				l = n.ready[i]
+			}
+			s.arrive(&n.batch.List[i], n.conn, l)
 		}
 	}
 	for _, id := range n.batch.Gone {
@@ -615,6 +654,6 @@ func (s *Server) hear(n *news) {
 	if n.room {
 		<-s.room
 	}
-	*n = news{batch: proto.Entries{List: reuse.Emptied(n.batch.List)}}
+	*n = news{batch: proto.Entries{List: reuse.Emptied(n.batch.List)}, ready: reuse.Emptied(n.ready)}
 	s.oldNews.Put(n)
 }

@@ -95,7 +95,7 @@ func (s *Server) requeued(num sched.MsgID, newID mail.QueueID, old *proto.Locate
 		s.moveTo(m, e.Queue, e.NextAttempt)
 		s.forget(m)
 		e.NRcpt, e.Null, e.Done = int(m.nrcpt), m.null, m.done
-		s.arrive(&proto.Entry{Entry: *e}, s.log.conn)
+		s.arrive(&proto.Entry{Entry: *e}, s.log.conn, nil)
 	}
 }
 

@@ -151,7 +151,7 @@ type Options struct {
 // posts inputs to it.
 type Server struct {
 	opt Options
-	// The scheduler. All of its state is behind Step, and only the loop calls it.
+	// The scheduler. All of its state is behind Take, and only the loop calls it.
 	sched *sched.Scheduler
 
 	// mu guards inbox and closed, which are the only state that other goroutines touch.
@@ -179,8 +179,10 @@ type Server struct {
 	// inbox: what follows from a decision must not be overtaken by news that contradict it.
 	queue []input
 	spare []input // the last turn's inbox, whose storage is used again
-	// Storage for what Step returns. What is in it counts only while a turn carries it out.
+	// Storage for what Take returns. What is in it counts only while a turn carries it out.
 	effects []sched.Effect
+	// Events that are over, for use again: see then.
+	spentEvents reuse.Free[sched.Event]
 
 	// A message that is known is in exactly one of three places. messages has those that are
 	// worked on: new mail at once, while there is room for its envelope (maxInline), other
@@ -261,11 +263,11 @@ type Server struct {
 	// turns counts those that have not.
 	newest chan struct{}
 	turns  int
-	// Storage for use again: each message needs a loading, and a loading is large.
-	loadings []*loading
-	settled  []int // storage for sortOutcomes
-	asked    []*question
-	heard    time.Time // when cleanup last pushed entries
+	// Messages of the present input that are prepared: see dropReady.
+	readied []*message
+	settled []int // storage for sortOutcomes
+	asked   []*question
+	heard   time.Time // when cleanup last pushed entries
 
 	// What follows may be used by any goroutine. Clients dial when they are first used, and
 	// again after an error.
@@ -279,6 +281,8 @@ type Server struct {
 	viewing chan struct{} // capacity 1: held while a page of another node's part is read
 	answers reuse.Pool[answer]
 	oldNews reuse.Pool[news]
+	// Each message needs a loading, and a loading is large.
+	loadings reuse.Pool[loading]
 	// The context of all tasks. It ends when the loop has ended, not when the service is told
 	// to stop: outcomes of deliveries under way must still be recorded.
 	ctx context.Context
@@ -293,7 +297,8 @@ type input struct {
 	news   *news
 	load   *loading
 	answer *answer
-	event  sched.Event
+	// An event is large, and most inputs have none that lasts: it is not copied from one list to the next.
+	event *sched.Event
 }
 
 // resolveTime is enough for a lookup in the slowest table. Without a bound, one table
@@ -325,7 +330,13 @@ func New(o Options) *Server {
 
 // post gives the loop something to do. It never waits, and may be called from
 // any goroutine but the loop's own.
-func (s *Server) post(learn func(), ev sched.Event) { s.postInput(input{learn: learn, event: ev}) }
+func (s *Server) post(learn func(), ev sched.Event) {
+	in := input{learn: learn}
+	if ev.Kind != 0 {
+		in.event = &ev
+	}
+	s.postInput(in)
+}
 
 // postInput is post for an input of another kind.
 func (s *Server) postInput(in input) {
@@ -372,11 +383,11 @@ func (s *Server) start(ctx, work context.Context) (end func(stopWork func())) {
 	s.startAutomation()
 	s.recall()
 	if s.nodes != nil { // it has no share of any limit yet
-		s.process(&input{event: sched.Event{Kind: sched.EventLimits, Limits: s.nodes.within(s, s.operatorLimits())}}, false)
-		s.process(&input{event: sched.Event{Kind: sched.EventPortions, Portions: s.nodes.portions()}}, false)
+		s.process(&input{event: &sched.Event{Kind: sched.EventLimits, Limits: s.nodes.within(s, s.operatorLimits())}}, false)
+		s.process(&input{event: &sched.Event{Kind: sched.EventPortions, Portions: s.nodes.portions()}}, false)
 	}
 	if s.ahead != nil {
-		s.process(&input{event: sched.Event{Kind: sched.EventPortions, Portions: s.ahead.portions()}}, false)
+		s.process(&input{event: &sched.Event{Kind: sched.EventPortions, Portions: s.ahead.portions()}}, false)
 	}
 	var attaching sync.WaitGroup
 	attaching.Go(func() { s.attach(work) })
@@ -559,12 +570,13 @@ func (s *Server) turn(draining bool) {
 	for i := range batch {
 		s.process(&batch[i], draining)
 		s.followUp(draining)
+		s.dropReady()
 	}
 	clear(batch)
 	s.spare = batch
 	// The scheduler's own times: a tick is an event like any other.
 	if at := s.sched.Wake(); !at.IsZero() && !at.After(s.now) {
-		s.process(&input{event: sched.Event{Kind: sched.EventTick}}, draining)
+		s.process(&input{event: &sched.Event{Kind: sched.EventTick}}, draining)
 		s.followUp(draining)
 	}
 	if !s.watchAt.IsZero() && !s.now.Before(s.watchAt) {
@@ -642,6 +654,7 @@ func (s *Server) followUp(draining bool) {
 	for j := 0; j < len(s.queue); j++ {
 		next := s.queue[j] // a copy: what it leads to may move the queue
 		s.process(&next, draining)
+		s.spend(next.event)
 	}
 	clear(s.queue)
 	s.queue = reuse.Truncated(s.queue)
@@ -660,29 +673,52 @@ func (s *Server) process(in *input, draining bool) {
 		in.answer.process()
 	}
 	if in.load != nil {
-		if l := in.load; l.tenantKnown && l.tenantErr == nil {
-			// Before its recipients: none of them is to begin under other terms.
-			s.process(&input{event: sched.Event{Kind: sched.EventTenant, Tenant: l.env.Tenant, TenantTerms: l.tenant}}, draining)
-		}
-		// A load that came too late gives no event.
-		in.event = s.learn(in.load)
-		// The event's recipients are in the loading.
-		defer s.release(in.load)
+		s.processLoad(in.load, draining)
 	}
-	if in.event.Kind == 0 {
-		return
+	if in.event != nil {
+		s.step(in.event, draining)
 	}
-	if in.event.Kind == sched.EventFlush {
+}
+
+// processLoad takes in what a load gave.
+func (s *Server) processLoad(l *loading, draining bool) {
+	if l.tenantKnown && l.tenantErr == nil {
+		// Before its recipients: none of them is to begin under other terms.
+		s.step(&sched.Event{Kind: sched.EventTenant, Tenant: l.env.Tenant, TenantTerms: l.tenant}, draining)
+	}
+	ev := s.spentEvents.Get()
+	if s.learn(l, ev); ev.Kind != 0 {
+		s.step(ev, draining)
+	}
+	s.spend(ev)
+	s.release(l) // the event's recipients are in it
+}
+
+// step gives an event to the scheduler, and carries out the effects.
+func (s *Server) step(ev *sched.Event, draining bool) {
+	if ev.Kind == sched.EventFlush {
 		s.flushed = true
 	}
-	s.effects = s.sched.Step(s.now, in.event, reuse.Truncated(s.effects))
+	s.effects = s.sched.Take(s.now, ev, reuse.Truncated(s.effects))
 	for i := range s.effects {
 		s.carry(&s.effects[i], draining)
 	}
 }
 
 // then has ev given to the scheduler when the effects at hand have been carried out.
-func (s *Server) then(ev sched.Event) { s.queue = append(s.queue, input{event: ev}) }
+func (s *Server) then(ev sched.Event) {
+	e := s.spentEvents.Get()
+	*e = ev
+	s.queue = append(s.queue, input{event: e})
+}
+
+// spend keeps an event that the scheduler has seen for the next one. nil is none.
+func (s *Server) spend(ev *sched.Event) {
+	if ev != nil {
+		*ev = sched.Event{}
+		s.spentEvents.Put(ev)
+	}
+}
 
 // carry carries out one effect. What it orders from others is answered by an input. When
 // draining, nothing new is begun: the successor will do it, and what is not begun leaves

@@ -186,6 +186,12 @@ func (s *Scheduler) sane(c *Config) {
 // goes back, the scheduler's time goes on at half speed until it is caught
 // up with.
 func (s *Scheduler) Step(now time.Time, ev Event, out []Effect) []Effect {
+	return s.Take(now, &ev, out)
+}
+
+// Take is Step for an event that is not copied: it has several hundred octets. ev is not changed but for the letter
+// case of a site, and not kept, though what it refers to may be.
+func (s *Scheduler) Take(now time.Time, ev *Event, out []Effect) []Effect {
 	s.advance(now)
 	s.out = out
 	s.scratch = reuse.Truncated(s.scratch)
@@ -195,7 +201,7 @@ func (s *Scheduler) Step(now time.Time, ev Event, out []Effect) []Effect {
 	if s.pauseEnd != never && s.pauseEnd <= s.clock.wall {
 		s.endPauses()
 	}
-	s.happened(&ev)
+	s.happened(ev)
 	// Whatever happened, places may have become free. Mail that is due is taken up first
 	// and delivered next, in that order, so that one Step does for a message all that can
 	// be done; only then does the window of deferred mail see what is missing.
