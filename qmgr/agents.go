@@ -279,7 +279,7 @@ func (a *agentConn) send(m *message, d *delivery) {
 	settled := func(i int) bool { return m.isDone(i) || about(&d.reply, i) }
 	if slices.ContainsFunc(index, settled) { // a former delivery has
 		if index = slices.DeleteFunc(slices.Clone(index), settled); len(index) == 0 {
-			s.completed(d, &d.reply)
+			s.completed(d, &d.reply, nil)
 			return
 		}
 	}
@@ -315,18 +315,22 @@ func (a *agentConn) send(m *message, d *delivery) {
 	if rewrite {
 		req.Envelope.Sender = s.opt.Settings.rewriting.senderFor(req.Envelope.Sender, to, s.now)
 	}
+	if req.Envelope.Sender == act.env.Sender {
+		req.Encoded(m.inline.envelope) // else it is another envelope
+	}
 	d.sent, d.conn, d.index = true, a.conn, index
 	if act.old && !req.Exact {
 		s.log.handOut(m.id, d)
 	}
 	a.pending++
 	a.used = s.now
-	// The callback runs on the connection's reading goroutine, and so only decodes.
+	// The callback runs on the connection's reading goroutine, and so only reads.
 	a.conn.GoNow(req, func(payload []byte, err error) {
 		ans := s.answers.Get()
 		ans.a, ans.d, ans.err = a, d, err
 		if err == nil {
 			ans.err = ans.reply.Decode(payload)
+			ans.said.read(d, &ans.reply)
 		}
 		s.postInput(input{answer: ans})
 	})
@@ -348,6 +352,7 @@ type answer struct {
 	a     *agentConn
 	d     *delivery
 	reply proto.DeliverReply
+	said  replied
 	err   error
 }
 
@@ -356,7 +361,7 @@ type answer struct {
 func (ans *answer) process() {
 	s := ans.a.s
 	s.answered = s.answered || ans.err == nil
-	ans.a.answered(ans.d, &ans.reply, ans.err)
+	ans.a.answered(ans.d, &ans.reply, &ans.said, ans.err)
 	*ans = answer{reply: proto.DeliverReply{Outcomes: reuse.Emptied(ans.reply.Outcomes)}}
 	s.answers.Put(ans)
 }
@@ -379,7 +384,7 @@ func verpSender(sender, recipient, delimiters string) string {
 const maxNamed = 20
 
 // answered takes in the answer to an order, or that the connection broke before one came.
-func (a *agentConn) answered(d *delivery, reply *proto.DeliverReply, err error) {
+func (a *agentConn) answered(d *delivery, reply *proto.DeliverReply, read *replied, err error) {
 	a.pending--
 	a.used = a.s.now
 	switch {
@@ -392,8 +397,11 @@ func (a *agentConn) answered(d *delivery, reply *proto.DeliverReply, err error) 
 			a.dial()
 		}
 	case err == nil:
-		reply.Outcomes = append(reply.Outcomes, d.reply.Outcomes...)
-		a.s.completed(d, reply)
+		if len(d.reply.Outcomes) > 0 { // most of them may have got another answer than what the agent says
+			reply.Outcomes = append(reply.Outcomes, d.reply.Outcomes...)
+			read.read(d, reply)
+		}
+		a.s.completed(d, reply, read)
 	default:
 		// The agent may have delivered before it died. Nobody can know; the recipients
 		// are tried again, and the second line says who may get a second copy, so that
@@ -440,8 +448,9 @@ func (a *agentConn) down(err error) {
 }
 
 // completed takes in what came of a delivery and tells the scheduler. An order that is
-// not in entries any more was given up (watchdog), and its outcome counts all the same.
-func (s *Server) completed(d *delivery, reply *proto.DeliverReply) {
+// not in entries any more was given up (watchdog), and its outcome counts all the same. read is what was found in reply
+// beside the loop; nil: nothing was.
+func (s *Server) completed(d *delivery, reply *proto.DeliverReply, read *replied) {
 	if s.entries[d.entry] != d { // ended by another way
 		s.tooLate(d, reply)
 		return
@@ -449,7 +458,7 @@ func (s *Server) completed(d *delivery, reply *proto.DeliverReply) {
 	delete(s.entries, d.entry)
 	ev := sched.Event{Kind: sched.EventDone, Entry: d.entry}
 	m := s.messages[d.num]
-	s.note(d, reply)
+	s.note(d, reply, read)
 	if m != nil && m.active != nil {
 		s.sortOutcomes(m, d, reply, &ev.Result)
 	}

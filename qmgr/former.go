@@ -231,7 +231,7 @@ func (s *Server) silent(conn *ipc.Conn) {
 		switch {
 		case s.entries[d.entry] != d:
 		case len(d.reply.Outcomes) > 0: // of the others nothing has been said
-			s.completed(d, &d.reply)
+			s.completed(d, &d.reply, nil)
 		default:
 			s.lose(d)
 		}

@@ -536,15 +536,15 @@ func compareRcpt(a, b loadedRcpt) int {
 }
 
 // learn takes in what a load gave, in the loop, and makes ev, which is empty, the event that tells the
-// scheduler; a load that came too late gives none. The event uses l's storage, so l is released only when it has been
+// scheduler; a load that came too late gives none, and no message. The event uses l's storage, so l is released only when it has been
 // processed.
-func (s *Server) learn(l *loading, ev *sched.Event) {
+func (s *Server) learn(l *loading, ev *sched.Event) (m *message) {
 	if l.turn {
 		s.turns--
 	}
-	m := s.messages[l.num]
+	m = s.messages[l.num]
 	if m == nil || m.active == nil {
-		return
+		return nil
 	}
 	if l.err != nil {
 		*ev = sched.Event{Kind: sched.EventLoadFailed, ID: l.num, Corrupt: l.corrupt}
@@ -554,10 +554,10 @@ func (s *Server) learn(l *loading, ev *sched.Event) {
 			s.then(sched.Event{Kind: sched.EventRemove, Scope: sched.ScopeMessage, ID: l.num})
 			s.then(*ev)
 			ev.Kind = 0
-			return
+			return m
 		}
 		s.opt.Log.Warning("%s: message cannot be read from the queue: %v", m.id, l.err)
-		return
+		return m
 	}
 	a := m.active
 	if l.first {
@@ -593,13 +593,11 @@ func (s *Server) learn(l *loading, ev *sched.Event) {
 		}
 		l.batch = append(l.batch, l.rcpts[i].Rcpt)
 	}
-	if l.unread == 0 {
-		a.complete = true
-		s.dropInline(m) // the recipients are in memory now
-	}
+	a.complete = a.complete || l.unread == 0
 	ev.Kind, ev.ID, ev.Next, ev.Unread, ev.Failed = sched.EventLoaded, l.num, l.next, l.unread, len(l.failed) > 0
 	ev.Single = (a.env.VERP != "" || a.env.List != "") && a.env.Sender != ""
 	ev.Rcpts, ev.Starts = l.batch, a.env.SendAt
+	return m
 }
 
 // add puts recipients that have been read into memory; all have numbers below n. The one

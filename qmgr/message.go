@@ -301,10 +301,12 @@ func (s *Server) arrive(e *proto.Entry, conn *ipc.Conn, l *loading) {
 	num := sched.MsgID(n)
 	// An entry may have been sent before cleanup knew of a removal that has been decided
 	// here.
-	if err != nil || num == 0 || e.Queue == queue.Corrupt || s.log.departs(num, e.ID) {
+	fresh := num > s.highest // as nearly always: then nothing needs to be looked for
+	if err != nil || num == 0 || e.Queue == queue.Corrupt || !fresh && s.log.departs(num, e.ID) {
 		return
 	}
-	if s.knows(num) {
+	s.highest = max(s.highest, num)
+	if !fresh && s.knows(num) {
 		s.located(num, e.Ref)
 		if !e.Provisional {
 			s.kept(num)

@@ -42,9 +42,28 @@ func hopName(transport mail.Transport, nexthop mail.Nexthop) string {
 	return string(transport) + ":" + strings.ToLower(string(nexthop))
 }
 
+// replied is what a report of an agent says of where the delivery went: by which name that is in the books, and the answer
+// that most recipients got. To read it out of a reply needs nothing of the loop's.
+type replied struct {
+	name    string // empty: nothing has been read
+	answer  replyshare.Answer
+	example string
+}
+
+// read reads it. A delivery is not changed, in what this looks at, once it is ordered.
+func (r *replied) read(d *delivery, reply *proto.DeliverReply) {
+	// What these two transports report was never said by a host now.
+	if d.transport == sched.RetryTransport || d.transport == sched.ErrorTransport || len(reply.Outcomes) == 0 {
+		return
+	}
+	r.name = hopName(d.transport, d.nexthop)
+	r.answer, r.example = answerOf(reply.Outcomes)
+}
+
 // note counts what came of a delivery. It is called once for each order that ends with a report,
 // also for one whose message has left the queue meanwhile: the host has answered all the same.
-func (s *Server) note(d *delivery, reply *proto.DeliverReply) {
+// read is what replied.read has found; nil: it was not called.
+func (s *Server) note(d *delivery, reply *proto.DeliverReply, read *replied) {
 	for i := range reply.Outcomes {
 		switch reply.Outcomes[i].Action {
 		case dsn.Deferred:
@@ -55,16 +74,17 @@ func (s *Server) note(d *delivery, reply *proto.DeliverReply) {
 			s.seen.totals.Sent++
 		}
 	}
-	// What these two transports report was never said by a host now.
-	if d.transport == sched.RetryTransport || d.transport == sched.ErrorTransport || len(reply.Outcomes) == 0 {
+	if read == nil {
+		read = new(replied)
+		read.read(d, reply)
+	}
+	if read.name == "" {
 		return
 	}
 	s.watchReplies(d, reply)
-	name := hopName(d.transport, d.nexthop)
-	s.measurePace(d, reply, name)
-	s.follow(d, reply, name)
-	answer, example := answerOf(reply.Outcomes)
-	s.seen.replies.Add(s.now, name, answer, example)
+	s.measurePace(d, reply, read.name)
+	s.follow(d, reply, read.name)
+	s.seen.replies.Add(s.now, read.name, read.answer, read.example)
 }
 
 // turnedAway says whether the destination took no part in a delivery, or wanted less.

@@ -263,6 +263,8 @@ type Server struct {
 	// turns counts those that have not.
 	newest chan struct{}
 	turns  int
+	// The highest number of a message that has ever been known here: what is above it is news.
+	highest sched.MsgID
 	// Messages of the present input that are prepared: see dropReady.
 	readied []*message
 	settled []int // storage for sortOutcomes
@@ -475,6 +477,7 @@ const recordTime = 60 * time.Second
 func (s *Server) loop(ctx context.Context, limit <-chan time.Time, draining bool, underWay func() bool) (late bool) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
+	armed := time.Now().Add(time.Hour) // when timer fires, by the clock that nobody sets
 	for {
 		s.now = time.Now()
 		if s.turn(draining); draining && !underWay() {
@@ -486,10 +489,16 @@ func (s *Server) loop(ctx context.Context, limit <-chan time.Time, draining bool
 		if at := s.wake(); !at.IsZero() {
 			wait = max(at.Sub(s.now), 0)
 		}
-		timer.Reset(wait)
+		// Under load this is a few milliseconds, and the end of it further away with each turn: a turn for nothing now and
+		// then costs less than to set the timer in each.
+		if armed.IsZero() || wait < armed.Sub(s.now) {
+			armed = s.now.Add(wait)
+			timer.Reset(wait)
+		}
 		select {
 		case <-s.bell:
 		case <-timer.C:
+			armed = time.Time{}
 		case <-limit:
 			return true
 		case <-ctx.Done():
@@ -687,8 +696,13 @@ func (s *Server) processLoad(l *loading, draining bool) {
 		s.step(&sched.Event{Kind: sched.EventTenant, Tenant: l.env.Tenant, TenantTerms: l.tenant}, draining)
 	}
 	ev := s.spentEvents.Get()
-	if s.learn(l, ev); ev.Kind != 0 {
+	m := s.learn(l, ev)
+	if ev.Kind != 0 {
 		s.step(ev, draining)
+	}
+	// The recipients are in memory now, and the envelope as it came was worth keeping for an order that is made at once.
+	if m != nil && m.active != nil && m.active.complete {
+		s.dropInline(m)
 	}
 	s.spend(ev)
 	s.release(l) // the event's recipients are in it

@@ -43,7 +43,12 @@ type Deliver struct {
 	// Advice is what the agent is to do otherwise than its settings say, as shaping.ParseAdvice
 	// reads it; empty: nothing.
 	Advice string
+	stored []byte // see Encoded
 }
+
+// Encoded says what Envelope.Append would append, where the sender has it, so that the envelope is not encoded again. It
+// is the caller's, who does not write to it until m is sent; empty: the envelope is encoded.
+func (m *Deliver) Encoded(envelope []byte) { m.stored = envelope }
 
 // maxKeep bounds Deliver.Keep, so that it cannot overflow.
 const maxKeep = 24 * time.Hour
@@ -55,7 +60,11 @@ func (*Deliver) Kind() uint16 { return KindDeliver }
 
 func (m *Deliver) Append(b []byte) []byte {
 	b = pack.String(b, 'h', m.Nexthop)
-	b = pack.Nested(b, 'e', m.Envelope.Append)
+	if len(m.stored) > 0 {
+		b = pack.Bytes(b, 'e', m.stored)
+	} else {
+		b = pack.Nested(b, 'e', m.Envelope.Append)
+	}
 	b = mail.AppendRecipients(b, m.Envelope.Recipients)
 	for _, i := range m.Index {
 		b = pack.Uint(b, 'i', uint64(i)+1)

@@ -12,13 +12,21 @@ import (
 	"posthaste/internal/statedir"
 )
 
-// profileTime is how long a CPU profile is taken.
-const profileTime = 10 * time.Second
+const (
+	// profileTime is how long a CPU profile is taken.
+	profileTime = 10 * time.Second
+	// mutexShare is of how many waits for locks one is recorded, and blockTime of how much waiting one sample. With less
+	// the profile of the processor would show what recording takes.
+	mutexShare = 10
+	blockTime  = 10 * time.Microsecond
+)
 
 // A profiler answers SIGUSR1 with what the process spends its time and memory
 // on, for "go tool pprof": PROCESS-PID.cpu over the next ten seconds, and at
-// the end of these PROCESS-PID.heap, .allocs and .goroutines, all in
-// data_directory.
+// the end of these PROCESS-PID.heap, .allocs and .goroutine, all in
+// data_directory; and PROCESS-PID.mutex and .block: which locks were waited for
+// in these ten seconds, and what goroutines waited for. Nothing of that is
+// counted at other times.
 type profiler struct {
 	env  *Env
 	busy sync.Mutex
@@ -63,6 +71,8 @@ func (p *profiler) take() error {
 	if err := pprof.StartCPUProfile(cpu); err != nil {
 		return err
 	}
+	runtime.SetMutexProfileFraction(mutexShare)
+	runtime.SetBlockProfileRate(int(blockTime))
 	t := time.NewTimer(profileTime)
 	defer t.Stop()
 	select {
@@ -70,13 +80,15 @@ func (p *profiler) take() error {
 	case <-p.stop:
 	}
 	pprof.StopCPUProfile()
+	runtime.SetMutexProfileFraction(0)
+	runtime.SetBlockProfileRate(0)
 	runtime.GC() // the heap profile is as of the last collection
-	for _, name := range []string{"heap", "allocs", "goroutine"} {
+	for _, name := range []string{"mutex", "block", "allocs", "goroutine", "heap"} {
 		if err := writeProfile(dir, base+"."+name, name); err != nil {
 			return err
 		}
 	}
-	p.env.Log.Info("profile written to %s.{cpu,heap,allocs,goroutine}", filepath.Join(data, base))
+	p.env.Log.Info("profile written to %s.{cpu,heap,allocs,goroutine,mutex,block}", filepath.Join(data, base))
 	return nil
 }
 

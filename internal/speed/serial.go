@@ -112,6 +112,10 @@ func (s *system) serial(ctx context.Context, load *workload, w io.Writer) error 
 		if err := printAlone(ctx, filepath.Join(data, name+".cpu"), messages, w); err != nil {
 			return err
 		}
+		fmt.Fprintln(w, "    waits for locks, for a thousand messages, and who held the lock")
+		if err := printLocks(ctx, filepath.Join(data, name+".mutex"), messages, w); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -154,11 +158,11 @@ func written(ctx context.Context, path string) error {
 
 // printAlone prints what a profile has of each of the goroutines of alone.
 func printAlone(ctx context.Context, profile string, messages float64, w io.Writer) error {
-	out, err := exec.CommandContext(ctx, "go", "tool", "pprof", "-traces", profile).Output()
+	text, err := traces(ctx, profile)
 	if err != nil {
-		return fmt.Errorf("go tool pprof: %w", err)
+		return err
 	}
-	sums := aloneTimes(string(out))
+	sums := aloneTimes(text)
 	for i, a := range alone {
 		if sums[i] > 0 {
 			fmt.Fprintf(w, "    %-24s%8.1f\n", a.name, micros(sums[i], messages))
@@ -167,29 +171,90 @@ func printAlone(ctx context.Context, profile string, messages float64, w io.Writ
 	return nil
 }
 
-// aloneTimes adds up, for each of alone, the samples that have its function on the stack. text is what pprof -traces
-// prints: for each stack a line with the time and the innermost function, and a line for each of its callers.
-func aloneTimes(text string) []time.Duration {
-	sums := make([]time.Duration, len(alone))
-	var value time.Duration
+// maxLocks is how many locks of a service are printed: those that were waited for most often.
+const maxLocks = 4
+
+// printLocks prints how often a lock was waited for, by who holds it, for a thousand messages.
+func printLocks(ctx context.Context, profile string, messages float64, w io.Writer) error {
+	text, err := traces(ctx, "-sample_index=contentions", profile)
+	if err != nil {
+		return err
+	}
+	counts := lockWaits(text)
+	names := slices.SortedFunc(maps.Keys(counts), func(a, b string) int { return cmp.Or(counts[b]-counts[a], strings.Compare(a, b)) })
+	for _, name := range names[:min(len(names), maxLocks)] {
+		fmt.Fprintf(w, "      %8.1f  %s\n", float64(counts[name])/messages*1000, name)
+	}
+	return nil
+}
+
+// traces are the stacks of a profile, as text.
+func traces(ctx context.Context, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", append([]string{"tool", "pprof", "-traces"}, args...)...).Output()
+	if err != nil {
+		return "", fmt.Errorf("go tool pprof: %w", err)
+	}
+	return string(out), nil
+}
+
+// stacks calls yield for each stack of what pprof -traces prints, with its value and its functions, the innermost first. A
+// stack begins behind a line of dashes, with the value before the first function.
+func stacks(text string, yield func(value string, functions []string)) {
+	var value string
+	var functions []string
+	end := func() {
+		if value != "" {
+			yield(value, functions)
+		}
+		value, functions = "", nil
+	}
+	head := true // before the first stack
 	for sc := bufio.NewScanner(strings.NewReader(text)); sc.Scan(); {
 		f := strings.Fields(sc.Text())
-		if len(f) == 0 {
-			continue
-		}
-		if strings.HasPrefix(f[0], "-----") {
-			value = 0
-			continue
-		}
-		if d, err := time.ParseDuration(f[0]); err == nil && len(f) > 1 {
-			value, f = d, f[1:]
-		}
-		for i, a := range alone {
-			if f[0] == a.function {
-				sums[i] += value
-				value = 0 // a stack counts once
-			}
+		switch {
+		case len(f) == 0:
+		case strings.HasPrefix(f[0], "-----"):
+			end()
+			head = false
+		case head, strings.HasSuffix(f[0], ":"): // what the profile is of, and labels
+		case value == "" && len(f) > 1:
+			value, functions = f[0], append(functions, f[1])
+		default:
+			functions = append(functions, f[0])
 		}
 	}
+	end()
+}
+
+// aloneTimes adds up, for each of alone, the samples that have its function on the stack.
+func aloneTimes(text string) []time.Duration {
+	sums := make([]time.Duration, len(alone))
+	stacks(text, func(value string, functions []string) {
+		d, err := time.ParseDuration(value)
+		for i, a := range alone {
+			if err == nil && slices.Contains(functions, a.function) {
+				sums[i] += d
+				return
+			}
+		}
+	})
 	return sums
+}
+
+// lockWaits adds up how often others have waited for a lock, by the function that gave it back.
+func lockWaits(text string) map[string]int {
+	counts := map[string]int{}
+	stacks(text, func(value string, functions []string) {
+		var n int
+		if _, err := fmt.Sscan(value, &n); err != nil {
+			return
+		}
+		for _, f := range functions {
+			if !strings.HasPrefix(f, "sync.") && !strings.HasPrefix(f, "internal/sync.") {
+				counts[f] += n
+				return
+			}
+		}
+	})
+	return counts
 }
