@@ -335,6 +335,19 @@ func (s *Server) arrive(e *proto.Entry, conn *ipc.Conn, l *loading) {
 			s.log.keep(num, e.ID)
 		}
 	}
+	s.then(sched.Event{Kind: sched.EventQueued, ID: num, Arrival: arrivalOf(e, created)})
+	// Behind EventQueued, which is only queued: the scheduler gets the message with these
+	// recipients still pending, and counts again when it is loaded.
+	if len(s.early) > 0 {
+		for _, f := range s.early[num] {
+			s.finished(f)
+		}
+		delete(s.early, num)
+	}
+}
+
+// arrivalOf is what the scheduler is told of a message that cleanup has told of.
+func arrivalOf(e *proto.Entry, created time.Time) sched.Arrival {
 	a := sched.Arrival{Queue: sched.QueueIncoming, Created: created, Next: e.NextAttempt, Size: e.Size,
 		Rcpts: e.NPending, Attempts: e.Attempts, Tenant: e.Tenant}
 	switch e.Queue {
@@ -347,15 +360,7 @@ func (s *Server) arrive(e *proto.Entry, conn *ipc.Conn, l *loading) {
 		flagIf(e.Expire, sched.FlagExpire) | flagIf(e.Trace != 0, sched.FlagNoDelayNotice) |
 		// The report is one of the first attempt.
 		flagIf(e.Trace&(mail.TraceReport|mail.TraceRecord) != 0 && e.Attempts == 0, sched.FlagTrace)
-	s.then(sched.Event{Kind: sched.EventQueued, ID: num, Arrival: a})
-	// Behind EventQueued, which is only queued: the scheduler gets the message with these
-	// recipients still pending, and counts again when it is loaded.
-	if len(s.early) > 0 {
-		for _, f := range s.early[num] {
-			s.finished(f)
-		}
-		delete(s.early, num)
-	}
+	return a
 }
 
 // flagIf is f when on, else no flag.
