@@ -292,18 +292,7 @@ func (a *agentConn) send(m *message, d *delivery) {
 	if s.opt.Events != nil {
 		req.Attempt = s.attempt(d.num)
 	}
-	to := slices.Grow(reuse.Truncated(a.to), len(index))[:len(index)]
-	rewrite := false
-	for i, idx := range index {
-		r := act.rcpt(idx)
-		to[i] = r.Recipient
-		rewrite = rewrite || r.rewrite
-		// The log's orig_to: what the recipient was before trivial-rewrite changed it.
-		if r.Original == "" && r.resolved != r.Address {
-			to[i].Original = r.Address
-		}
-		to[i].Address = r.resolved
-	}
+	to, rewrite := a.recipients(act, index)
 	req.Envelope.Recipients = to
 	// VERP means one recipient to an order; the scheduler was told so (FlagSingleRcpt).
 	if act.env.VERP != "" && act.env.Sender != "" && len(index) == 1 {
@@ -336,6 +325,23 @@ func (a *agentConn) send(m *message, d *delivery) {
 	})
 	*req = proto.Deliver{}
 	a.to = reuse.Emptied(to)
+}
+
+// recipients are those of an order, in the storage for them. rewrite says that the sender is rewritten on the way to one of
+// them.
+func (a *agentConn) recipients(act *active, index []int) (to []mail.Recipient, rewrite bool) {
+	to = slices.Grow(reuse.Truncated(a.to), len(index))[:len(index)]
+	for i, idx := range index {
+		r := act.rcpt(idx)
+		to[i] = r.Recipient
+		rewrite = rewrite || r.rewrite
+		// The log's orig_to: what the recipient was before trivial-rewrite changed it.
+		if r.Original == "" && r.resolved != r.Address {
+			to[i].Original = r.Address
+		}
+		to[i].Address = r.resolved
+	}
+	return to, rewrite
 }
 
 // dismiss tells an agent that a session is not needed any more. Without a connection

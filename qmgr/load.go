@@ -547,16 +547,7 @@ func (s *Server) learn(l *loading, ev *sched.Event) (m *message) {
 		return nil
 	}
 	if l.err != nil {
-		*ev = sched.Event{Kind: sched.EventLoadFailed, ID: l.num, Corrupt: l.corrupt}
-		// Removed by another way, for example by a tool that works on a queue at rest.
-		if errors.Is(l.err, queueread.ErrGone) { // cleanup does not have it: there is nothing to do
-			s.opt.Log.Warning("%s: %v", m.id, l.err)
-			s.then(sched.Event{Kind: sched.EventRemove, Scope: sched.ScopeMessage, ID: l.num})
-			s.then(*ev)
-			ev.Kind = 0
-			return m
-		}
-		s.opt.Log.Warning("%s: message cannot be read from the queue: %v", m.id, l.err)
+		s.unreadable(m, l, ev)
 		return m
 	}
 	a := m.active
@@ -598,6 +589,20 @@ func (s *Server) learn(l *loading, ev *sched.Event) (m *message) {
 	ev.Single = (a.env.VERP != "" || a.env.List != "") && a.env.Sender != ""
 	ev.Rcpts, ev.Starts = l.batch, a.env.SendAt
 	return m
+}
+
+// unreadable is learn for a message that could not be read.
+func (s *Server) unreadable(m *message, l *loading, ev *sched.Event) {
+	*ev = sched.Event{Kind: sched.EventLoadFailed, ID: l.num, Corrupt: l.corrupt}
+	// Removed by another way, for example by a tool that works on a queue at rest.
+	if errors.Is(l.err, queueread.ErrGone) { // cleanup does not have it: there is nothing to do
+		s.opt.Log.Warning("%s: %v", m.id, l.err)
+		s.then(sched.Event{Kind: sched.EventRemove, Scope: sched.ScopeMessage, ID: l.num})
+		s.then(*ev)
+		ev.Kind = 0
+		return
+	}
+	s.opt.Log.Warning("%s: message cannot be read from the queue: %v", m.id, l.err)
 }
 
 // add puts recipients that have been read into memory; all have numbers below n. The one
