@@ -11,7 +11,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -85,6 +87,7 @@ func (s *system) serial(ctx context.Context, load *workload, w io.Writer) error 
 		}
 	}()
 	before, times, start := s.sink.deliveries.Load(), s.processorTimes(), time.Now()
+	idle, own := idleTime(), ownTime()
 	pids := map[string]string{} // of services, by the names of their profiles
 	for name, pid := range s.services() {
 		if err := syscall.Kill(pid, syscall.SIGUSR1); err != nil {
@@ -99,25 +102,129 @@ func (s *system) serial(ctx context.Context, load *workload, w io.Writer) error 
 		}
 	}
 	messages := float64(s.sink.deliveries.Load()-before) / float64(load.recipients)
-	wall, spent := time.Since(start), s.processorTimes()
+	wall, spent, idle, own := time.Since(start), s.processorTimes(), idleTime()-idle, ownTime()-own
 	close(done)
 	if err := <-sent; err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "%s: %.0f messages/s; µs of processor time for each message\n", load.name, messages/wall.Seconds())
+	c := &costs{load: load, messages: messages, wall: wall, idle: idle, own: own}
 	for _, name := range slices.Sorted(maps.Keys(pids)) {
-		service := pids[name]
-		all := spent[service] - times[service]
-		fmt.Fprintf(w, "  %-26s%8.1f\n", service, micros(all, messages))
-		if err := printAlone(ctx, filepath.Join(data, name+".cpu"), messages, w); err != nil {
+		one := cost{service: pids[name], all: spent[pids[name]] - times[pids[name]], profile: filepath.Join(data, name)}
+		text, err := traces(ctx, one.profile+".cpu")
+		if err != nil {
 			return err
 		}
+		one.alone = aloneTimes(text)
+		c.services = append(c.services, one)
+	}
+	return c.print(ctx, w)
+}
+
+// costs are what the messages of a profile took.
+type costs struct {
+	load      *workload
+	messages  float64
+	wall      time.Duration
+	idle, own time.Duration // of the machine's processors: what nobody used, and what the load and the next hop took
+	services  []cost
+}
+
+// A cost is what a service took of the processors.
+type cost struct {
+	service string
+	all     time.Duration
+	alone   []time.Duration // of it, each of alone
+	profile string          // its file, without the ending
+}
+
+func (c *costs) print(ctx context.Context, w io.Writer) error {
+	fmt.Fprintf(w, "%s: %.0f messages/s; µs of processor time for each message\n", c.load.name, c.messages/c.wall.Seconds())
+	for i := range c.services {
+		s := &c.services[i]
+		fmt.Fprintf(w, "  %-26s%8.1f\n", s.service, micros(s.all, c.messages))
+		for i, a := range alone {
+			if s.alone[i] > 0 {
+				fmt.Fprintf(w, "    %-24s%8.1f\n", a.name, micros(s.alone[i], c.messages))
+			}
+		}
 		fmt.Fprintln(w, "    waits for locks, for a thousand messages, and who held the lock")
-		if err := printLocks(ctx, filepath.Join(data, name+".mutex"), messages, w); err != nil {
+		if err := printLocks(ctx, s.profile+".mutex", c.messages, w); err != nil {
 			return err
 		}
 	}
+	fmt.Fprintf(w, "  %-26s%8.1f\n", "load and next hop", micros(c.own, c.messages))
+	c.foresee(w)
 	return nil
+}
+
+// order is the way of a message through the services.
+var order = []string{"smtpd", "cleanup", "qmgr", "smtp", "postlogd"}
+
+// path is the way of a message through all stages. slower is how much longer each takes; with apart the load and the next
+// hop have processors of their own.
+func (c *costs) path(slower float64, apart bool) (list []stage) {
+	each := func(d time.Duration) time.Duration { return time.Duration(float64(d) * slower / c.messages) }
+	if !apart {
+		list = append(list, stage{name: "load and next hop", time: each(c.own)})
+	}
+	for _, name := range order {
+		i := slices.IndexFunc(c.services, func(s cost) bool { return s.service == name })
+		if i < 0 {
+			continue
+		}
+		s := &c.services[i]
+		rest := s.all
+		for k, d := range s.alone {
+			if d > 0 {
+				list = append(list, stage{name: name + ": " + alone[k].name, time: each(d), alone: true})
+				rest -= d
+			}
+		}
+		// The log has one reader, and one who writes it.
+		list = append(list, stage{name: name, time: each(max(rest, 0)), alone: name == "postlogd", acked: name == "cleanup"})
+	}
+	return list
+}
+
+// foresee prints what more processors would do, by calculation.
+func (c *costs) foresee(w io.Writer) {
+	const sent = 20000
+	processors := runtime.NumCPU()
+	used := c.own
+	for i := range c.services {
+		used += c.services[i].all
+	}
+	// Others have had the rest.
+	slower := float64(processors) * float64(c.wall) / float64(used+c.idle)
+	f := simulate(c.path(max(slower, 1), false), processors, c.load.sessions, sent)
+	fmt.Fprintf(w, "  by calculation, %d processors with the share that was to be had: %.0f messages/s, %.2f of what was measured\n", processors, f.rate, f.rate/(c.messages/c.wall.Seconds()))
+	for _, apart := range []bool{false, true} {
+		for _, n := range []int{2, 4, 16, 64} {
+			f := simulate(c.path(1, apart), n, max(c.load.sessions, 8*n), sent)
+			fmt.Fprintf(w, "  by calculation, %2d processors, load apart: %-5v %8.0f messages/s; %s is busy for %.0f %%\n", n, apart, f.rate, f.busiest, 100*f.share)
+		}
+	}
+}
+
+// idleTime is what nobody has used of all processors since the machine was started.
+func idleTime() time.Duration {
+	b, _ := os.ReadFile("/proc/stat")
+	f := strings.Fields(string(b)) // cpu user nice system idle iowait
+	if len(f) < 6 {
+		return 0
+	}
+	idle, _ := strconv.Atoi(f[4])
+	wait, _ := strconv.Atoi(f[5])
+	return time.Duration(idle+wait) * time.Second / 100 // USER_HZ
+}
+
+// ownTime is the processor time of this process: the load and the next hop are in it.
+func ownTime() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // micros is the share of a message.
@@ -154,21 +261,6 @@ func written(ctx context.Context, path string) error {
 		case <-time.After(time.Millisecond):
 		}
 	}
-}
-
-// printAlone prints what a profile has of each of the goroutines of alone.
-func printAlone(ctx context.Context, profile string, messages float64, w io.Writer) error {
-	text, err := traces(ctx, profile)
-	if err != nil {
-		return err
-	}
-	sums := aloneTimes(text)
-	for i, a := range alone {
-		if sums[i] > 0 {
-			fmt.Fprintf(w, "    %-24s%8.1f\n", a.name, micros(sums[i], messages))
-		}
-	}
-	return nil
 }
 
 // maxLocks is how many locks of a service are printed: those that were waited for most often.
