@@ -396,32 +396,64 @@ func (c *Conn) Pending() int {
 // enqueue has a frame written. When much is queued already it waits, as request
 // says.
 func (c *Conn) enqueue(ctx context.Context, limit time.Duration, what byte, kind uint16, id uint32, m Message) error {
-	c.wmu.Lock()
-	if ctx != noWait && len(c.out) > softQueued {
-		if err := c.room(ctx, limit); err != nil {
-			c.wmu.Unlock()
-			return err
+	// All sessions of a process share the connection. While another one is at it, a frame is made beside the lock; who
+	// waits for room does not make it before, see softQueued.
+	if ctx == noWait && !c.wmu.TryLock() {
+		f := asides.Get()
+		*f = appendFrame(reuse.Truncated(*f), what, kind, id, m)
+		c.wmu.Lock()
+		err := c.add(append(c.out, *f...))
+		if cap(*f) > maxAside {
+			*f = nil
+		}
+		asides.Put(f)
+		return err
+	}
+	if ctx != noWait {
+		c.wmu.Lock()
+		if len(c.out) > softQueued {
+			if err := c.room(ctx, limit); err != nil {
+				c.wmu.Unlock()
+				return err
+			}
 		}
 	}
-	if c.closed != nil {
-		c.wmu.Unlock()
-		return c.closed
-	}
-	start := len(c.out)
+	return c.add(appendFrame(c.out, what, kind, id, m))
+}
+
+// maxAside is how large a frame may become for its memory to be used for another one.
+const maxAside = 64 << 10
+
+// asides are frames that are made beside the lock, until they are queued.
+var asides reuse.Pool[[]byte]
+
+// appendFrame appends a frame to b. Its length is filled in when it is queued.
+func appendFrame(b []byte, what byte, kind uint16, id uint32, m Message) []byte {
+	start := len(b)
 	var h [headerLen]byte
 	binary.LittleEndian.PutUint16(h[4:], kind)
 	h[6] = what
 	binary.LittleEndian.PutUint32(h[8:], id)
-	c.out = append(c.out, h[:]...)
-	c.out = m.Append(c.out)
-	n := len(c.out) - start - headerLen
-	if n > MaxPayload {
-		c.out = c.out[:start]
+	b = m.Append(append(b, h[:]...))
+	// One that does not fit into 32 bits is too large in any case, and is never sent.
+	binary.LittleEndian.PutUint32(b[start:], uint32(len(b)-start-headerLen))
+	return b
+}
+
+// add makes out, which is what is queued with one frame more, what is queued. It is called with wmu held, and unlocks it.
+func (c *Conn) add(out []byte) error {
+	n := len(out) - len(c.out) - headerLen
+	switch {
+	case c.closed != nil:
+		err := c.closed
+		c.wmu.Unlock()
+		return err
+	case n > MaxPayload:
 		c.wmu.Unlock()
 		return ErrTooLarge
 	}
-	binary.LittleEndian.PutUint32(c.out[start:], uint32(n))
-	over := len(c.out)+c.writing > maxQueued
+	c.out = out
+	over := len(out)+c.writing > maxQueued
 	c.wcond.Broadcast()
 	c.wmu.Unlock()
 	if over {
