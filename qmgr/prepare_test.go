@@ -116,3 +116,25 @@ func TestPrepareWhat(t *testing.T) {
 		}
 	}
 }
+
+// The envelope of an order that is made at once goes on as it came, but for its sender where that is another one.
+func TestOrderedEnvelope(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	for i, c := range []struct{ verp, want string }{{"", "list@from.test"}, {"+=", "list+abc=to.test@from.test"}} {
+		to := []mail.Recipient{{Address: "abc@to.test"}}
+		env := mail.Envelope{ID: mail.MakeQueueID(time.Now(), uint64(80+i)), Arrival: time.Now(), Sender: "list@from.test", VERP: c.verp, EnvID: "x-17"}
+		st.mu.Lock()
+		conn := st.cleanup
+		st.mu.Unlock()
+		conn.Push(&proto.Entries{List: []proto.Entry{{Entry: queue.Entry{ID: env.ID, NRcpt: 1, NPending: 1}, Envelope: env.Append(nil), Recipients: mail.AppendRecipients(nil, to)}}})
+		o := smtp.next()
+		if o.Envelope.ID != env.ID || o.Envelope.Sender != c.want || o.Envelope.EnvID != "x-17" {
+			t.Errorf("with %q: ordered: %+v", c.verp, o.Envelope)
+		}
+		o.answer("ok")
+	}
+}

@@ -7,7 +7,9 @@
 // messages. What takes time (reading the spool, asking trivial-rewrite,
 // connecting to agents) is done beside it and comes back as an input. In one
 // turn the loop does all that has come in, and then sends the changes that
-// follow from it to cleanup in one request.
+// follow from it to cleanup in one request. However many processors there are, the
+// loop has one: what does not need its state is done by whoever brings it an input
+// (prepare, replied.read).
 //
 // # Memory
 //

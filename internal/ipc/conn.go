@@ -454,8 +454,8 @@ func (c *Conn) add(out []byte) error {
 	}
 	c.out = out
 	over := len(out)+c.writing > maxQueued
-	c.wcond.Broadcast()
 	c.wmu.Unlock()
+	c.wcond.Broadcast() // to wake the writer takes longer than all that was done with the lock held
 	if over {
 		c.shut(errNotReading)
 		return net.ErrClosed

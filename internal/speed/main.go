@@ -3,6 +3,7 @@
 //
 //	speed [-base commit] [-rounds number] [-workloads name,...] [-loss percent] [-dir directory] [-keep] [-wait]
 //	speed -sending [-workloads settings,...] [-shaping file,...] [-rounds number] [-dir directory] [-keep]
+//	speed -serial [-workloads name,...] [-dir directory] [-keep]
 //
 // Both are built, and both mail systems are started from the same main.cf and master.cf, each with
 // a queue of its own on the same disk. They get the same mail in turn: the one, the other; the other,
@@ -36,6 +37,14 @@
 // its processes, and for how long a reload of it has nothing delivered. -shaping names KumoMTA's files, the base first;
 // without it some are made up. The last settings have a file as sink of each event besides. -workloads chooses the
 // settings by how their names begin. What each service takes of the processors stands above.
+//
+// # More processors
+//
+// With -serial the present tree relays (relay, relay100 and domains, unless -workloads says others) while each service
+// profiles itself. Printed is what a message takes of the processors in each service, and what of that the goroutines
+// take of which there is one; how often others have waited for a lock, by who held it; and what 2, 4, 16 and 64
+// processors would do, by calculation. For that the way of a message through the services is simulated with these
+// figures. The first line of it is for this machine with what others have left of it, beside what was measured.
 //
 // # Diagnostics
 //
