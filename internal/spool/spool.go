@@ -97,6 +97,16 @@ type Spool struct {
 // one, and returns when it is ready for use and everything recovered is
 // durable.
 func Open(o Options) (*Spool, error) {
+	s, err := recovered(o)
+	if err != nil {
+		return nil, err
+	}
+	s.start(s.write)
+	return s, nil
+}
+
+// recovered is Open, but that nobody works on the spool yet: start is to follow.
+func recovered(o Options) (*Spool, error) {
 	random := o.Random
 	if random == nil {
 		random = randomBytes
@@ -113,10 +123,16 @@ func Open(o Options) (*Spool, error) {
 	s.report.Withdrawn, s.report.MoreWithdrawn = s.stash.empty()
 	s.pool.New = func() *request { return &request{ch: make(chan error, 1)} }
 	s.leaseLo, s.leaseHi = e.numbers()
+	return s, nil
+}
+
+// start starts the goroutines, of which write is the writer's: s.write, with what a
+// benchmark measures around it. They end when the spool is closed.
+func (s *Spool) start(write func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer close(s.written)
-		s.write()
+		write()
 	})
 	wg.Go(s.housekeep)
 	wg.Go(s.watch)
@@ -126,7 +142,6 @@ func Open(o Options) (*Spool, error) {
 	}()
 	signal(s.chores)
 	signal(s.wake)
-	return s, nil
 }
 
 func randomBytes(b []byte) { rand.Read(b) } // never fails
