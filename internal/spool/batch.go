@@ -53,6 +53,7 @@ type op struct {
 	body    []byte
 	large   *Message // with its File
 	msg     live     // Add: what the index will hold, places left out
+	staged  int      // place in batchWriter.list, and one; 0: the message is not there
 
 	change  Change
 	rcpts   []int

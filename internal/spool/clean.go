@@ -551,11 +551,12 @@ func (e *engine) putCopy(s *staged, c *messageCopy) {
 	}
 	e.fillMeta(s, &c.m, nil)
 	w.meta = c.m.append(reuse.Truncated(w.meta))
-	off := w.record(recMSG, flags, s.number, w.meta, c.body)
+	off, at := w.record(recMSG, flags, s.number, w.meta, c.body)
 	n := uint32(headerLen + len(w.meta) + len(c.body))
 	s.live.refOff, s.live.refLen, s.live.refMeta = off, n, uint32(len(w.meta))
 	s.live.conOff, s.live.conLen = off, n
 	s.refHere, s.conHere = true, true
+	s.refAt, s.conAt = at, at
 }
 
 // fetchBody reads the content in a MSG record.

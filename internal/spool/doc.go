@@ -252,9 +252,13 @@
 // # Writing
 //
 // The writer takes all that waits, up to 4 MiB, encodes it, writes it at a
-// block boundary, syncs once, tells the index, and answers. The next batch
+// block boundary, syncs once, and tells the index. The next batch
 // is written only then, so that the existence of batch n+1 proves batch n. A batch
 // is half a segment at most.
+//
+// One goroutine does that, and so bounds the spool on any number of processors (BenchmarkSerial). What does not need
+// it is done by others: checksums and encoding by those who commit, whose contents are written from where they
+// have them and not copied, and answering, which wakes them, by a goroutine of its own.
 //
 // # The volatile area
 //

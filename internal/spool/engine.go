@@ -363,9 +363,10 @@ func (e *engine) putOp(b *Batch, o *op) {
 		return
 	}
 	s := e.stage(o.number, o.created)
-	if s == nil {
+	if o.staged = 0; s == nil {
 		return
 	}
+	o.staged = s.at + 1
 	switch o.kind {
 	case opDone:
 		e.putDone(s, o.rcpts)
@@ -383,9 +384,13 @@ func (e *engine) putOp(b *Batch, o *op) {
 }
 
 func (e *engine) putAdd(b *Batch, o *op) {
-	off := e.w.rawRecord(recMSG, 0, o.number, b.buf[o.lo:o.hi], o.body, o.metaCRC, o.bodyCRC)
+	off, at := e.w.header(recMSG, 0, o.number, b.buf[o.lo:o.hi], len(o.body), o.metaCRC, o.bodyCRC)
+	e.w.lend(o.body)
+	e.w.align()
 	s := e.w.stage(staged{number: o.number, live: o.msg, added: true})
 	s.refHere, s.conHere = true, true
+	s.refAt, s.conAt = at, at
+	o.staged = s.at + 1
 	s.live.tenant = e.tenants.number([]byte(o.tenant))
 	s.live.refOff = off
 	s.live.refLen = uint32(headerLen + o.hi - o.lo + len(o.body))
@@ -459,13 +464,27 @@ func (e *engine) setPlaces(b *Batch) {
 		o := &b.ops[i]
 		var en Entry
 		if o.kind == opAdd || o.kind == opUpdate {
-			if l := e.idx.find(o.number, &e.w.found); l != nil && l.created == o.created {
+			if l := e.after(b, o); l != nil {
 				en = e.entry(l)
 				en.ID = o.id
 			}
 		}
 		b.entries = append(b.entries, en)
 	}
+}
+
+// after is how the message of a change stands after its batch; nil: it is gone. The caller holds mu.
+func (e *engine) after(b *Batch, o *op) *live {
+	if !b.apart { // all of it was in the log batch that was written last
+		if o.staged == 0 || e.w.list[o.staged-1].gone {
+			return nil
+		}
+		return &e.w.list[o.staged-1].live
+	}
+	if l := e.idx.find(o.number, &e.w.found); l != nil && l.created == o.created {
+		return l
+	}
+	return nil
 }
 
 // entry describes l. Its ID is left out.

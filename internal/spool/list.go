@@ -63,7 +63,7 @@ func (e *engine) putList() int {
 	if len(w.unlisted) == 0 || e.planted(plantNoList) {
 		return 0
 	}
-	length := int64(len(w.buf) - headRoom)
+	length := int64(w.end() - headRoom)
 	room := alignUp(length, blockSize) - length
 	if more := length / listShare / blockSize * blockSize; !w.upkeep && e.head != nil &&
 		length+room+more <= min(e.lim.unit, e.head.size-e.head.off) {

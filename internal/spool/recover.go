@@ -317,7 +317,7 @@ func (r *recovery) mendHeaders() error {
 		h := segHeader{segno: s.segno, promised: e.promised, from: e.from, firstBatch: s.firstBatch,
 			size: uint32(s.size), salt: uint64(s.salt), uuid: e.uuid, created: e.now().UnixMicro()}
 		h.putBlock(b)
-		if err := e.writeSync(s, b, 0); err != nil {
+		if err := e.writeSync(s, [][]byte{b}, 0); err != nil {
 			return err
 		}
 		s.headless = false

@@ -8,6 +8,7 @@ import (
 	"path"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"posthaste/internal/mail"
@@ -48,10 +49,6 @@ type Options struct {
 	Warn func(format string, args ...any)
 	// Random fills b with the salts and the identity of the spool; nil: crypto/rand does.
 	Random func(b []byte)
-	// OnDurable is told of every message added, in commit order, once it is
-	// durable and before its Commit returns. It runs on the writer's
-	// goroutine and must not block nor call the Spool. The slice is reused.
-	OnDurable func([]Entry)
 	// Follower has read the log while another process had it open; nil: Open reads all of it.
 	// It is used up.
 	Follower *Follower
@@ -65,7 +62,6 @@ type Options struct {
 // called concurrently.
 type Spool struct {
 	e         *engine
-	onDurable func([]Entry)
 	postDelay time.Duration
 	report    RecoveryReport
 	stash     *stash
@@ -83,8 +79,9 @@ type Spool struct {
 	broken    chan struct{}       // closed when the log breaks
 	written   chan struct{}       // closed when the writer has ended
 	done      chan struct{}       // closed when all goroutines have ended
-	taken     []*request          // writer's
-	adds      []Entry             // writer's
+	answers   chan answers        // writer's, to answerLoop; room for two batches
+	untold    atomic.Int64        // of these, those that are not all told
+	lists     chan []*request     // memory for queue, given back
 	company   int                 // writer's: how many waited for the last batch
 	retry     time.Time           // writer's: when to try again what there was no room for; zero: all is well
 	idle      *time.Timer         // writer's: see rest; nil when none runs
@@ -115,8 +112,8 @@ func recovered(o Options) (*Spool, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Spool{e: e, onDurable: o.OnDurable, postDelay: cmp.Or(o.PostDelay, postDelay), report: rep,
-		wake: make(chan struct{}, 1), chores: make(chan struct{}, 1),
+	s := &Spool{e: e, postDelay: cmp.Or(o.PostDelay, postDelay), report: rep,
+		answers: make(chan answers, 2), lists: make(chan []*request, 4), wake: make(chan struct{}, 1), chores: make(chan struct{}, 1),
 		broken: make(chan struct{}), written: make(chan struct{}), done: make(chan struct{})}
 	e.wake = func() { signal(s.wake) }
 	s.stash = newStash(e)
@@ -132,8 +129,10 @@ func (s *Spool) start(write func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer close(s.written)
+		defer close(s.answers)
 		write()
 	})
+	wg.Go(s.answerLoop)
 	wg.Go(s.housekeep)
 	wg.Go(s.watch)
 	go func() { // ends with those; Close waits for it
@@ -306,7 +305,7 @@ func (s *Spool) commitNow(b *Batch) error {
 }
 
 // Post makes b durable with the next commit, or in Options.PostDelay when there is none,
-// and then calls done, if not nil, on the writer's goroutine, which must not
+// and then calls done, if not nil, on a goroutine of the spool's, which must not
 // block nor call the Spool. A batch that adds nothing is never refused for
 // want of space: it waits for it, should the disk be that full. The caller
 // gives b up until done is called.
@@ -372,8 +371,7 @@ func (s *Spool) enqueue(r *request) error {
 // Entries calls yield for each message, in the order of their numbers, until it returns
 // false. It keeps no lock while it does, and no more than a few entries in memory. A message
 // that is there throughout is given exactly once, one that comes or goes
-// meanwhile perhaps. Who must miss none listens to OnDurable from before
-// the call and drops those it already has.
+// meanwhile perhaps.
 func (s *Spool) Entries(yield func(Entry) bool) { s.e.entries(yield) }
 
 func (e *engine) entries(yield func(Entry) bool) {

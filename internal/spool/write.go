@@ -8,15 +8,21 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/pack"
 	"posthaste/internal/reuse"
+	"posthaste/internal/vfs"
 )
 
 func traceOf(l *live) mail.Trace { return mail.Trace(l.trace) }
 
 // batchWriter is the log batch being made: the bytes, with room for a segment
-// header in front, and what the index will say once they are durable.
+// header in front, and what the index will say once they are durable. Long contents
+// of new mail are not among the bytes, but written from where their callers have them: they
+// wait until that is done, and to copy each would be a tenth of what the writer does.
 type batchWriter struct {
 	buf      []byte
-	recs     []int // offsets of record headers in buf
+	recs     []int    // where in buf record headers are
+	lent     []lent   // contents that belong between the octets of buf, in order
+	lentSum  int      // octets of those
+	pieces   [][]byte // scratch, for vfs.WriteAll
 	list     []staged
 	staged   map[uint64]int // by message number, into list
 	meta     []byte         // scratch
@@ -34,9 +40,20 @@ type batchWriter struct {
 	full     int64 // bytes from which on what callers want goes into the next one
 }
 
+// lent is content that a caller has in memory until the batch is written.
+type lent struct {
+	at int // what is in buf from here on comes after it
+	p  []byte
+}
+
+// minLent is from how many octets on content is lent: to write less from another place takes as
+// long as to copy it.
+const minLent = 2 << 10
+
 // staged is how a message will stand after the batch.
 type staged struct {
 	number  uint64
+	at      int // place in batchWriter.list
 	live    live
 	more    []uint64
 	handed  []handing // what agents have in hand; not changed in place
@@ -44,6 +61,8 @@ type staged struct {
 	gone    bool
 	refHere bool // live.refOff is an offset in the batch
 	conHere bool
+	refAt   int // where the header at refOff is in batchWriter.buf, if refHere
+	conAt   int // the same of conOff
 	bigLen  int64
 }
 
@@ -51,8 +70,11 @@ func (w *batchWriter) size() int64 {
 	if len(w.recs) == 0 {
 		return 0
 	}
-	return int64(len(w.buf) - headRoom)
+	return int64(w.end() - headRoom)
 }
+
+// end is how much the batch has, with the room in front.
+func (w *batchWriter) end() int { return len(w.buf) + w.lentSum }
 
 func (e *engine) begin() {
 	w := &e.w
@@ -62,6 +84,7 @@ func (e *engine) begin() {
 	}
 	w.buf = w.buf[:headRoom]
 	w.recs = reuse.Truncated(w.recs)
+	w.release()
 	clear(w.list)
 	w.list = reuse.Truncated(w.list)
 	clear(w.staged)
@@ -69,24 +92,64 @@ func (e *engine) begin() {
 	w.upkeep, w.leave, w.most = false, 0, 0
 }
 
-// record appends a record and returns the offset of its header.
-func (w *batchWriter) record(typ, flags uint8, number uint64, meta, body []byte) uint32 {
-	return w.rawRecord(typ, flags, number, meta, body, checksum(meta), checksum(body))
+// record appends a record. What it gives is as with header.
+func (w *batchWriter) record(typ, flags uint8, number uint64, meta, body []byte) (off uint32, at int) {
+	off, at = w.header(typ, flags, number, meta, len(body), checksum(meta), checksum(body))
+	w.buf = append(w.buf, body...)
+	w.align()
+	return off, at
 }
 
-func (w *batchWriter) rawRecord(typ, flags uint8, number uint64, meta, body []byte, metaCRC, bodyCRC uint32) uint32 {
-	off := len(w.buf)
-	w.recs = append(w.recs, off)
-	w.buf = startRecord(w.buf, typ, flags, number, len(meta), len(body), metaCRC, bodyCRC)
+// header appends a record without its content, and returns where its header is: in the batch, and
+// in buf, which is the same when nothing is lent before it.
+func (w *batchWriter) header(typ, flags uint8, number uint64, meta []byte, bodyLen int, metaCRC, bodyCRC uint32) (off uint32, at int) {
+	off, at = uint32(w.end()), len(w.buf)
+	w.recs = append(w.recs, at)
+	w.buf = startRecord(w.buf, typ, flags, number, len(meta), bodyLen, metaCRC, bodyCRC)
 	w.buf = append(w.buf, meta...)
-	w.buf = append(w.buf, body...)
-	var zero [recAlign]byte
-	w.buf = append(w.buf, zero[:alignUp(int64(len(w.buf)), recAlign)-int64(len(w.buf))]...)
-	return uint32(off)
+	return off, at
+}
+
+// align fills the batch up to where a record may begin.
+func (w *batchWriter) align() { w.fill(recAlign) }
+
+func (w *batchWriter) fill(to int64) {
+	n := int(alignUp(int64(w.end()), to)) - w.end()
+	w.buf = append(w.buf, zeros[:n]...)
+}
+
+// lend has content stand behind what is there. It is read until the batch is written, or given up.
+func (w *batchWriter) lend(p []byte) {
+	if len(p) < minLent {
+		w.buf = append(w.buf, p...)
+		return
+	}
+	w.lent = append(w.lent, lent{len(w.buf), p})
+	w.lentSum += len(p)
+}
+
+// release forgets what was lent.
+func (w *batchWriter) release() {
+	clear(w.lent)
+	w.lent, w.lentSum = reuse.Truncated(w.lent), 0
+	clear(w.pieces)
+	w.pieces = reuse.Truncated(w.pieces)
+}
+
+// gather gives the octets of the batch from that place in buf on, in order. There is nothing lent before it.
+func (w *batchWriter) gather(from int) [][]byte {
+	w.pieces = reuse.Truncated(w.pieces)
+	for _, l := range w.lent {
+		w.pieces = append(w.pieces, w.buf[from:l.at], l.p)
+		from = l.at
+	}
+	w.pieces = append(w.pieces, w.buf[from:])
+	return w.pieces
 }
 
 func (w *batchWriter) stage(s staged) *staged {
-	w.staged[s.number] = len(w.list)
+	s.at = len(w.list)
+	w.staged[s.number] = s.at
 	w.list = append(w.list, s)
 	return &w.list[len(w.list)-1]
 }
@@ -109,6 +172,7 @@ func (e *engine) stage(number uint64, created int64) *staged {
 // that nothing has happened.
 func (e *engine) flush(cold bool) error {
 	w := &e.w
+	defer w.release() // those whose content it is have it again as soon as they are told
 	if len(w.recs) == 0 && !w.force {
 		return nil
 	}
@@ -128,21 +192,22 @@ func (e *engine) flush(cold bool) error {
 		e.noteGone()
 		e.housekeep()
 	}
-	length := int64(len(w.buf) - headRoom)
+	length := int64(w.end() - headRoom)
 	s, at, err := e.place(cold, length)
 	if err != nil {
 		return err
 	}
 	e.sealRecords(s)
-	from := w.buf[headRoom:]
-	if at == 0 {
-		from = w.buf
+	from, written := headRoom, length
+	if at == 0 { // with the segment's header
+		from, written = 0, headRoom+length
 	}
+	pieces := w.gather(from)
 	if !e.planted(plantAckEarly) && (!cold || !e.planted(plantCopyNoSync)) {
-		if err := e.writeSync(s, from, at); err != nil {
+		if err := e.writeSync(s, pieces, at); err != nil {
 			return err
 		}
-	} else if _, err := s.f.WriteAt(from, at); err != nil {
+	} else if err := vfs.WriteAll(s.f, pieces, at); err != nil {
 		return e.fail(segName("", s.file), err)
 	}
 	base := uint32(s.off - headRoom) // from offset in buf to offset in the segment
@@ -152,7 +217,7 @@ func (e *engine) flush(cold bool) error {
 	e.mu.Unlock()
 	e.noteListed(listed)
 	e.batch++
-	e.apply(s, base, uint64(len(from)))
+	e.apply(s, base, uint64(written))
 	if moved != (point{}) {
 		e.advance(moved)
 	}
@@ -161,10 +226,7 @@ func (e *engine) flush(cold bool) error {
 
 // pad fills the batch up to a whole number of blocks: the next batch shares
 // none with it (invariant 3).
-func (w *batchWriter) pad() {
-	n := int(alignUp(int64(len(w.buf)), blockSize)) - len(w.buf)
-	w.buf = append(w.buf, make([]byte, n)...)
-}
+func (w *batchWriter) pad() { w.fill(blockSize) }
 
 // place finds where a batch of length bytes goes, and writes a segment
 // header into the batch's front room when that is a new segment.
@@ -219,8 +281,8 @@ func (e *engine) noteGone() {
 }
 
 // writeSync is one write and one sync (invariants 1 and 8).
-func (e *engine) writeSync(s *segment, p []byte, at int64) error {
-	if _, err := s.f.WriteAt(p, at); err != nil {
+func (e *engine) writeSync(s *segment, pieces [][]byte, at int64) error {
+	if err := vfs.WriteAll(s.f, pieces, at); err != nil {
 		return e.fail("write of "+segName(e.dir, s.file), err)
 	}
 	err := s.f.Datasync()
@@ -276,13 +338,13 @@ func (e *engine) apply(seg *segment, base uint32, written uint64) {
 				continue
 			}
 		}
-		*l = st.live
 		if st.refHere {
-			l.refSeg, l.refOff = seg.file, l.refOff+base
+			st.live.refSeg, st.live.refOff = seg.file, st.live.refOff+base
 		}
 		if st.conHere {
-			l.conSeg, l.conOff = seg.file, l.conOff+base
+			st.live.conSeg, st.live.conOff = seg.file, st.live.conOff+base
 		}
+		*l = st.live
 		e.idx.setBeside(st)
 		e.account(l, 1)
 	}
@@ -351,12 +413,12 @@ func (e *engine) putStateOf(s *staged, m *meta, ok bool, outcomes []byte) {
 	switch seg := e.segs[s.live.conSeg]; {
 	case s.conHere:
 		// The MSG record is in this very batch, whose segment is not known yet.
-		m.back, m.backLen = uint32(len(w.buf))-s.live.conOff, s.live.conLen
+		m.back, m.backLen = uint32(w.end())-s.live.conOff, s.live.conLen
 	case seg != nil && s.live.conLen > 0:
 		m.where = Ref{File: seg.file, Segno: seg.segno, Offset: s.live.conOff, Length: s.live.conLen}
 	}
 	w.meta = m.append(reuse.Truncated(w.meta))
-	s.live.refOff = w.record(recSTATE, 0, s.number, w.meta, nil)
+	s.live.refOff, s.refAt = w.record(recSTATE, 0, s.number, w.meta, nil)
 	s.live.refLen = uint32(headerLen + len(w.meta))
 	s.live.refMeta = uint32(len(w.meta))
 	s.refHere = true
@@ -433,7 +495,7 @@ func outcomeRcpt(field []byte) int64 {
 func (e *engine) readMeta(s *staged) (m meta, ok bool) {
 	w := &e.w
 	if s.refHere {
-		m, ok = parseMeta(w.buf[s.live.refOff:], s.number)
+		m, ok = parseMeta(w.buf[s.refAt:], s.number)
 	} else {
 		w.read, m, ok = e.fetchMeta(reuse.Truncated(w.read), s.live.refSeg, s.live.refOff, s.live.refMeta, s.number)
 	}
@@ -443,7 +505,7 @@ func (e *engine) readMeta(s *staged) (m meta, ok bool) {
 	var from meta
 	var found bool
 	if s.conHere {
-		from, found = parseMeta(w.buf[s.live.conOff:], s.number)
+		from, found = parseMeta(w.buf[s.conAt:], s.number)
 	} else if s.live.conLen > 0 {
 		n := min(s.live.conLen-headerLen, maxMetaGuess)
 		w.read, from, found = e.fetchMeta(w.read, s.live.conSeg, s.live.conOff, n, s.number)

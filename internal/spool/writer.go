@@ -10,30 +10,32 @@ import (
 // write is the writer's goroutine: whatever waits goes out with the next
 // batch, whose sync they all share.
 func (s *Spool) write() {
-	for {
-		s.e.disk.rest()
-		reqs, last := s.nextRequests()
-		s.e.disk.ask()
-		if len(reqs) > 0 {
-			if !s.commit(reqs) {
-				return
-			}
-		}
-		more, err := s.e.maintain()
-		if err != nil {
-			s.giveUp(nil)
-			return
-		}
-		if s.e.wantsChores() {
-			signal(s.chores)
-		}
-		if more {
-			signal(s.wake) // do not sleep, but look at the queue first
-		}
-		if last && len(reqs) == 0 {
-			return
+	for s.serve(s.nextRequests()) {
+	}
+}
+
+// serve does what is to be done for reqs, and a step of maintenance. It is false when there is
+// nothing more to do: last says that the spool is closing.
+func (s *Spool) serve(reqs []*request, last bool) bool {
+	s.e.disk.ask()
+	defer s.e.disk.rest()
+	if len(reqs) > 0 {
+		if !s.commit(reqs) {
+			return false
 		}
 	}
+	more, err := s.e.maintain()
+	if err != nil {
+		s.giveUp(nil)
+		return false
+	}
+	if s.e.wantsChores() {
+		signal(s.chores)
+	}
+	if more {
+		signal(s.wake) // do not sleep, but look at the queue first
+	}
+	return !last || len(reqs) > 0
 }
 
 // nextRequests waits for something to do and returns what waits, in order. last says
@@ -48,8 +50,7 @@ func (s *Spool) nextRequests() (reqs []*request, last bool) {
 			delay = time.Until(s.oldest.Add(s.postDelay))
 		}
 		if s.urgent > 0 || s.closing || len(s.queue) > 0 && delay <= 0 {
-			reqs, s.queue = s.queue, reuse.Truncated(s.taken)
-			s.taken = reqs
+			reqs, s.queue = s.queue, s.emptyList()
 			s.urgent, s.oldest = 0, time.Time{}
 			last = s.closing
 			s.mu.Unlock()
@@ -124,6 +125,7 @@ func (s *Spool) linger() {
 // is false when the log is broken.
 func (s *Spool) commit(reqs []*request) bool {
 	s.company = len(reqs)
+	whole := reqs
 	for len(reqs) > 0 {
 		start := time.Now()
 		n, err := s.e.commit(reqs)
@@ -140,12 +142,11 @@ func (s *Spool) commit(reqs []*request) bool {
 			s.e.warn("spool: there is room again to record delivery results")
 		}
 		s.syncs += (time.Since(start) - s.syncs) / 8
-		s.announce(reqs[:n])
-		for i, r := range reqs[:n] {
-			s.finish(r, r.err)
-			reqs[i] = nil
+		tidings := answers{reqs: reqs[:n]}
+		if reqs = reqs[n:]; len(reqs) == 0 {
+			tidings.list = whole
 		}
-		reqs = reqs[n:]
+		s.tell(tidings)
 		if len(reqs) > 0 {
 			if _, err := s.e.maintain(); err != nil {
 				s.giveUp(reqs)
@@ -212,24 +213,53 @@ func (s *Spool) pause() {
 	}
 }
 
-// announce tells of the messages added.
-func (s *Spool) announce(reqs []*request) {
-	if s.onDurable == nil {
+// answers are what is to be told to those whose batches the writer has written.
+type answers struct {
+	reqs []*request // with their err
+	list []*request // the memory that they are in, when these are the last in it
+}
+
+// tell has reqs answered. To wake a hundred sessions takes longer than to encode their messages,
+// and so another goroutine does it while the next batch is made. One that is alone is told at
+// once, for that would only be a detour; but nobody is told before those who came earlier.
+func (s *Spool) tell(a answers) {
+	if len(a.reqs) == 1 && s.untold.Load() == 0 {
+		s.answer(a)
 		return
 	}
-	s.adds = reuse.Truncated(s.adds)
-	for _, r := range reqs {
-		if r.err != nil || r.b.adds == 0 {
-			continue
-		}
-		for i := range r.b.ops {
-			if en, ok := r.b.Entry(i); ok && r.b.ops[i].kind == opAdd {
-				s.adds = append(s.adds, en)
-			}
-		}
+	s.untold.Add(1)
+	s.answers <- a
+}
+
+// answerLoop is the goroutine that does that, until the writer has ended.
+func (s *Spool) answerLoop() {
+	for a := range s.answers {
+		s.answer(a)
+		s.untold.Add(-1)
 	}
-	if len(s.adds) > 0 {
-		s.onDurable(s.adds)
+}
+
+func (s *Spool) answer(a answers) {
+	for i, r := range a.reqs {
+		a.reqs[i] = nil // before who made it has it back
+		s.finish(r, r.err)
+	}
+	if a.list == nil {
+		return
+	}
+	select {
+	case s.lists <- reuse.Truncated(a.list):
+	default:
+	}
+}
+
+// emptyList is memory for requests.
+func (s *Spool) emptyList() []*request {
+	select {
+	case l := <-s.lists:
+		return l
+	default:
+		return nil
 	}
 }
 

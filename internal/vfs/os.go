@@ -308,6 +308,41 @@ func freeOf(st *unix.Statfs_t) int64 { return int64(st.Bavail) * int64(st.Bsize)
 // ReadAt reads, at less expense what is in memory.
 func (f *osFile) ReadAt(p []byte, off int64) (int, error) { return quickio.ReadAt(f.File, p, off) }
 
+// maxPieces is how many pieces the kernel takes at once (IOV_MAX).
+const maxPieces = 1024
+
+// WriteAll is pwritev, as often as it takes.
+func (f *osFile) WriteAll(pieces [][]byte, off int64) error {
+	fd := int(f.Fd())
+	for pieces = drop(pieces, 0); len(pieces) > 0; {
+		n, err := unix.Pwritev(fd, pieces[:min(len(pieces), maxPieces)], off)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return &fs.PathError{Op: "pwritev", Path: f.Name(), Err: err}
+		}
+		if n == 0 { // pieces are never all empty here
+			return &fs.PathError{Op: "pwritev", Path: f.Name(), Err: io.ErrShortWrite}
+		}
+		off += int64(n)
+		pieces = drop(pieces, n)
+	}
+	return nil
+}
+
+// drop takes the first n octets off pieces, and pieces that are empty then.
+func drop(pieces [][]byte, n int) [][]byte {
+	for len(pieces) > 0 && n >= len(pieces[0]) {
+		n -= len(pieces[0])
+		pieces = pieces[1:]
+	}
+	if n > 0 {
+		pieces[0] = pieces[0][n:]
+	}
+	return pieces
+}
+
 // Datasync is fdatasync. An interrupted call is repeated, no other failure.
 func (f *osFile) Datasync() error {
 	slowly()
