@@ -53,6 +53,17 @@ func (st *stage) acts() string {
 	return b.String()
 }
 
+// waitActs waits until the store has acts that f is content with, and they are in force: they are written first, beside the loop.
+func (st *stage) waitActs(f func(acts string) bool) {
+	st.t.Helper()
+	testwait.Until(st.t, "acts", func() bool {
+		done := make(chan bool)
+		acts := st.acts()
+		st.srv.post(func() { done <- len(st.srv.auto.under) == 0 }, sched.Event{})
+		return <-done && f(acts)
+	})
+}
+
 // TestAutomation has a site defer two messages: its rule suspends it, for both of its domains, and sets a rate. An
 // operator takes it back, and the same replies do nothing more.
 func TestAutomation(t *testing.T) {
@@ -78,7 +89,7 @@ func TestAutomation(t *testing.T) {
 	}
 	deferOne("b@two.test")
 	const both = "setting site=mx.big.test max_message_rate 7000/min\nsuspension site=mx.big.test\n"
-	testwait.Until(t, "acts", func() bool { return st.acts() == both })
+	st.waitActs(func(acts string) bool { return acts == both })
 	// They are in the store before they are in force; the log says that they are.
 	testwait.Until(t, "the log", func() bool {
 		return strings.Contains(st.log.String(), "max_message_rate set to 7000/min by automation")
@@ -141,7 +152,7 @@ func TestAutomationEnds(t *testing.T) {
 	st.arrive("s@from.test", "a@one.test")
 	first := smtp.next()
 	first.answer("defer")
-	testwait.Until(t, "acts", func() bool { return st.acts() != "" })
+	st.waitActs(func(acts string) bool { return acts != "" })
 	st.command(proto.Command{Verb: proto.VerbRelease, ID: third})
 	if o := smtp.next(); o.Envelope.Recipients[0].Address != "c@one.test" {
 		t.Errorf("%+v", o.Envelope.Recipients)
@@ -374,7 +385,7 @@ func TestActAtReload(t *testing.T) {
 		t.Fatal(err)
 	}
 	const both = "setting site=mx.big.test max_message_rate 7000/min\nsuspension site=mx.big.test\n"
-	testwait.Until(t, "acts", func() bool { return st.acts() == both })
+	st.waitActs(func(acts string) bool { return acts == both })
 	if log := st.log.String(); strings.Contains(log, "still owns") {
 		t.Errorf("log:\n%s", log)
 	}
@@ -553,7 +564,7 @@ func TestAutomationTenant(t *testing.T) {
 		release(first)
 		o := smtp.next()
 		o.answer("defer")
-		testwait.Until(t, "acts", func() bool { return st.acts() == "suspension "+c.target+"\n" })
+		st.waitActs(func(acts string) bool { return acts == "suspension "+c.target+"\n" })
 		release(again)
 		st.waitExplain(again, "is suspended by automation")
 		if c.action == "SuspendCampaign" {

@@ -122,13 +122,25 @@ func TestAwayTools(t *testing.T) {
 func TestAwayFlush(t *testing.T) {
 	t.Parallel()
 	const n = 25
-	st, ids := narrow(t, n, "fast_flush_domains = d20.test d21.test\n")
+	st, ids := narrow(t, n, "fast_flush_domains = d20.test d21.test hub.test\ninitial_destination_concurrency = 1\n")
+	st.routes["behind.test"] = "smtp:hub.test"
+	behind := st.fill(deferredIn(-time.Minute, "x@behind.test"))[0]
 	smtp := st.agent("smtp", proto.Inventory{})
 	st.run()
 	st.waitAttached(1)
-	st.inMemory()
-	st.command(proto.Command{Verb: proto.VerbFlush, Site: "D21.test"})
 	o := smtp.next()
+	o.answer("site")
+	st.waitOp(behind, "its deferral", inQueue(queue.Deferred))
+	st.inMemory()
+	// What waits for a host of that name has recipients elsewhere: the scheduler alone knows of it.
+	st.command(proto.Command{Verb: proto.VerbFlush, Site: "hub.test"})
+	if o = smtp.next(); o.Envelope.ID != behind {
+		t.Fatalf("ordered: %s, not %s", o.Envelope.ID, behind)
+	}
+	o.answer("ok")
+	st.waitOp(behind, "its removal", removed)
+	st.command(proto.Command{Verb: proto.VerbFlush, Site: "D21.test"})
+	o = smtp.next()
 	if o.Envelope.ID != ids[21] {
 		t.Fatalf("ordered: %s, not %s", o.Envelope.ID, ids[21])
 	}
@@ -154,6 +166,35 @@ func TestAwayFlush(t *testing.T) {
 		t.Errorf("%d messages are in memory", got)
 	}
 	st.quiet()
+}
+
+// A change that cleanup has refused is known to this process alone: the message stays in memory, as it was changed.
+func TestAwayRefused(t *testing.T) {
+	t.Parallel()
+	const n = 11
+	st, ids := narrow(t, n, "")
+	st.contra = ids[n-1]
+	st.run()
+	st.waitAttached(1)
+	st.inMemory()
+	for _, id := range ids[n-2 : n] {
+		var reply proto.CommandReply
+		err := st.tool.Call(t.Context(), &proto.Command{Verb: proto.VerbHold, ID: id}, &reply)
+		if refused := err != nil && strings.Contains(err.Error(), "a change is not recorded"); refused != (id == st.contra) {
+			t.Errorf("%+v, %v", reply, err)
+		}
+	}
+	st.until("it is looked what may be forgotten", func() bool {
+		looked := make(chan bool)
+		st.srv.post(func() {
+			_, busy := st.srv.log.unrecorded()[ids[n-2]]
+			looked <- st.srv.log.idle() && !st.srv.away.look && !busy && !st.srv.knows(msgID(ids[n-2]))
+		}, sched.Event{})
+		return <-looked
+	})
+	if got := st.explain(st.contra); !strings.Contains(got, ": hold queue since") || !strings.Contains(got, "it cannot be") {
+		t.Errorf("it was forgotten:\n%s", got)
+	}
 }
 
 // What is due is taken up, however much of it there is, and what agents report of mail

@@ -7,6 +7,7 @@ package qmgr
 
 import (
 	"context"
+	"slices"
 
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
@@ -27,6 +28,7 @@ func (s *Server) deleteCorrupt(c *selecting, next func()) {
 	defer cancel()
 	var ops []proto.Op
 	var ids []mail.QueueID
+	var sizes []int64
 	for _, id := range c.q.IDs {
 		var at proto.LocateReply
 		if err := s.cleanup.CallAgain(ctx, &proto.Locate{ID: id}, &at); err != nil {
@@ -34,17 +36,26 @@ func (s *Server) deleteCorrupt(c *selecting, next func()) {
 			return
 		}
 		if at.Found && at.Entry.Queue == queue.Corrupt {
-			ops, ids = append(ops, proto.Op{ID: id, Remove: true}), append(ids, id)
-			c.reply.Octets += at.Entry.Size
+			ops, ids, sizes = append(ops, proto.Op{ID: id, Remove: true}), append(ids, id), append(sizes, at.Entry.Size)
 		}
 	}
 	if len(ops) > 0 {
 		// Urgent: whoever has asked waits, and nothing else may be recorded soon.
-		if err := s.cleanup.CallAgain(ctx, &proto.Record{Ops: ops, Urgent: true}, new(proto.RecordReply)); err != nil {
+		var reply proto.RecordReply
+		if err := s.cleanup.CallAgain(ctx, &proto.Record{Ops: ops, Urgent: true}, &reply); err != nil {
 			c.r.Fail("%v", err)
 			return
 		}
+		// Each change stands for itself: what cleanup has left out is still there, and the operator is told so.
+		for _, f := range reply.Refused {
+			c.reply.Failed = append(c.reply.Failed, string(f.ID)+": it is not removed: "+f.Reason)
+			if i := slices.Index(ids, f.ID); i >= 0 {
+				ids, sizes = slices.Delete(ids, i, i+1), slices.Delete(sizes, i, i+1)
+			}
+		}
 	}
-	c.reply.IDs = append(c.reply.IDs, ids...)
+	for i, id := range ids {
+		c.reply.IDs, c.reply.Octets = append(c.reply.IDs, id), c.reply.Octets+sizes[i]
+	}
 	next()
 }

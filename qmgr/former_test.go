@@ -240,6 +240,35 @@ func TestFormerLost(t *testing.T) {
 	st.quiet()
 }
 
+// When an agent goes, each of the orders that waited for its word ends, however many former deliveries it had.
+func TestFormersLost(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	ids := st.fill(many(2, "to.test"), many(1, "to.test"), many(1, "other.test"))
+	running := []proto.Delivery{{ID: ids[0], Index: []int{0}}, {ID: ids[0], Index: []int{1}}, {ID: ids[1], Index: []int{0}}, {ID: ids[2], Index: []int{0}}}
+	smtp := st.agent("smtp", proto.Inventory{Running: running})
+	st.run()
+	st.until("orders wait for each of them", func() bool {
+		waits := make(chan bool)
+		st.srv.post(func() {
+			n := 0
+			for _, list := range st.srv.formers {
+				for _, f := range list {
+					n += min(len(f.waiting), 1)
+				}
+			}
+			waits <- n == len(running)
+		}, sched.Event{})
+		return <-waits
+	})
+	smtp.stop()
+	for _, id := range ids {
+		st.waitOp(id, "that it is lost", lostOp)
+		st.waitOp(id, "its deferral", inQueue(queue.Deferred))
+	}
+	st.quiet()
+}
+
 // What came of an earlier attempt does not end the one that goes on, whoever tells of it: nothing is ordered beside it.
 func TestFormerOfTwoAttempts(t *testing.T) {
 	t.Parallel()

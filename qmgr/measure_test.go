@@ -88,13 +88,64 @@ func TestBacklogs(t *testing.T) {
 		}
 		return fmt.Sprintf("%s is %v, not %v; all: %v", wrong(), got[wrong()], want[wrong()], got)
 	})
-	names := 0
-	for k := range got {
-		if strings.HasPrefix(k, "posthaste_destination_todo ") {
-			names++
+	if n := published(got, "posthaste_destination_todo "); n != topDests+2 {
+		t.Errorf("%d destinations are published", n)
+	}
+}
+
+// published is how many samples have a name and labels that begin so.
+func published(samples map[string]float64, begin string) (n int) {
+	for k := range samples {
+		if strings.HasPrefix(k, begin) {
+			n++
 		}
 	}
-	if names != topDests+2 {
-		t.Errorf("%d destinations are published", names)
+	return n
+}
+
+// Of tenants, of limits in common and of sources that warm up, those with most are published by name, however many there are; tenants
+// beyond them are in one sum.
+func TestMostPublished(t *testing.T) {
+	t.Parallel()
+	const n = topDests + topDests/2
+	st := newStage(t, limitsOn+poolsOn)
+	smtp := st.agent("smtp", proto.Inventory{})
+	for i := range n {
+		st.share(func(r *proto.ResolveReply) {
+			r.Provider, r.ProviderLimits, r.Hop = fmt.Sprint("p", i), "concurrency=1", fmt.Sprintf("d%d.test", i)
+			r.Pool, r.Members = fmt.Sprint("pool", i), members(proto.PoolMember{Source: fmt.Sprint("m", i), Weight: 1, Warmup: 50, Spec: "address=192.0.2.1"})
+		}, fmt.Sprintf("d%d.test", i))
 	}
+	st.run()
+	st.waitAttached(1)
+	// The first has two messages, of which one waits: whatever the order, it is among those with most.
+	for i := range n + 1 {
+		st.arriveOf(fmt.Sprint("t", i%n), "s@from.test", fmt.Sprintf("x@d%d.test", i%n))
+	}
+	for range n {
+		smtp.next()
+	}
+	want := map[string]float64{
+		"posthaste_tenant_messages t0":               2,
+		"posthaste_tenant_messages other":            n - topDests,
+		"posthaste_tenant_deliveries_busy other":     n - topDests,
+		"posthaste_limit_busy provider p0":           1,
+		"posthaste_limit_waiting provider p0":        1,
+		"posthaste_warmup_recipients m0 provider p0": 1,
+		"posthaste_warmup_limit m0 provider p0":      50,
+	}
+	testwait.For(t, func() string {
+		got := st.measured()
+		for k, v := range want {
+			if got[k] != v {
+				return fmt.Sprintf("%s is %v, not %v", k, got[k], v)
+			}
+		}
+		for begin, n := range map[string]int{"posthaste_tenant_messages ": topDests + 1, "posthaste_limit_busy provider ": topDests, "posthaste_warmup_": 2 * topDests} {
+			if p := published(got, begin); p != n {
+				return fmt.Sprintf("%d of %s, not %d", p, begin, n)
+			}
+		}
+		return ""
+	})
 }

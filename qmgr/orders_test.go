@@ -114,6 +114,30 @@ func TestOrdersLeft(t *testing.T) {
 	}
 }
 
+// The bound on what one request may mean holds for all parts of a node together, and what is beyond it is refused as a whole.
+func TestOrdersBound(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	f := &fakeCluster{third: "b"} // who has part 2 as well, with the same mail
+	st.viewer = f
+	st.run()
+	now := time.Now()
+	orders := func(n int) ([]storage.Order, error) {
+		for len(f.list) < n {
+			id := mail.MakeQueueID(now, uint64(len(f.list)+1))
+			f.list = append(f.list, storage.Viewed{Entry: queue.Entry{ID: id, Queue: queue.Deferred, NRcpt: 1, NPending: 1}})
+		}
+		q := &proto.Select{Verb: proto.VerbHold}
+		return st.srv.selectOrders(t.Context(), storage.Order{Call: storage.Call{Kind: proto.KindSelect, Payload: q.Append(nil)}, Node: "b"})
+	}
+	if list, err := orders(maxOrdered / 2); err != nil || len(list) != maxOrdered/proto.SelectIDs {
+		t.Errorf("%d orders, %v", len(list), err)
+	}
+	if list, err := orders(maxOrdered/2 + 1); err == nil || !strings.Contains(err.Error(), "nothing is ordered") || list != nil {
+		t.Errorf("%d orders, %v", len(list), err)
+	}
+}
+
 // Orders are carried out one after the other, before anything that is ordered later; one that is refused again and again is given up, and
 // one for a part that was handed on meanwhile stays.
 func TestOrdersCarried(t *testing.T) {

@@ -55,10 +55,10 @@ func TestReplies(t *testing.T) {
 	smtp := st.agent("smtp", proto.Inventory{})
 	st.run()
 	st.waitAttached(1)
-	for _, word := range []string{"defer", "defer", "ok", "fail"} {
+	for i, word := range []string{"defer", "defer", "ok", "fail"} {
 		st.arrive("s@from.test", "a@to.test")
 		o := smtp.next()
-		o.answer(word, "secured")
+		o.answer(word, "secured", map[bool]string{true: "reused"}[i == 0])
 	}
 	ask := func(destination string) *proto.ExplainReply {
 		reply := new(proto.ExplainReply)
@@ -101,7 +101,7 @@ func TestReplies(t *testing.T) {
 			}
 			sum.Sessions, sum.Opened, sum.Away = sum.Sessions+m.Sessions, sum.Opened+m.Opened, sum.Away+m.Away
 		}
-		if s := course.Dests[0].Securities; sum != (proto.CourseMinute{Sessions: 4, Opened: 4}) || len(s) != 1 || s[0].Text != "TLS 1.3, policy dane" || s[0].Connections != 4 || s[0].Last.IsZero() {
+		if s := course.Dests[0].Securities; sum != (proto.CourseMinute{Sessions: 4, Opened: 3}) || len(s) != 1 || s[0].Text != "TLS 1.3, policy dane" || s[0].Connections != 4 || s[0].Last.IsZero() {
 			return fmt.Sprintf("%+v %+v", sum, s)
 		}
 		return ""

@@ -55,6 +55,7 @@ type stage struct {
 	exact    bool          // of entries only what is in the incoming queue is pushed, as cleanup does
 	ops      []proto.Op    // recorded, in order
 	contra   mail.QueueID  // cleanup refuses changes of this message, but for its removal
+	kept     mail.QueueID  // cleanup refuses every change of this one
 	vanished mail.QueueID  // cleanup does not have this message any more
 	deaf     bool          // cleanup does not answer Record
 	noted    int           // notes for other nodes, which it does not answer
@@ -408,7 +409,7 @@ func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {
 		}
 		reply := new(proto.RecordReply)
 		for _, op := range q.Ops {
-			if op.ID == st.contra && !op.Remove {
+			if op.ID == st.contra && !op.Remove || op.ID == st.kept {
 				reply.Refused = append(reply.Refused, proto.Refusal{ID: op.ID, Reason: "it cannot be"})
 			} else {
 				st.ops = append(st.ops, op)
