@@ -90,6 +90,37 @@ func TestActions(t *testing.T) {
 	}
 }
 
+// TestHoldOnce: a second match says nothing new, wherever the first was, and what is discarded is not held.
+func TestHoldOnce(t *testing.T) {
+	t.Parallel()
+	c := newCore(t, "header_checks = pcre:{{/^Subject: hold/ HOLD it} {/^Subject: drop/ DISCARD it}}\n", nil)
+	for _, tc := range []struct {
+		name, fields  string
+		flags         proto.SubmitFlags
+		log           string
+		held, dropped bool
+	}{
+		{"twice", "Subject: hold\nSubject: hold\n", 0, "hold", true, false},
+		{"held by its client's table", "Subject: hold\n", proto.SubmitHold, "", true, false},
+		{"discarded by its client's table", "Subject: hold\n", proto.SubmitDiscard, "", false, true},
+		{"discarded afterwards", "Subject: hold\nSubject: drop\n", 0, "hold discard", true, true},
+		{"discarded before", "Subject: drop\nSubject: hold\n", 0, "discard", false, true},
+	} {
+		s := submission("remote", "r@x.y")
+		s.Flags |= tc.flags
+		_, r := feed(c, s, crlfText("Message-Id: <a@b>\n"+tc.fields+"\nx\n"), 0)
+		var lines []string
+		for _, l := range r.Log {
+			if verb, _, ok := strings.Cut(strings.TrimPrefix(l.String(), "4XyZ0000000000z1: "), ": header "); ok {
+				lines = append(lines, verb)
+			}
+		}
+		if log := strings.Join(lines, " "); log != tc.log || r.Hold != tc.held || r.Discard != tc.dropped {
+			t.Errorf("%s: logged %q, held %v, discarded %v", tc.name, log, r.Hold, r.Discard)
+		}
+	}
+}
+
 const nested = `Message-Id: <a@b>
 Content-Type: multipart/mixed; boundary="outer"
 

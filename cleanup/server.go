@@ -482,7 +482,7 @@ func (in *incoming) commit() (verdict *proto.SubmitReply, with bool) {
 		in.giveUp()
 		return in.settleOnly(), false
 	case in.q.Envelope.Trace&mail.TraceProbe != 0 && len(res.Notices) > 0:
-		in.s.probed(res.Notices)
+		in.s.probed(res.Notices, probedTime)
 		if len(res.Envelope.Recipients) == 0 { // an alias: the answer is known
 			in.giveUp()
 			return &queued, false
@@ -520,33 +520,6 @@ func (in *incoming) giveUp() {
 	if in.file != nil {
 		in.file.Abort()
 	}
-}
-
-// probed tells the verify service of probes that need not go out: for aliases, whose mail
-// is taken here.
-func (s *server) probed(notices []noticed) {
-	if s.opt.Verify == nil {
-		return
-	}
-	s.wg.Go(func() {
-		for i := range notices {
-			n := &notices[i]
-			m := &proto.Probed{Address: n.Recipient.Orig(), Text: n.Outcome.Reason, Status: proto.ProbeDefer}
-			switch {
-			case n.Outcome.Action == dsn.Deliverable:
-				m.Status = proto.ProbeOK
-			case n.Outcome.Status.Class == 5:
-				m.Status = proto.ProbeBounce
-			}
-			conn, err := s.opt.Verify.Conn(s.ctx)
-			if err == nil {
-				err = conn.Send(m)
-			}
-			if err != nil {
-				s.opt.Log.Warning("address probe result for %s is lost: %v", m.Address, err)
-			}
-		}
-	})
 }
 
 // answer commits the message, and tells who has brought it.

@@ -107,7 +107,7 @@ func published(samples map[string]float64, begin string) (n int) {
 // beyond them are in one sum.
 func TestMostPublished(t *testing.T) {
 	t.Parallel()
-	const n = topDests + topDests/2
+	const n = topDests + topDests/2 + 1 // with a limit of the provider and one of the source each: no multiple of topDests
 	st := newStage(t, limitsOn+poolsOn)
 	smtp := st.agent("smtp", proto.Inventory{})
 	for i := range n {

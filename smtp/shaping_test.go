@@ -26,6 +26,22 @@ func TestAdvised(t *testing.T) {
 	if b := c.of(set, "unit=x.test&ip_lookup_strategy=Ipv6ThenIpv4&idle_timeout=1"); b.preference != "ipv6" || b.balance || b.idleLimit != time.Second || b.port != "25" {
 		t.Errorf("%+v", b)
 	}
+	// Which family comes first leaves nothing to chance, and one that this system does not have stays out.
+	for strategy, want := range map[string]settings{
+		"Ipv4Only":     {families: resolver.IPv4, preference: "any", balance: true},
+		"Ipv6Only":     {families: resolver.IPv6, preference: "any", balance: true},
+		"Ipv4ThenIpv6": {families: resolver.IPv4 | resolver.IPv6, preference: "ipv4"},
+		"Ipv6ThenIpv4": {families: resolver.IPv4 | resolver.IPv6, preference: "ipv6"},
+	} {
+		if b := c.of(set, "unit=x.test&ip_lookup_strategy="+strategy); b.families != want.families || b.preference != want.preference || b.balance != want.balance {
+			t.Errorf("%s: %v, %s, balanced %v", strategy, b.families, b.preference, b.balance)
+		}
+	}
+	four := *set
+	four.families = resolver.IPv4
+	if b := new(advised).of(&four, "unit=x.test&ip_lookup_strategy=Ipv6Only"); b.families != 0 {
+		t.Errorf("without IPv6: %v", b.families)
+	}
 	if x, y, again := c.of(set, "unit=x.test"), c.of(set, "unit=y.test"), c.of(set, "unit=y.test"); x == y || y != again {
 		t.Error("settings are not those of their advice")
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -139,6 +140,36 @@ func callQueue(t *testing.T, detaches bool) {
 	}
 	last.r.Reply(&proto.RecordReply{})
 	await(t, "the end", ended)
+}
+
+// A queue manager that does not answer is called again after a rest, also by an agent that has nothing else to do any more.
+func TestCallRests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*callRetry+callRetry/2)
+		defer cancel()
+		calls := 0
+		s := NewServer(Options{Queue: ipc.Func("qmgr", func(context.Context) (net.Conn, error) {
+			if calls++; calls > 100 {
+				cancel() // or time would stand still for ever
+			}
+			near, far := net.Pipe()
+			go func() {
+				far.Read(make([]byte, 1))
+				far.Close()
+			}()
+			return near, nil
+		})})
+		defer s.close()
+		now := time.Now()
+		s.recent.add(now, nil, &proto.Finished{ID: mail.MakeQueueID(now, 1), Reply: proto.DeliverReply{Outcomes: []mail.Outcome{{Action: dsn.Delivered}}}})
+		done := make(chan struct{})
+		close(done)
+		s.callQueue(ctx, done)
+		if calls < 2 || calls > 11 || !s.homeless() {
+			t.Errorf("%d calls in %v", calls, 10*callRetry)
+		}
+	})
 }
 
 // What nobody has heard is taken in parts that go into a request, and is not

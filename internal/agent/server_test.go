@@ -418,6 +418,73 @@ func TestLimit(t *testing.T) {
 	}
 }
 
+// An order that another agent passes on has a place while it is carried out, and gives it back.
+func TestLimitPassed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	serve(t, dir, "b", Options{Limit: 1, Deliverer: deliverer(func(_ context.Context, r *Request) {
+		if r.Envelope.Recipients[0].Address == "panic@to.test" {
+			panic("a test's")
+		}
+		r.Sent(0, dsn.S(2, 0, 0), "ok", Detail{})
+	})})
+	serve(t, dir, "a", Options{Deliverer: deliverer(func(_ context.Context, r *Request) { r.Pass(0, "b", "next") })})
+	m := dial(t, dir, "a")
+	m.attach()
+	for i, to := range []string{"a@to.test", "panic@to.test", "b@to.test", "c@to.test"} {
+		a := await(t, "an answer", m.order(uint64(i+1), to))
+		if len(a.reply.Outcomes) != 1 || (a.reply.Outcomes[0].Action == dsn.Delivered) != (to != "panic@to.test") {
+			t.Errorf("%s: %+v", to, a)
+		}
+	}
+}
+
+// A delivery that was cut off is one that has not been tried, unless somebody has got the message, or never will: then what it says of
+// each recipient counts.
+func TestStopped(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		words   string // what is said of recipients: sent, later, never; or nothing
+		stop    bool
+		stopped bool
+	}{
+		{"later later", true, true},
+		{"later later", false, false},
+		{"", true, true},
+		{"", false, false},
+		{"sent later", true, false},
+		{"later sent", true, false},
+		{"sent sent", true, false},
+		{"never later", true, false},
+		{"later never", true, false},
+	} {
+		ctx, stop := context.WithCancel(t.Context())
+		s := NewServer(Options{Deliverer: deliverer(func(ctx context.Context, r *Request) {
+			if c.stop {
+				stop()
+				<-ctx.Done()
+			}
+			for i, word := range strings.Fields(c.words) {
+				switch word {
+				case "sent":
+					r.Sent(i, dsn.S(2, 0, 0), "ok", Detail{})
+				case "later":
+					r.Defer(i, dsn.S(4, 4, 2), "cut off", Detail{})
+				case "never":
+					r.Bounce(i, dsn.S(5, 1, 1), "no", Detail{})
+				}
+			}
+		})})
+		run := newRunning(nil)
+		run.order = proto.Deliver{Index: []int{0, 1}, Envelope: mail.Envelope{ID: "4jWn4F1YhnzSshsm4", Recipients: []mail.Recipient{{Address: "a@to.test"}, {Address: "b@to.test"}}}}
+		if reply := s.deliver(ctx, run); reply.Stopped != c.stopped || len(reply.Outcomes) != 2 {
+			t.Errorf("%q, ended %v: stopped %v", c.words, c.stop, reply.Stopped)
+		}
+		s.close()
+		stop()
+	}
+}
+
 // A recipient can be handed to another transport, whose word counts. Only who
 // asked hears it: it may be a part of what is to be done for the recipient.
 func TestPass(t *testing.T) {
