@@ -164,9 +164,11 @@ poison:
 
 # Many more random histories and the whole sizes of what make test runs in part, poison, and
 # of the simulations of the whole mail system SEEDS, and of that of nodes NODE_SEEDS, from FIRST on.
+# Three real nodes with Patroni have faults for as long as STORM says.
 SEEDS ?= 20000
 NODE_SEEDS ?= 100000
 FIRST ?= 1000
+STORM ?= 1h
 soak: poison
 	$(GO) test -timeout 0 ./qmgr/sched -long
 	RAPID_CHECKS=$(CHECKS) $(GO) test -count=1 -p 2 -timeout 0 $$($(GO) list -f '{{range .TestImports}}{{if eq . "pgregory.net/rapid"}}{{$$.ImportPath}}{{end}}{{end}}' ./...)
@@ -174,6 +176,7 @@ soak: poison
 	$(GO) test -timeout 0 ./internal/e2e -run TestReloadHoldsNobodyUp -reload.pause
 	$(GO) test -timeout 0 ./internal/simtest -v -sim.first=$(FIRST) -sim.n=$(SEEDS)
 	$(GO) test -timeout 0 ./internal/nodesim -run Seeds -v -sim.first=$(FIRST) -sim.n=$(NODE_SEEDS)
+	$(GO) test -timeout 0 ./internal/e2e -run 'TestClusterStorm$$' -v -cluster.storm=$(STORM) -cluster.storm.seed=$(FIRST)
 
 # Power cuts on the spool, and all other failures that its tests know: each kind of
 # history for as long as told, many at a time, and then the planted faults, which all

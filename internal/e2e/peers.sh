@@ -4,7 +4,7 @@
 # comparing with the original; libnet-ssleay-perl is what swaks has TLS by. "peers.sh check"
 # only says which are missing.
 set -eu
-want="btrfs-progs chromium curl dovecot-imapd dovecot-lmtpd dpkg-dev e2fsprogs gsasl iproute2 ldap-utils ldnsutils libdb5.3 libevent-2.1-7 libgnutls-dane0 libidn12 libnet-ssleay-perl libnsl2 libopendmarc2 libsisimai-perl libspf2-2 maildrop mandoc mariadb-server memcached mmdebstrap msmtp mutt nsd opendkim opendmarc openssl pflogsumm postfix postfix-ldap postfix-lmdb postfix-mysql postfix-pcre postfix-pgsql postfix-policyd-spf-python postfix-sqlite postgresql-15 procmail prometheus publicsuffix python3 python3-aiosmtpd python3-dkim rspamd s-nail sasl2-bin slapd sqlite3 sslscan swaks systemd unbound vacation xfsprogs"
+want="btrfs-progs chromium curl dovecot-imapd dovecot-lmtpd dpkg-dev e2fsprogs etcd-server gsasl iproute2 ldap-utils ldnsutils libdb5.3 libevent-2.1-7 libgnutls-dane0 libidn12 libnet-ssleay-perl libnsl2 libopendmarc2 libsisimai-perl libspf2-2 maildrop mandoc mariadb-server memcached mmdebstrap msmtp mutt nsd opendkim opendmarc openssl patroni pflogsumm postfix postfix-ldap postfix-lmdb postfix-mysql postfix-pcre postfix-pgsql postfix-policyd-spf-python postfix-sqlite postgresql-15 procmail prometheus publicsuffix python3 python3-aiosmtpd python3-dkim python3-etcd rspamd s-nail sasl2-bin slapd sqlite3 sslscan swaks systemd unbound vacation xfsprogs"
 # Mail servers that cannot be installed beside postfix are only unpacked, and
 # run from there in a root of their own; the libraries above are theirs. So are
 # those readers of logs that would become services of this machine.
