@@ -14,6 +14,7 @@ var stormFaults = map[string]func(*clusterStorm){
 	"kill":      (*clusterStorm).killNode,
 	"killall":   (*clusterStorm).killNodes,
 	"stop":      (*clusterStorm).stopNode,
+	"stop-idle": (*clusterStorm).stopIdle,
 	"cleanup":   (*clusterStorm).stopCleanup,
 	"cut-out":   func(s *clusterStorm) { s.cutNode(true, false) },
 	"cut-in":    func(s *clusterStorm) { s.cutNode(false, true) },
@@ -81,7 +82,23 @@ func (s *clusterStorm) still(n *stormNode) (goOn func()) {
 // stopNode has a node stand still for longer than a lease lasts.
 func (s *clusterStorm) stopNode() {
 	goOn := s.still(s.victim())
-	s.between(4*time.Second, 10*time.Second)
+	s.between(5*time.Second, 12*time.Second)
+	goOn()
+}
+
+// stopIdle is the same while the node has no transaction under way, so that whoever takes over does not have its sessions ended. Only the
+// epoch tells it afterwards that it is the owner no more.
+func (s *clusterStorm) stopIdle() {
+	n := s.victim()
+	s.pause.Lock()
+	idle := func() bool {
+		out, err := s.db.primary().sql("mail", "SELECT count(*) FROM pg_stat_activity WHERE usename = 'mail' AND client_addr = '"+n.host.ip+"' AND state <> 'idle'")
+		return err == nil && out == "0"
+	}
+	testwait.Until(s.t, "node "+n.name+" has nothing under way", idle)
+	goOn := s.still(n)
+	s.pause.Unlock()
+	s.between(6*time.Second, 12*time.Second)
 	goOn()
 }
 

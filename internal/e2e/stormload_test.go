@@ -131,6 +131,7 @@ type stormHop struct {
 	led    *ledger
 	name   string
 	takes  time.Duration // a delivery, at least
+	slow   time.Duration // one of twelve, so that something is under way whatever happens
 	atOnce int           // the limit of deliveries at a time
 	minute int           // and of those that begin in a minute; 0: none
 	day    int
@@ -301,9 +302,11 @@ func (h *stormHop) serve(c net.Conn, node string) {
 			if err != nil {
 				return
 			}
-			if h.takes > 0 {
-				time.Sleep(h.takes) // each delivery takes a while: that is what is counted
+			takes := h.takes // each delivery takes a while: that is what is counted
+			if h.slow > 0 && rand.IntN(12) == 0 {
+				takes = h.slow
 			}
+			time.Sleep(takes)
 			h.led.arrive(node, to, content)
 			h.made(node, len(to))
 			done()
@@ -354,9 +357,9 @@ func (c *stormClient) recipients() []string {
 		return []string{"a@narrow.test"}
 	case n < 25:
 		return []string{plain, "a@narrow.test"}
-	case n < 30:
+	case n < 33:
 		return []string{"a@rate.test"}
-	case n < 33 && c.ofDay.Add(-1) >= 0:
+	case n < 36 && c.ofDay.Add(-1) >= 0:
 		return []string{"a@day.test"}
 	case n < 40:
 		return []string{"x@plain.test", "y@plain.test", "z@plain.test"}
@@ -376,6 +379,10 @@ func (c *stormClient) run() {
 			size = 100_000 + c.rng.IntN(200_000)
 		}
 		to := c.recipients()
+		if to[0] == "a@rate.test" || to[0] == "a@day.test" {
+			// What waits is a good part of what the database has, so that segments stay which a former owner knows, too.
+			size = 30_000 + c.rng.IntN(30_000)
+		}
 		c.pause.RLock()
 		c.one(to, size)
 		c.pause.RUnlock()
