@@ -428,15 +428,20 @@ func (s *clusterStorm) toolOf(n *stormNode, args ...string) (out string) {
 func TestClusterStorm(t *testing.T) {
 	t.Parallel()
 	const ofDay = 40
+	names := []string{"stop", "primary"}
+	if *stormFault != "" {
+		names = strings.Split(*stormFault, ",")
+	}
+	for _, name := range names {
+		if stormFaults[name] == nil {
+			t.Fatalf("there is no fault %q", name)
+		}
+	}
 	s := newClusterStorm(t, *stormSeed, ofDay)
 	s.ofDay.Store(ofDay + 50)
 	s.settle()
 	end := s.load(200 * time.Millisecond)
 	defer end()
-	names := []string{"stop", "primary"}
-	if *stormFault != "" {
-		names = strings.Split(*stormFault, ",")
-	}
 	if *stormTime == 0 {
 		for _, name := range names {
 			s.do(name)

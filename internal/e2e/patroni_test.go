@@ -86,11 +86,13 @@ func newPatroni(l *lan) *patroni {
 	t.Helper()
 	need(t, "patroni")
 	need(t, "etcd")
-	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
-	if len(found) == 0 {
-		need(t, "initdb")
+	initdb := ""
+	if found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb"); len(found) > 0 {
+		initdb = found[len(found)-1] // Debian's is not on the path
+	} else {
+		initdb = need(t, "initdb")
 	}
-	p := &patroni{t: t, bin: filepath.Dir(found[len(found)-1])}
+	p := &patroni{t: t, bin: filepath.Dir(initdb)}
 	p.psql = filepath.Join(p.bin, "psql")
 	dir, err := os.MkdirTemp("", "etcd")
 	if err != nil {
