@@ -124,8 +124,8 @@ func appendDest(b []byte, d *sched.DestSnapshot) []byte {
 // courseFields are the numbers of a course by their tags: whole ones from 'a' on, others from 'A' on. A field is
 // never taken out, and new ones come behind the others.
 func courseFields(m *adaptive.Memory) (whole []*int64, other []*float64) {
-	return []*int64{&m.ProbeAt, &m.Wait, &m.PaceAt, &m.PaceWait, &m.Until, &m.Rest, &m.Base[0], &m.Base[1], &m.At},
-		[]*float64{&m.Window, &m.Bad, &m.Step, &m.Interval, &m.Refused, &m.Share}
+	return []*int64{&m.ProbeAt, &m.Wait, &m.PaceAt, &m.PaceWait, &m.Until, &m.Rest, &m.Base[0], &m.Base[1], &m.At, &m.First, &m.Proof},
+		[]*float64{&m.Window, &m.Bad, &m.Step, &m.Interval, &m.Refused, &m.Share, &m.Good, &m.Drop}
 }
 
 // appendCourse and decodeCourse are what has been learnt of a destination's answers.

@@ -27,7 +27,7 @@ func testHandover(written time.Time) *handover {
 			{Transport: "lmtp", Queue: "u@b", Nexthop: "unix:/b", State: sched.DestReady, Window: 17, LastDone: at, Cache: sched.CacheStore,
 				Success: .25, Failure: -.5},
 			{Transport: "smtp", Queue: "c from m1", Nexthop: "c", Source: "m1", State: sched.DestReady, Window: 3, Since: at, Course: adaptive.Memory{Window: 3.5, Bad: 5, Step: 2, ProbeAt: 1, Wait: 2, Interval: 3.5, Refused: 4.5,
-				PaceAt: 5, PaceWait: 6, Until: 7, Rest: 8, Share: .5, Base: [2]int64{9, 10}, Half: true, Why: adaptive.Slower, Text: "421 slower", At: 11}},
+				PaceAt: 5, PaceWait: 6, Until: 7, Rest: 8, Share: .5, Base: [2]int64{9, 10}, Half: true, Why: adaptive.Slower, Text: "421 slower", At: 11, First: 12, Proof: 13, Good: 5.5, Drop: .25}},
 		},
 		Sites: []sched.SiteSnapshot{{Transport: "smtp", Queue: "a.example", Alive: true, Waiting: []sched.MsgID{1, 1 << 60}}},
 	}, running: []proto.Delivery{{ID: mail.MakeQueueID(at, 7), Index: []int{0, 3}}}, agents: []mail.Transport{"lmtp", "smtp"}}

@@ -3,8 +3,6 @@ package adaptive
 import (
 	"math"
 	"time"
-
-	"posthaste/internal/rate"
 )
 
 // Times are microseconds, as the scheduler has them.
@@ -18,19 +16,12 @@ const (
 	fall       = .7          // what is left of the window after a refusal
 	probeFirst = 30 * second // how long a window is kept before the refused level is tried again
 	probeMost  = 15 * minute
-	restFirst  = 30 * second // the first rest after a refusal for the rate
-	pacedFirst = 2 * minute  // how long a rate is kept before a faster one is tried
-	pacedRests = 6           // the same, in rests
-	pacedMost  = 30 * minute
-	roundTime  = 30 * second // the shortest time between two steps of the rate
-	roundMin   = 10          // deliveries in it
-	stepMost   = .4          // the largest step of the rate
-	laterShare = .25         // of Later among the last deliveries
-	shareOf    = 16          // about how many these are
-	slowTimes  = 3.0         // as long as the fastest: too long
-	calmTimes  = 2.0         // not to grow
-	slowMore   = second / 2  // what a delivery takes longer than the fastest, and means nothing
-	slowFall   = .8          // what is left of the window when deliveries take too long
+	laterShare = .25        // of Later among the last deliveries
+	shareOf    = 16         // about how many these are
+	slowTimes  = 3.0        // as long as the fastest: too long
+	calmTimes  = 2.0        // not to grow
+	slowMore   = second / 2 // what a delivery takes longer than the fastest, and means nothing
+	slowFall   = .8         // what is left of the window when deliveries take too long
 	// MaxText bounds what is kept of a reply.
 	MaxText = 200
 )
@@ -62,6 +53,8 @@ type Memory struct {
 	Interval, Refused float64 // µs
 	PaceAt, PaceWait  int64
 	Until, Rest       int64
+	First, Proof      int64   // when the rest was asked for first; for how long a rate is to be used, at least
+	Good, Drop        float64 // µs; by what share the interval has grown
 	Share             float64
 	Base              [2]int64
 	Half              bool
@@ -72,7 +65,7 @@ type Memory struct {
 
 // EachTime has f change each time in m; zero is none.
 func (m *Memory) EachTime(f func(int64) int64) {
-	for _, t := range [...]*int64{&m.ProbeAt, &m.PaceAt, &m.Until, &m.At} {
+	for _, t := range [...]*int64{&m.ProbeAt, &m.PaceAt, &m.Until, &m.First, &m.At} {
 		if *t != 0 {
 			*t = f(*t)
 		}
@@ -92,11 +85,12 @@ type Course struct {
 	ended int
 	ratio float64
 	calm  bool // the last round was slow: the window does not grow
-	// Of the rate: deliveries that got through since the last refusal and since when that is, the same of the present step,
-	// and by how much the rate grows with a step.
-	through, passed int64
-	since, from     int64
-	step            float64
+	// Of the rate: deliveries that got through since the present one began, and when that was; for how long it was in
+	// use, and when it was used last; by how much it has grown with this step of a try beyond what was refused.
+	through, since int64
+	used, last     int64
+	step           float64
+	lately         [3]lately
 }
 
 // Memory is what is to be kept. Resume is its inverse.
@@ -114,7 +108,7 @@ func Resume(m Memory, now int64, b *Bounds) *Course {
 	m.Interval, m.Refused = num(m.Interval, float64(b.Slowest)), num(m.Refused, float64(b.Slowest))
 	m.ProbeAt, m.PaceAt = min(m.ProbeAt, now+probeMost), min(m.PaceAt, now+pacedMost)
 	m.Wait, m.PaceWait = min(max(m.Wait, 0), probeMost), min(max(m.PaceWait, 0), pacedMost)
-	m.Rest = min(max(m.Rest, 0), b.Longest)
+	m.Rest = min(max(m.Rest, 0), pacedMost)
 	m.Until = min(max(m.Until, 0), now+b.Longest)
 	m.Share = num(m.Share, 1)
 	for i := range m.Base {
@@ -127,7 +121,9 @@ func Resume(m Memory, now int64, b *Bounds) *Course {
 	if m.Interval == 0 {
 		m.Half = false
 	}
-	c := &Course{m: m, epoch: now, slow: now, since: now, from: now}
+	m.Good, m.Drop, m.First = num(m.Good, float64(b.Slowest)), num(m.Drop, dropMost), min(max(m.First, 0), now)
+	m.Proof = min(max(m.Proof, 0), proofMost)
+	c := &Course{m: m, epoch: now, slow: now, since: now, last: now}
 	c.bound(b)
 	return c
 }
@@ -145,20 +141,6 @@ func (c *Course) Window(b *Bounds) int {
 		w = min(w, b.Ceiling)
 	}
 	return max(w, 1)
-}
-
-// Rate is how fast deliveries may follow each other; zero: as fast as the window lets them.
-func (c *Course) Rate() rate.Rate {
-	if c.m.Interval <= 0 {
-		return rate.Rate{}
-	}
-	// A rate lets a twentieth of its number go at once. The shortest span with ten keeps that small.
-	for _, per := range [...]time.Duration{time.Second, 10 * time.Second, time.Minute, 10 * time.Minute, time.Hour} {
-		if n := int64(float64(per/time.Microsecond) / c.m.Interval); n >= 10 || per == time.Hour {
-			return rate.Rate{N: min(max(n, 1), 100_000), Per: per}
-		}
-	}
-	return rate.Rate{}
 }
 
 // Until is the end of a rest, in which nothing is to begin. It is in the past when there is none.
@@ -183,7 +165,7 @@ func (c *Course) Ended(now int64, b *Bounds, r *Report) {
 		c.m.Window = float64(max(b.Start, 1))
 	}
 	if c.since == 0 {
-		c.since, c.from = r.Began, r.Began
+		c.since, c.last = r.Began, r.Began
 	}
 	ask := r.Ask
 	later := 0.0
@@ -217,7 +199,7 @@ func (c *Course) bound(b *Bounds) {
 			c.m.Window = min(c.m.Window, float64(b.Ceiling))
 		}
 	}
-	c.m.Interval, c.m.Refused = min(c.m.Interval, float64(b.Slowest)), min(c.m.Refused, float64(b.Slowest))
+	c.m.Interval, c.m.Refused, c.m.Good = min(c.m.Interval, float64(b.Slowest)), min(c.m.Refused, float64(b.Slowest)), min(c.m.Good, float64(b.Slowest))
 }
 
 // because notes why something was made less.
@@ -247,61 +229,9 @@ func (c *Course) fewer(now int64, b *Bounds, r *Report, why Ask) {
 	c.because(now, why, r.Text)
 }
 
-// slower has the destination rest, and the rate made less.
-func (c *Course) slower(now int64, b *Bounds, r *Report, why Ask) {
-	if r.Began < c.slow {
-		return
-	}
-	rest := max(c.m.Rest, restFirst)
-	if c.m.Half { // the rest was too short
-		rest *= 2
-	}
-	if r.After > 0 {
-		rest = max(rest/2, int64(r.After/time.Microsecond))
-	}
-	c.m.Rest = min(rest, b.Longest)
-	if !c.m.Half {
-		c.repace(now, r)
-	}
-	c.m.Until = now + c.m.Rest
-	c.slow, c.epoch = now, now
-	c.m.Half, c.passed, c.from = true, 0, c.m.Until
-	c.because(now, why, r.Text)
-}
-
-// repace sets the interval anew after a refusal.
-func (c *Course) repace(now int64, r *Report) {
-	// What got through since the last refusal, and its rest, was not too much in the long run.
-	long := float64(max(now-c.since, 1)) / float64(max(c.through, 1))
-	was := c.m.Interval
-	if was == 0 {
-		was = long // nothing kept it until now
-	}
-	c.m.Refused = was
-	switch {
-	case c.m.Interval == 0 && c.m.Rest <= restFirst && c.m.PaceWait == 0:
-		c.m.Interval = 2 * was
-	default:
-		c.m.Interval = max(1.1*was, min(1.05*long, 1.2*math.Sqrt(was*long)))
-	}
-	if c.m.PaceWait = max(c.m.PaceWait, c.pacedLeast()); c.step > 0 { // it was a try
-		c.m.PaceWait = min(2*c.m.PaceWait, pacedMost)
-	}
-	c.m.PaceAt = now + min(c.m.Rest+c.m.PaceWait, pacedMost)
-	c.through, c.since, c.step = 0, now, 0
-}
-
-// pacedLeast is how long a rate is kept at least. A try that fails costs a rest: it is made so seldom that
-// this is little of the time.
-func (c *Course) pacedLeast() int64 { return min(max(pacedFirst, pacedRests*c.m.Rest), pacedMost) }
-
 // went counts a delivery that was refused for nothing that concerns the sender.
 func (c *Course) went(now int64, b *Bounds, r *Report) {
-	c.through++
-	c.passed++
-	if c.m.Half && r.Began >= c.slow { // the rest was long enough
-		c.m.Half, c.passed, c.from = false, 0, now
-	}
+	c.passed(now, r)
 	if c.m.Interval > 0 && !c.m.Half && now >= c.m.Until {
 		c.faster(now, r)
 	}
@@ -330,35 +260,6 @@ func (c *Course) more(now int64, b *Bounds) {
 	}
 	if c.m.Bad > 0 && b.Ceiling > 0 && c.m.Window >= float64(b.Ceiling) && c.m.Bad > float64(b.Ceiling) {
 		c.m.Bad, c.m.Step, c.trial = 0, 0, false // the bound is reached: nothing is left to be found
-		c.forget()
-	}
-}
-
-// faster makes the interval shorter.
-func (c *Course) faster(now int64, r *Report) {
-	// Whether a try is one too many shows late where the host counts over a long time, and those rest long that do.
-	if now-c.from < roundTime || c.step > 0 && now-c.from < c.m.Rest || c.passed < roundMin && float64(now-c.from) < float64(roundMin)*c.m.Interval {
-		return
-	}
-	c.passed, c.from = 0, now
-	switch {
-	case c.m.Refused == 0 || c.m.Interval > 1.1*c.m.Refused:
-		c.m.Interval /= 1.1
-		if c.m.Refused > 0 {
-			c.m.Interval = max(c.m.Interval, 1.1*c.m.Refused)
-		}
-	case now >= c.m.PaceAt:
-		// The first step is the try itself; when it has passed, the next is larger.
-		if c.step > 0 {
-			c.m.PaceWait = c.pacedLeast()
-		}
-		c.step = min(max(2*c.step, .1), stepMost)
-		c.m.Interval /= 1 + c.step
-		c.m.Refused = min(c.m.Refused, c.m.Interval)
-	}
-	// What the window lets through by itself in that time is less: the interval keeps nothing.
-	if c.m.Interval*2*c.m.Window < float64(now-r.Began) {
-		c.m.Interval, c.m.Refused, c.m.PaceWait, c.m.Rest, c.step = 0, 0, 0, 0, 0
 		c.forget()
 	}
 }

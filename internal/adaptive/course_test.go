@@ -97,7 +97,7 @@ func TestResume(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f, i := rapid.Float64(), rapid.Int64()
 		m := Memory{Window: f.Draw(t, "window"), Bad: f.Draw(t, "bad"), Step: f.Draw(t, "step"), ProbeAt: i.Draw(t, "probe"), Wait: i.Draw(t, "wait"),
-			Interval: f.Draw(t, "interval"), Refused: f.Draw(t, "refused"), Until: i.Draw(t, "until"), Rest: i.Draw(t, "rest"), Share: f.Draw(t, "share"),
+			Interval: f.Draw(t, "interval"), Refused: f.Draw(t, "refused"), Until: i.Draw(t, "until"), First: i.Draw(t, "first"), Proof: i.Draw(t, "proof"), Good: f.Draw(t, "good"), Drop: f.Draw(t, "drop"), Rest: i.Draw(t, "rest"), Share: f.Draw(t, "share"),
 			Base: [2]int64{i.Draw(t, "base"), i.Draw(t, "base")}, Half: rapid.Bool().Draw(t, "half"), Text: rapid.String().Draw(t, "text"), At: i.Draw(t, "at")}
 		now := rapid.Int64Range(1, 1e16).Draw(t, "now")
 		b := Bounds{Start: 5, Floor: 1, Ceiling: 20, Slowest: minute, Longest: 10 * minute}
@@ -159,7 +159,7 @@ func TestSettles(t *testing.T) {
 	}
 }
 
-// A rate that was refused is tried again when as much as six rests have passed, and each step of such a try is kept for a
+// A rate that was refused is tried again when as much as ten rests have passed, and each step of such a try is kept for a
 // rest, before the next is made: a try that fails costs one.
 func TestTriesAreDear(t *testing.T) {
 	t.Parallel()
@@ -185,7 +185,7 @@ func TestTriesAreDear(t *testing.T) {
 			steps, last = append(steps, at), c.m.Interval
 		}
 	}
-	if len(steps) < 3 || steps[0]-refused < 6*rest || steps[1]-steps[0] < rest || steps[2]-steps[1] < rest {
+	if len(steps) < 3 || steps[0]-refused < 10*rest || steps[1]-steps[0] < rest || steps[2]-steps[1] < rest {
 		t.Errorf("refused at %d, faster than that at %d", refused/second, steps)
 	}
 }

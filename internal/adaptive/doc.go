@@ -38,20 +38,25 @@
 //
 // # Time between deliveries
 //
-// Without a Slower there is no such time. With one
+// Without a Slower there is no such time (pace.go). With one
 //
 //   - the destination rests: nothing begins for half a minute, or for as long as the reply says ("try again in 300
-//     seconds"), or as long as it took the last time. Then one delivery goes. If it is refused as well, the rest is
-//     twice as long. If not, the rest has been found, and is kept;
-//   - the interval is set so that the rate is between what was sent before the refusal, which was too much, and
-//     what got through in the long run, rests and all, which was not. Their geometric mean is taken,
-//     and at least a tenth less than before the refusal. The first time nothing is known of the long run, and the rate is
-//     half of what was sent;
-//   - after each half minute without a refusal, and ten deliveries at least, the rate grows by a tenth, to
-//     just below the bad rate. From there it is as with the window: a try after a time that doubles with each
-//     refusal, from two minutes to half an hour, and growing steps when tries succeed. That time is six rests at
-//     least, and each step of a try goes on for a rest at least: a try that fails costs a rest, and a host that counts
-//     over a longer time than half a minute says so late;
+//     seconds"). Then one delivery goes. If it is refused as well, the rest goes on until a minute is over since the first
+//     refusal, two, five, ten, and so on, which are the times that people choose. So the rest is found, and remembered;
+//     the next one begins a step below it;
+//   - the first interval is made for a host that counts by the minute, as most do: what went through in the minute
+//     before the refusal is taken for its limit, and the rate is 7 % below that. If half a minute of rest was enough, or
+//     the host refuses that as well, the rate is between what was refused, which was too much, and what got through in
+//     the long run, rests and all, which was not: it is their geometric mean, or the latter when they are close;
+//   - a rate is good when it was in use for one and a half rests without a refusal. What a host counts over a time that
+//     is longer than its rest would be more than it forgives, so that a refusal would have come by then. Where a good
+//     rate is refused all the same, the rate falls by a tenth, and more if that is too little, and to be good takes
+//     twice as long;
+//   - then a faster one is tried: half way to the rate that was refused, on a scale of ratios, and a tenth beyond it when
+//     they are close; with growing steps while that succeeds. A try that fails costs a rest, and brings the good rate
+//     back. It gains as much as it is faster. So the time between two tries is so many rests that no more than that is
+//     lost: ten for a tenth. It doubles when a try beyond what was refused has failed;
+//   - time in which less is sent than the rate allows counts for nothing;
 //   - an interval that is less than half of what the window allows by itself is given up.
 //
 // # How long it takes

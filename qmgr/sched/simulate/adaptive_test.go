@@ -103,7 +103,8 @@ var tuned = []struct{ provider, limits string }{
 
 var tune = flag.Bool("adaptive.tune", false, "try many limits for each provider of TestAdaptiveTuned, and print what each comes to")
 
-// TestAdaptiveTuned sets following beside what it cannot know: limits that were chosen for each provider by trying.
+// TestAdaptiveTuned sets following beside what it cannot know: limits that were chosen for each provider by trying. It
+// must not take more than a tenth longer.
 func TestAdaptiveTuned(t *testing.T) {
 	t.Parallel()
 	var table strings.Builder
@@ -116,6 +117,10 @@ func TestAdaptiveTuned(t *testing.T) {
 		fmt.Fprintf(&table, "| %s | `%s` | %.0f | %.0f | %.0f s | %.0f s |\n", c.provider, c.limits, fixed.deferred, follows.deferred, fixed.done, follows.done)
 		if fixed.all < 3000 || follows.all < 3000 {
 			t.Errorf("%s: not all is delivered: tuned %+v, adaptive %+v", c.provider, fixed, follows)
+		}
+		// A second is for what is over in one.
+		if follows.done > 1.1*fixed.done+1 {
+			t.Errorf("%s: following takes longer: tuned %+v, adaptive %+v", c.provider, fixed, follows)
 		}
 	}
 	page, err := os.ReadFile("../../../docs/scheduler.md")
