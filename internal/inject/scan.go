@@ -2,6 +2,7 @@ package inject
 
 import (
 	"bytes"
+	"encoding/binary"
 	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -207,8 +208,20 @@ func (s *scanner) text() ([]byte, error) {
 	return s.escaped(rest)
 }
 
-// hasControl says whether an octet is less than a space.
+// Octets of a word of eight: the lowest bit of each, and the highest.
+const (
+	lowBits  = 0x0101010101010101
+	highBits = lowBits << 7
+)
+
+// hasControl says whether an octet is less than a space. It takes eight at a time: where one is less, the subtraction
+// sets its highest bit, which is not set in it before.
 func hasControl(b []byte) bool {
+	for ; len(b) >= 8; b = b[8:] {
+		if x := binary.LittleEndian.Uint64(b); (x-lowBits*' ')&^x&highBits != 0 {
+			return true
+		}
+	}
 	for _, c := range b {
 		if c < ' ' {
 			return true

@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"posthaste/internal/apitoken"
@@ -43,7 +44,8 @@ type server struct {
 	now     func() time.Time
 	limits  limits
 	memory  *budget
-	utf8    bool // smtputf8_enable
+	items   sync.Pool // of *[]byte: see itemOf
+	utf8    bool      // smtputf8_enable
 	version string
 }
 
