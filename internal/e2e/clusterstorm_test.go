@@ -97,16 +97,19 @@ func newClusterStorm(t *testing.T, seed uint64, dayLimit int) *clusterStorm {
 	s.db = newPatroni(s.lan)
 	// In the short run the clocks are not set: to compile all that has to do with time takes minutes.
 	flags := overlay(t, *stormPlant, *stormTime > 0)
-	s.bins = []string{binDir, stormPrograms(t, "9.9-storm", flags)}
+	s.bins = []string{binDir, binDir}
 	if flags != nil {
 		s.bins[0] = stormPrograms(t, "0.1", flags)
+	}
+	if *stormTime > 0 || strings.Contains(*stormFault, "roll") {
+		s.bins[1] = stormPrograms(t, "9.9-storm", flags)
 	}
 	names := map[string]string{}
 	for i, name := range []string{"a", "b", "c"}[:stormNodes] {
 		n := &stormNode{name: name, bin: s.bins[0], host: s.lan.newHost(name, 11+i, "")}
 		n.addr = n.host.ip + ":2525"
 		n.main = stormMainCf(dayLimit) + "inet_interfaces = " + n.host.ip + "\ncluster_node_name = " + name + "\ndaemon_directory = %[1]s\ncommand_directory = %[1]s\n"
-		if *stormTime > 0 {
+		if *stormTime > 0 { // that has the clocks of the nodes set
 			n.main += "import_environment = TZ LANG=C STORM_CLOCK={dir}/clock\n"
 		}
 		n.system = newSystem(t, options{main: fmt.Sprintf(n.main, n.bin), master: stormMasterCf(n), unstarted: true})
