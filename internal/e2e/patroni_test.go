@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -200,7 +202,7 @@ func (p *patroni) standby(d *dbHost) *dbHost {
 	return p.dbs[0]
 }
 
-// calm waits until there is a primary server and its standby is synchronous.
+// calm waits until there is a primary server and its standby is synchronous, for PostgreSQL and for Patroni, which promotes no other.
 func (p *patroni) calm() {
 	p.t.Helper()
 	testwait.Until(p.t, "the standby is synchronous", func() bool {
@@ -209,8 +211,21 @@ func (p *patroni) calm() {
 			return false
 		}
 		out, err := d.sql("postgres", "SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')")
-		return err == nil && out == "1"
+		return err == nil && out == "1" && p.standby(d).says("/synchronous")
 	})
+}
+
+// says is whether Patroni on the host answers 200 to a question: https://patroni.readthedocs.io/en/latest/rest_api.html has them.
+func (d *dbHost) says(question string) bool {
+	conn, err := net.DialTimeout("tcp", d.ip+":8008", time.Second)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(5 * time.Second))
+	fmt.Fprintf(conn, "GET %s HTTP/1.0\r\n\r\n", question)
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	return err == nil && strings.Contains(line, " 200 ")
 }
 
 // fill leaves no room on the host's disk, and returns what ends that.
