@@ -14,7 +14,8 @@
 // # What is real, and what is simulated
 //
 // The engine is package pgspool as it is, with all that it decides: who owns which shard with which epoch, leases and their
-// margins, takeovers, balance, drain, what is in doubt, when the queue is opened again, what nodes ask of each other (node_call), leave for each other
+// margins, takeovers, in which a shard is read in parts of a few rows, the shard that new mail goes to, balance, drain, what is in
+// doubt, when the queue is opened again, what nodes ask of each other (node_call), leave for each other
 // (node_order) and tell each other (node_note). So is package nodeshare, with its exchange in the database. They speak to their database with pgx, over connections in memory, in PostgreSQL's protocol.
 // Two things differ: values are sent as text, and the rows of COPY beside the statement (see pgspool.Simulate).
 //
@@ -42,7 +43,8 @@
 // a lease as well, and in the middle of a transaction, and go on; a node is cut off from the database, to it, from it, or both, or
 // one of its connections hangs; connections end at COMMIT, before it or before its answer; a node's clock is set forth or
 // back by hours, and set back; it is reloaded, or drained. The primary dies and comes back, or the standby is promoted; the standby
-// does not follow for seconds; somebody keeps the rows of the leases locked; the primary's disk is full; its clock is set by seconds, and set back. In some runs there is a
+// does not follow for seconds; somebody keeps the rows of the leases locked; the primary's disk is full; its clock is set
+// by seconds, and set back; a node dies that is taking over what another has left. In some runs there is a
 // midnight, or all nodes begin with an older version, and are upgraded one after the other. What stopped processes do is stopped
 // where they send, receive or begin a delivery. The monotonic clock of a node does not stop.
 //
@@ -67,7 +69,8 @@
 // For ten seconds after the database's clock has been set, leases may have run out by it that are good for their nodes. Then what
 // is said of leave, of deliveries at a time and of rates does not hold; all else does.
 //
-// Seven faults can be planted in the engine: the epoch is not looked at, nor the lease; the lease is used without its margin; it is
+// Eight faults can be planted in the engine: the epoch is not looked at, nor the lease; the lease is used without its margin; it is
 // not recorded that a delivery is about to be made; commits are not synchronous; shares are given to others while their holder
-// still uses them; a call is taken twice. TestPlanted holds that seeds find each.
+// still uses them; a call is taken twice; mail of a dead node is given out before what is
+// doubtful of it is listed. TestPlanted holds that seeds find each.
 package nodesim

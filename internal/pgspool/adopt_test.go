@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -97,19 +98,20 @@ func TestAdoptInParts(t *testing.T) {
 		e.stop()
 		d.expire()
 		parts, over := 0, make(chan struct{})
+		// Not Fatalf: it runs in the engine's goroutine.
 		look := func(e *engine, rec storage.Recovery, whole bool) {
 			parts++
 			now := seen(e)
 			for id, v := range now {
 				if w, ok := want[id]; !ok || !reflect.DeepEqual(v, w) {
-					t.Fatalf("round %d, part %d: %+v\nwant %+v, %v", round, parts, v, w, ok)
+					t.Errorf("round %d, part %d: %+v\nwant %+v, %v", round, parts, v, w, ok)
 				}
 			}
 			if whole && len(now) != len(want) {
-				t.Fatalf("round %d: %d messages, want %d", round, len(now), len(want))
+				t.Errorf("round %d: %d messages, want %d", round, len(now), len(want))
 			}
 			if hands := slices.Collect(e.Hands); len(hands) > 0 {
-				t.Fatalf("agents are said to have %v", hands)
+				t.Errorf("agents are said to have %v", hands)
 			}
 			for _, x := range rec.InDoubt {
 				if !now[x.ID].InHand {
@@ -130,7 +132,7 @@ func TestAdoptInParts(t *testing.T) {
 			}
 			b := e.NewBatch()
 			b.Apart()
-			for id := range want {
+			for _, id := range slices.Sorted(maps.Keys(want)) {
 				if _, ok := e.Locate(id); ok && r.IntN(3) == 0 {
 					b.Remove(id)
 					delete(want, id)
@@ -268,7 +270,11 @@ func TestReloadWhileAdopting(t *testing.T) {
 	<-first
 	closed := make(chan error)
 	go func() { closed <- b.Close() }()
-	<-b.queueClosing()
+	testwait.Until(t, "Close has begun", func() bool {
+		b.queue.mu.Lock()
+		defer b.queue.mu.Unlock()
+		return b.queue.closing
+	})
 	close(goOn)
 	if err := <-closed; err != nil {
 		t.Error(err)
@@ -278,20 +284,6 @@ func TestReloadWhileAdopting(t *testing.T) {
 	if len(r.InDoubt) != 2 || r.InDoubt[0].ID != list[0] || len(seen(b)) != 40 {
 		t.Errorf("%d messages, in doubt %+v", len(seen(b)), r.InDoubt)
 	}
-}
-
-// queueClosing is closed when Close has begun.
-func (e *engine) queueClosing() <-chan struct{} {
-	ch := make(chan struct{})
-	go func() {
-		for closing := false; !closing; {
-			e.queue.mu.Lock()
-			closing = e.queue.closing
-			e.queue.mu.Unlock()
-		}
-		close(ch)
-	}()
-	return ch
 }
 
 // A connection that is lost while a shard is read does not end that: it goes on where it was.
