@@ -461,3 +461,26 @@ func TestAddShards(t *testing.T) {
 		t.Error("the mail is gone")
 	}
 }
+
+// What was recorded of a message since its state is made in the order in which it was recorded, though it is read the other way round.
+func TestReadBackwards(t *testing.T) {
+	t.Parallel()
+	e := &engine{idx: newIndex()}
+	e.opt.Warn = t.Errorf
+	r := e.newReading(&taken{shard: shard{id: 1}})
+	record := func(segno uint32, kind uint8, head []byte) {
+		r.record(&segment{segno: segno}, &row{pos: 1, kind: kind, number: 7, head: sealHead(nil, head, kind, 7)}, 100)
+	}
+	h := handing{At: 5, Nexthop: "mx", Rcpts: []uint32{1}}
+	record(4, rowHANDED, h.Append(nil, tagHanded))
+	record(3, rowDONE, queue.AppendRcpts(nil, tagRcpts, []int{0}))
+	if r.isKnown(7) {
+		t.Error("it is known before its state is")
+	}
+	record(2, rowMSG, appendState(nil, &state{live: live{number: 7, created: 1, nrcpt: 2, npending: 2, first: 2}}, true))
+	record(1, rowDONE, queue.AppendRcpts(nil, tagRcpts, []int{1})) // of before that state
+	l := r.idx.find(7)
+	if l == nil || l.last != 4 || l.refSeg != 2 || l.npending != 1 || len(r.idx.handed[7]) != 1 || len(r.later) != 0 {
+		t.Errorf("%+v, in hand %v, left over %v", l, r.idx.handed[7], r.later)
+	}
+}
