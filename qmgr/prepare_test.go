@@ -138,3 +138,36 @@ func TestOrderedEnvelope(t *testing.T) {
 		o.answer("ok")
 	}
 }
+
+// cleanup may tell of a message again, while it is being delivered: it is the same one.
+func TestToldAgain(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	st.mu.Lock()
+	conn := st.cleanup
+	st.mu.Unlock()
+	e := newMail("abc@to.test")
+	e.ID = mail.MakeQueueID(time.Now().Add(time.Second), 77) // counted as one that has come
+	conn.Push(&proto.Entries{List: []proto.Entry{*e}})
+	o := smtp.next()
+	conn.Push(&proto.Entries{List: []proto.Entry{*e}})
+	next := newMail("def@to.test")
+	next.ID = mail.MakeQueueID(time.Now().Add(time.Second), 78)
+	conn.Push(&proto.Entries{List: []proto.Entry{*next}})
+	last := smtp.next() // comes behind what was told again
+	came, active := make(chan int64, 1), make(chan bool, 1)
+	st.srv.post(func() {
+		m := st.srv.messages[77]
+		came <- int64(st.srv.seen.totals.In)
+		active <- m != nil && m.active != nil
+	}, sched.Event{})
+	if n, ok := <-came, <-active; n != 2 || !ok {
+		t.Errorf("%d messages have come, and the first is under way: %v", n, ok)
+	}
+	o.answer("ok")
+	last.answer("ok")
+	st.waitOp(e.ID, "its removal", removed)
+}
