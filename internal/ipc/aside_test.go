@@ -45,11 +45,15 @@ func TestAside(t *testing.T) {
 		m := &made{text{kindPush, body}, make(chan struct{})}
 		sent := make(chan error, 1)
 		c.wmu.Lock()
+		c.out = appendFrame(c.out, frameOneWay, kindPush, 0, &text{kindPush, "before it"})
 		go func() { sent <- c.Push(m) }()
 		recv(t, m.encoded, "it is encoded while the lock is held")
 		c.wmu.Unlock()
 		if err := recv(t, sent, "it is queued"); err != nil {
 			t.Fatal(err)
+		}
+		if first := recv(t, got, "what was queued before"); first != "before it" {
+			t.Fatalf("%d octets arrive first", len(first))
 		}
 		if text := recv(t, got, "it arrives"); text != body {
 			t.Errorf("%d octets arrive as %d", len(body), len(text))
