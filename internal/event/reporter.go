@@ -34,6 +34,12 @@ type then struct {
 	do    func()
 }
 
+// A waiter waits until so many events are settled.
+type waiter struct {
+	after   uint64
+	settled chan struct{} // closed then, or when nobody is to wait
+}
+
 // Enabled says whether anybody is to be told of events.
 func Enabled(cfg *config.Config) bool { return len(cfg.List("event_sinks")) > 0 }
 
@@ -51,18 +57,18 @@ type Reporter struct {
 
 	wake chan struct{} // capacity 1: there is something to hand over
 
-	mu       sync.Mutex
-	pending  []proto.EventRecord // told and not handed over; those under way are at the front
-	octets   int                 // of pending
-	told     uint64              // events, without those that were lost at once
-	settled  uint64              // of these, how many nobody has to wait for any more: durable, or refused
-	progress chan struct{}       // closed, and replaced, when settled grows or silent changes
-	silent   bool                // the journal has not answered in time: nobody waits until it does
-	lost     uint64              // events that are in no journal
-	unsaid   uint64              // of these, how many the log has not
-	thens    []then              // what is to be done in order, see Then; that which is done now is the first
-	why      string              // the last reason
-	saidAt   time.Time           // when the log was told last
+	mu      sync.Mutex
+	pending []proto.EventRecord // told and not handed over; those under way are at the front
+	octets  int                 // of pending
+	told    uint64              // events, without those that were lost at once
+	settled uint64              // of these, how many nobody has to wait for any more: durable, or refused
+	waiters []waiter            // who waits, the earliest first
+	silent  bool                // the journal has not answered in time: nobody waits until it does
+	lost    uint64              // events that are in no journal
+	unsaid  uint64              // of these, how many the log has not
+	thens   []then              // what is to be done in order, see Then; that which is done now is the first
+	why     string              // the last reason
+	saidAt  time.Time           // when the log was told last
 }
 
 // NewReporter makes the Reporter of a process, nil when main.cf wants no events. service is its name in master.cf,
@@ -73,7 +79,7 @@ func NewReporter(cfg *config.Config, service string, at ipc.Address, log *maillo
 		return nil
 	}
 	return &Reporter{host: cfg.String("myhostname"), service: service, kinds: wanted(cfg), patience: cfg.Duration("event_timeout"), log: log,
-		client: ipc.NewClient(at, nil), wake: make(chan struct{}, 1), progress: make(chan struct{})}
+		client: ipc.NewClient(at, nil), wake: make(chan struct{}, 1)}
 }
 
 // wanted are the kinds that some sink wants, sorted; nil: all, which is also where event_sinks cannot be read, as the
@@ -187,34 +193,21 @@ func (r *Reporter) Wait(ctx context.Context) {
 		return
 	}
 	r.mu.Lock()
-	upTo := r.told
-	r.mu.Unlock()
-	r.waitFor(ctx, upTo)
-}
-
-// waitFor is Wait for the first so many events.
-func (r *Reporter) waitFor(ctx context.Context, upTo uint64) {
-	var late <-chan time.Time
-	for {
-		r.mu.Lock()
-		enough, progress := r.settled >= upTo || r.silent, r.progress
+	if r.settled >= r.told || r.silent {
 		r.mu.Unlock()
-		if enough {
-			return
-		}
-		if late == nil {
-			t := time.NewTimer(r.patience)
-			defer t.Stop()
-			late = t.C
-		}
-		select {
-		case <-progress:
-		case <-ctx.Done():
-			return
-		case <-late:
-			r.giveUp()
-			return
-		}
+		return
+	}
+	w := waiter{r.told, make(chan struct{})}
+	r.waiters = append(r.waiters, w)
+	r.mu.Unlock()
+	late := time.NewTimer(r.patience)
+	defer late.Stop()
+	// Who leaves early stays in the list until it is its turn, which costs nobody anything.
+	select {
+	case <-w.settled:
+	case <-ctx.Done():
+	case <-late.C:
+		r.giveUp()
 	}
 }
 
@@ -262,10 +255,18 @@ func (r *Reporter) giveUp() {
 	}
 }
 
-// advance wakes those who wait. The caller has mu.
+// advance wakes those who have waited for long enough, and nobody else: with many messages under way at once, most wait
+// for what comes later. The caller has mu.
 func (r *Reporter) advance() {
-	close(r.progress)
-	r.progress = make(chan struct{})
+	n := 0
+	for n < len(r.waiters) && (r.silent || r.waiters[n].after <= r.settled) {
+		close(r.waiters[n].settled)
+		r.waiters[n] = waiter{}
+		n++
+	}
+	if r.waiters = r.waiters[n:]; len(r.waiters) == 0 {
+		r.waiters = nil
+	}
 }
 
 // lose counts events that are in no journal. The caller has mu.

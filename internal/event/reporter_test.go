@@ -99,11 +99,47 @@ func reporter(t *testing.T, j *journal, patience time.Duration) (*Reporter, *lin
 
 func newReporter(at ipc.Address, patience time.Duration, log *maillog.Logger) *Reporter {
 	return &Reporter{host: "mail.example.org", service: "smtp", patience: patience, log: log, client: ipc.NewClient(at, nil),
-		wake: make(chan struct{}, 1), progress: make(chan struct{})}
+		wake: make(chan struct{}, 1)}
 }
 
 func tell(r *Reporter, key string) {
 	r.Tell(&Event{Kind: Delivered, Time: noon, QueueID: key, Delays: new([4]time.Duration)})
+}
+
+// Of many who wait, each is woken when its own events are settled, and not before; all are when nobody is to wait.
+func TestWakesInTurn(t *testing.T) {
+	t.Parallel()
+	r := newReporter(ipc.Unix("/nowhere"), time.Minute, maillog.New("test", new(lines)))
+	var all []waiter
+	for i := range uint64(5) {
+		all = append(all, waiter{i + 1, make(chan struct{})})
+	}
+	r.waiters = append(r.waiters, all...)
+	woken := func() (n int) {
+		for _, w := range all {
+			select {
+			case <-w.settled:
+				n++
+			default:
+			}
+		}
+		return n
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range []struct {
+		settled uint64
+		silent  bool
+		woken   int
+	}{{0, false, 0}, {2, false, 2}, {3, false, 3}, {3, true, 5}} {
+		r.settled, r.silent = c.settled, c.silent
+		if r.advance(); woken() != c.woken {
+			t.Errorf("with %d settled, silent %v: %d are woken, not %d", c.settled, c.silent, woken(), c.woken)
+		}
+	}
+	if r.waiters != nil {
+		t.Errorf("%d are left", len(r.waiters))
+	}
 }
 
 // Wait returns when the journal has what was told before, and the order stays.

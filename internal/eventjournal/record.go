@@ -1,6 +1,7 @@
 package eventjournal
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
@@ -45,10 +46,15 @@ type scanner struct {
 
 	buf   []byte // of the file, from start
 	start int64
+	ahead int // how much is read next time; 0: scanAhead
 }
 
-// scanAhead is how much is read at once.
-const scanAhead = 256 << 10
+// scanAhead is how much is read at once, and scanTail how much at the end, where there is mostly little, and what
+// is not there yet is read again with the next events.
+const (
+	scanAhead = 256 << 10
+	scanTail  = 8 << 10
+)
 
 // bytes gives n octets of the file from off; nil where it ends before. They are good until the next call.
 func (s *scanner) bytes(off int64, n int) ([]byte, error) {
@@ -56,7 +62,9 @@ func (s *scanner) bytes(off int64, n int) ([]byte, error) {
 		return nil, nil
 	}
 	if off < s.start || off+int64(n) > s.start+int64(len(s.buf)) {
-		want := int(min(max(int64(n), scanAhead), s.size-off))
+		ahead := cmp.Or(s.ahead, scanAhead)
+		s.ahead = min(2*ahead, scanAhead)
+		want := int(min(int64(max(n, ahead)), s.size-off))
 		if cap(s.buf) < want {
 			s.buf = make([]byte, want)
 		}
@@ -114,4 +122,4 @@ func (s *scanner) next() (e proto.EventRecord, ok bool, err error) {
 }
 
 // again forgets what was read: more may have been written since.
-func (s *scanner) again() { s.buf = s.buf[:0] }
+func (s *scanner) again() { s.buf, s.ahead = s.buf[:0], scanTail }

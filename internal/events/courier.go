@@ -27,11 +27,15 @@ const (
 
 // A carrier is how events get to one sink.
 type carrier interface {
-	// send sends events, in order, and returns when the sink has taken them all. A *refusal says that it never
+	// send sends events, in order, and returns when the sink has taken them all; see settler. A *refusal says that it never
 	// will; after any other error they are sent again. A *later also says when. It is not called concurrently.
 	send(ctx context.Context, list []eventjournal.Entry) error
 	close() error
 }
+
+// A settler is a carrier that has taken events for good only when settle has returned without an error. After an error
+// all since the last settle come again. It is not called while send is.
+type settler interface{ settle() error }
 
 // A refusal says that a sink will never take some events.
 type refusal struct{ reason string }
@@ -142,7 +146,21 @@ func (c *courier) moved(to uint64, sent int) {
 	c.position = to
 	c.sent += uint64(sent)
 	c.mu.Unlock()
-	c.journal.Hold(c.sink.Name, to)
+	// Of what is not settled yet the journal may be asked again.
+	if _, ok := c.carrier.(settler); !ok {
+		c.journal.Hold(c.sink.Name, to)
+	}
+}
+
+// settle has the carrier take for good what it was given.
+func (c *courier) settle() error {
+	k, ok := c.carrier.(settler)
+	if !ok {
+		return nil
+	}
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	return k.settle()
 }
 
 // save makes the position durable.
@@ -154,12 +172,22 @@ func (c *courier) save() error {
 	if same {
 		return nil
 	}
+	// What was given before is settled with it. If that fails, the sink has failed, and not the journal.
+	if err := c.settle(); err != nil {
+		c.failed(err.Error())
+		c.mu.Lock()
+		from := min(c.saved, at)
+		c.mu.Unlock()
+		c.replay(from)
+		return nil
+	}
 	if err := c.journal.SetPosition(c.sink.Name, at); err != nil {
 		return err
 	}
 	c.mu.Lock()
 	c.saved = at
 	c.mu.Unlock()
+	c.journal.Hold(c.sink.Name, at)
 	return nil
 }
 
@@ -307,6 +335,9 @@ func (c *courier) resend(ctx context.Context) (n uint64, err error) {
 	defer cancel()
 	return c.dead.resend(func(e *eventjournal.Entry) error {
 		err := c.send(turn, []eventjournal.Entry{*e})
+		if err == nil { // the letter is removed then
+			err = c.settle()
+		}
 		if err != nil && ctx.Err() != nil {
 			return errors.New("the events service ends; the others stay")
 		}

@@ -369,6 +369,17 @@ type played struct {
 	mu   sync.Mutex
 	got  []uint64
 	play func(list []eventjournal.Entry) error
+	// Of settle: how often it was called, and what it says.
+	settled  int
+	unstable error
+}
+
+// settle implements settler.
+func (p *played) settle() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.settled++
+	return p.unstable
 }
 
 func (p *played) send(_ context.Context, list []eventjournal.Entry) error {
@@ -524,6 +535,74 @@ func TestNextLife(t *testing.T) {
 		}
 		s.stop()
 	})
+}
+
+// What a file has is made durable once for all that came since the last time, before the position is. If that fails,
+// all since then comes again, from a journal that still has it.
+func TestSettle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, "file:/x", func([]eventjournal.Entry) error { return nil })
+		save := func() {
+			t.Helper()
+			if err := s.courier.save(); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		saved := func() uint64 {
+			pos, _, err := s.journal.Position(s.courier.sink.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return pos
+		}
+		s.put("delivered", 3)
+		synctest.Wait()
+		if s.carrier.settled != 0 {
+			t.Errorf("it was settled %d times for three events", s.carrier.settled)
+		}
+		if save(); s.carrier.settled != 1 || saved() != 4 {
+			t.Errorf("it was settled %d times, and the position is %d", s.carrier.settled, saved())
+		}
+		s.put("delivered", 2)
+		synctest.Wait()
+		s.set(func() { s.carrier.unstable = errors.New("no disk") })
+		save()
+		if got := s.carrier.numbers(); !slices.Equal(got, []uint64{1, 2, 3, 4, 5, 4, 5}) || saved() != 4 {
+			t.Errorf("what is not durable does not come again: %v, position %d", got, saved())
+		}
+		s.set(func() { s.carrier.unstable = nil })
+		if save(); saved() != 6 {
+			t.Errorf("the position is %d", saved())
+		}
+		s.stop()
+	})
+}
+
+// What is written to a file is durable when it is settled, and also when the file is left for another before.
+func TestFileSettles(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "mail.json")
+	c := newFile(sink(t, "file:"+path))
+	if err := c.send(t.Context(), entries(3)); err != nil || !c.dirty {
+		t.Fatalf("%v, dirty %v", err, c.dirty)
+	}
+	if err := c.settle(); err != nil || c.dirty {
+		t.Errorf("settled: %v, dirty %v", err, c.dirty)
+	}
+	if err := c.send(t.Context(), entries(1)); err != nil {
+		t.Fatal(err)
+	}
+	// The disk fails where nobody asks: it is said when somebody does, once.
+	c.f.Close()
+	c.close()
+	if err := c.settle(); err == nil {
+		t.Error("what was left without a sync counts as durable")
+	}
+	if err := c.settle(); err != nil {
+		t.Errorf("it is said again: %v", err)
+	}
 }
 
 // What a sink refuses for good goes to dead letters, and nothing else does; it is sent again when somebody wants

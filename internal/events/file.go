@@ -20,16 +20,19 @@ type fileCarrier struct {
 	limit int64
 	keep  int // former files
 
-	f    *os.File // nil: not open
-	size int64
-	mode fs.FileMode // of the file before, which the next one gets
+	f     *os.File // nil: not open
+	size  int64
+	mode  fs.FileMode // of the file before, which the next one gets
+	dirty bool        // something was written that no sync has made durable
+	lost  error       // why something was not made durable, which settle has not said yet
 }
 
 func newFile(s *event.Sink) *fileCarrier {
 	return &fileCarrier{path: s.Target, limit: s.SizeLimit, keep: s.Former, mode: 0o600}
 }
 
-// send implements carrier. Events are durable on return.
+// send implements carrier. Events are durable when settle has returned: a sync for each few events would be most of
+// what a file costs, and would keep the queue's own waiting.
 func (c *fileCarrier) send(_ context.Context, list []eventjournal.Entry) error {
 	var text []byte
 	for i := range list {
@@ -38,17 +41,26 @@ func (c *fileCarrier) send(_ context.Context, list []eventjournal.Entry) error {
 	if err := c.ready(int64(len(text))); err != nil {
 		return err
 	}
-	_, err := c.f.Write(text)
-	if err == nil {
-		err = c.f.Sync()
-	}
-	if err != nil {
+	if _, err := c.f.Write(text); err != nil {
 		// What is there of it comes again, whole.
-		err = errors.Join(err, c.f.Truncate(c.size), c.close())
-		return err
+		return errors.Join(err, c.f.Truncate(c.size), c.close())
 	}
 	c.size += int64(len(text))
+	c.dirty = true
 	return nil
+}
+
+// settle implements settler.
+func (c *fileCarrier) settle() error {
+	if c.dirty {
+		c.dirty = false
+		if err := c.f.Sync(); err != nil {
+			c.lost = errors.Join(err, c.close())
+		}
+	}
+	err := c.lost
+	c.lost = nil
+	return err
 }
 
 // ready sees to it that the file is open under its name, and has room for n octets.
@@ -145,10 +157,16 @@ func (c *fileCarrier) rotate() error {
 	return syncDir(filepath.Dir(c.path))
 }
 
-// close implements carrier.
+// close implements carrier. What was written is made durable, or settle says why it was not.
 func (c *fileCarrier) close() error {
 	if c.f == nil {
 		return nil
+	}
+	if c.dirty {
+		c.dirty = false
+		if err := c.f.Sync(); err != nil {
+			c.lost = err
+		}
 	}
 	err := c.f.Close()
 	c.f, c.size = nil, 0
