@@ -37,6 +37,7 @@ type books struct {
 	acked   map[mail.QueueID]string // the node that said that it is queued
 	arrived map[delivery]int
 	asks    map[delivery]int // how often one has asked for it
+	silent  map[delivery]int // how often a node itself has named one as doubtful, whose agent was killed while nobody had the queue
 	carried map[int]int      // how often an order was carried out
 	answers map[int]bool     // of orders whose outcome somebody was told: whether that was that it is carried out
 	left    map[int]bool     // orders that were left, or surely were not
@@ -284,6 +285,15 @@ func (b *books) missing() (list []delivery) {
 	return list
 }
 
+// unspoken notes that a node has named deliveries as doubtful in its own list.
+func (b *books) unspoken(id mail.QueueID, rcpts []int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, i := range rcpts {
+		b.silent[delivery{id, i}]++
+	}
+}
+
 // check is the end of a run: the queue has had time enough to become empty.
 func (b *books) check() {
 	if list := b.missing(); len(list) > 0 {
@@ -300,8 +310,8 @@ func (b *books) check() {
 	b.mu.Lock()
 	wrong := b.orders()
 	for d, n := range b.arrived {
-		if n > 1+doubts[d] {
-			wrong = append(wrong, fmt.Sprintf("%s, recipient %d, has arrived %d times, and is doubtful %d times", d.id, d.rcpt, n, doubts[d]))
+		if n > 1+doubts[d]+b.silent[d] {
+			wrong = append(wrong, fmt.Sprintf("%s, recipient %d, has arrived %d times, and is doubtful %d times", d.id, d.rcpt, n, doubts[d]+b.silent[d]))
 		}
 	}
 	wrong = append(wrong, b.unheard()...)

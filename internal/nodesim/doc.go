@@ -52,6 +52,7 @@
 //
 //   - Each delivery of acknowledged mail has been made in the end.
 //   - What arrives more than once was found to be doubtful so often, less one, and nothing is doubtful that no agent asked for.
+//     A node itself names what its agents had in hand when they were killed while, after a stop in order, nobody had the queue.
 //   - When an agent gets leave to deliver, and when it begins, up to 0.9 s later, unless its node was stopped meanwhile, the shard
 //     is its node's, and the lease has not run out by the primary's clock.
 //   - What becomes part of a segment was written by the shard's owner, with the shard's epoch.

@@ -29,7 +29,17 @@ type node struct {
 	older  bool               // it is of a version without notes and orders
 	spent  map[string]int     // of limits of a day: that is kept on its disk, when its processes are not killed
 	killed bool               // they were, and what is on its disk may be old
+	closed *proc              // it has ended in order, and nobody has opened the queue since; nil: nobody has
 	due    map[*hop]time.Time // when a rate allows the next delivery
+}
+
+// closedBy returns which process has ended in order without a successor, and notes the next one; nil: there is a successor.
+func (n *node) closedBy(p *proc) *proc {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	was := n.closed
+	n.closed = p
+	return was
 }
 
 // gate waits while the machine's processes are stopped.

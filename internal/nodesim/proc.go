@@ -107,6 +107,9 @@ func (p *proc) keep() {
 			continue
 		}
 		p.adopted(en, en.Recovery())
+		if by := p.n.closedBy(nil); by != nil && by != p {
+			p.unspoken(en)
+		}
 		p.use(en)
 		p.ring()
 		reloaded := false
@@ -119,6 +122,7 @@ func (p *proc) keep() {
 		}
 		p.use(nil)
 		if err := en.Close(); err == nil && reloaded {
+			p.n.closedBy(p)
 			p.store.Close()
 			p.mu.Lock()
 			p.store = p.n.store(p) // another process
@@ -137,6 +141,15 @@ func (p *proc) adopted(en storage.Engine, r storage.Recovery) {
 		en.(storage.Drainer).Doubtful(r.InDoubt[i].ID, r.InDoubt[i].Rcpts)
 	}
 	p.ring()
+}
+
+// unspoken names what the predecessor left in hand of agents when it ended in order: they were killed before there was a
+// successor. The queue manager finds it in Hands, nobody speaks for it, and it is said in the node's own list.
+func (p *proc) unspoken(en storage.Engine) {
+	for h := range en.Hands {
+		p.note("nobody speaks for %s, recipients %v", h.ID, h.Rcpts)
+		p.n.run.books.unspoken(h.ID, h.Rcpts)
+	}
 }
 
 func (p *proc) ring() {

@@ -53,7 +53,7 @@ type Outcome struct {
 func Run(t *testing.T, p *Plan, keep bool) (out Outcome) {
 	synctest.Test(t, func(*testing.T) {
 		r := &run{seed: seed(p.Seed), plan: p, began: time.Now(), keep: keep, taken: map[int64]bool{}}
-		r.books = &books{run: r, rcpts: map[mail.QueueID]int{}, acked: map[mail.QueueID]string{}, arrived: map[delivery]int{}, asks: map[delivery]int{}, carried: map[int]int{}, answers: map[int]bool{}, left: map[int]bool{}, done: map[int]int{}, gone: map[int]bool{}, number: map[string]int64{}, told: map[string]int{}}
+		r.books = &books{run: r, rcpts: map[mail.QueueID]int{}, acked: map[mail.QueueID]string{}, arrived: map[delivery]int{}, asks: map[delivery]int{}, silent: map[delivery]int{}, carried: map[int]int{}, answers: map[int]bool{}, left: map[int]bool{}, done: map[int]int{}, gone: map[int]bool{}, number: map[string]int64{}, told: map[string]int{}}
 		r.furnish()
 		r.carryOut()
 		r.books.counts.Virtual = r.since()
