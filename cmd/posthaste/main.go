@@ -252,7 +252,7 @@ const ownCommands = `  explain ID|DESTINATION ... say why a message is still in 
   domain add|rotate|check|records ...
                              manage a mail domain: its settings, keys and DNS records
   token add|list|remove      make and remove tokens for programs that use HTTP
-  cluster init|shards|status|doubtful|drain|undrain
+  cluster init|status|shards|doubtful|drain|undrain
                              make the database for a queue that several nodes share; show the nodes
   srs encode|decode [ADDRESS ...]
                              rewrite or decode the senders of forwarded mail
