@@ -2,7 +2,9 @@ package pgspool
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"strings"
 	"testing"
 
@@ -248,5 +250,42 @@ func TestTakeLate(t *testing.T) {
 	d.expire()
 	if got, err := b.take(t.Context(), d.conn(), 1); got == nil || got.from != "a" || err != nil {
 		t.Fatalf("%+v, %v", got, err)
+	}
+}
+
+// A row of which the database cannot read a part, as when its disk has lost a block, is left out by itself: what is read together with
+// it is not taken for damaged.
+func TestUnreadableRow(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	e := d.store("a").mustOpen(t)
+	var pos []int64
+	want := map[uint64]bool{}
+	for i := range 20 {
+		id, err := put(t, e, "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, _ := e.Locate(id)
+		if pos = append(pos, int64(at.Ref.Offset)); i != 3 {
+			want[number(id)] = true
+		}
+	}
+	conn := d.conn()
+	p := rowAt{e.home.id, e.home.head.segno}
+	e.Close()
+	table := segmentTable(p.shard, p.seg)
+	for _, sql := range []string{
+		"CREATE FUNCTION lost() RETURNS bytea LANGUAGE plpgsql AS $$ BEGIN RAISE 'missing chunk' USING ERRCODE = 'XX001'; END $$",
+		"ALTER TABLE " + table + " RENAME TO kept",
+		fmt.Sprintf("CREATE VIEW %s AS SELECT pos, kind, number, head, CASE pos WHEN %d THEN lost() ELSE rest END AS rest, body FROM kept", table, pos[3]),
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := map[uint64]bool{}
+	if err := readRows(t.Context(), conn, p, pos, func(r *row) { got[r.number] = true }); err != nil || !maps.Equal(got, want) {
+		t.Errorf("%d rows, want %d: %v", len(got), len(want), err)
 	}
 }

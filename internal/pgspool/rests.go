@@ -100,8 +100,8 @@ func (e *engine) readRows(ctx context.Context, p rowAt, pos []int64, f func(*row
 	return nil
 }
 
-// readRows reads rows of a segment, but for the content. What the database cannot read is left out, and a segment that is not
-// there has no rows.
+// readRows reads rows of a segment, but for the content. A row that the database cannot read is left out, and a segment that is not
+// there has no rows. f may be called for a row more than once.
 func readRows(ctx context.Context, conn *pgx.Conn, p rowAt, pos []int64, f func(*row)) error {
 	list, err := conn.Query(ctx, "SELECT pos, kind, number, head, coalesce(rest, '') FROM "+segmentTable(p.shard, p.seg)+" WHERE pos = ANY($1)", pos)
 	if err == nil {
@@ -113,10 +113,19 @@ func readRows(ctx context.Context, conn *pgx.Conn, p rowAt, pos []int64, f func(
 		})
 	}
 	switch state := sqlState(err); {
-	case err == nil, state == undefinedTable, state == dataCorrupted, state == indexCorrupted:
+	case err == nil, state == undefinedTable:
 		return nil
+	case state != dataCorrupted && state != indexCorrupted:
+		return err
 	}
-	return err
+	// The others must not be taken for damaged, too: what is not found of a message is given up when its segment is cleaned.
+	if half := len(pos) / 2; half > 0 {
+		if err := readRows(ctx, conn, p, pos[:half], f); err != nil {
+			return err
+		}
+		return readRows(ctx, conn, p, pos[half:], f)
+	}
+	return nil
 }
 
 // A row is one, without the content.
