@@ -277,5 +277,8 @@ func (s *Store) take(ctx context.Context, conn *pgx.Conn, id int) (got *taken, e
 	if owner != s.node {
 		got.from = owner
 	}
+	if got.resumed {
+		s.remember(got) // should it be taken once more before it has been read: agents have still what they had
+	}
 	return got, nil
 }

@@ -61,8 +61,7 @@ func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*e
 	if err := warnUnsafe(ctx, conn, o.Warn); err != nil {
 		return nil, err
 	}
-	began := time.Now()
-	shards, err := s.takeFree(ctx, conn, sh.most, nil)
+	began, shards, err := s.takeFirst(ctx, conn, sh.most)
 	if err != nil {
 		return nil, err
 	}
@@ -92,6 +91,31 @@ func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*e
 		stop()
 	})
 	return e, nil
+}
+
+// takeFirst takes shards for an engine that is not open yet: all that were this node's, however long commits take. Agents speak of their
+// mail as soon as the queue is open, and what they say of mail that is not there is lost. The leases are good from renewed on.
+func (s *Store) takeFirst(ctx context.Context, conn *pgx.Conn, most int) (renewed time.Time, list []*taken, err error) {
+	renewed = time.Now()
+	list, err = s.takeFree(ctx, conn, most, nil)
+	// takeFree stops when the first leases are to be renewed, and its own shards come first.
+	for began := renewed; err == nil && len(list) > 0 && len(list) < most && list[len(list)-1].own && time.Since(began) > takeFor; {
+		have := make([]*shard, len(list))
+		for i, t := range list {
+			have[i] = &t.shard
+		}
+		began = time.Now()
+		if err = s.renewLeases(ctx, conn, have); err != nil {
+			break
+		}
+		renewed = began
+		var more []*taken
+		if more, err = s.takeFree(ctx, conn, most, have); len(more) == 0 {
+			break
+		}
+		list = append(list, more...)
+	}
+	return renewed, list, err
 }
 
 // abandon ends an engine that has no committer. Shards that the renewer has had read meanwhile are waiting for it.

@@ -255,3 +255,47 @@ func TestURL(t *testing.T) {
 }
 
 var _ storage.Store = (*Store)(nil)
+
+// All shards that were this node's are there when the queue is open, though commits take long: an agent says then what came of a
+// delivery that it had in hand, and that is not lost. It still has it in hand also when the queue is not opened at the first attempt.
+func TestOwnFirst(t *testing.T) {
+	t.Parallel()
+	const shards = 6
+	d := newDatabase(t, newServer(t), shards)
+	a := d.store("a").mustOpen(t)
+	a.mu.Lock()
+	a.home = a.shards[shards] // the last one to be taken
+	a.mu.Unlock()
+	id, err := put(t, a, "x")
+	if err == nil {
+		err = leave(a, id)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Close()
+	conn := d.conn()
+	if _, err := conn.Exec(t.Context(), `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(.4); RETURN NEW; END $$;
+		CREATE TRIGGER slow BEFORE UPDATE ON shard FOR EACH ROW EXECUTE FUNCTION slow()`); err != nil {
+		t.Fatal(err)
+	}
+	st := d.store("a")
+	if got, err := st.take(t.Context(), conn, shards); got == nil || !got.resumed || err != nil {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	a = st.mustOpen(t)
+	if n := len(a.whole()); n != shards {
+		t.Errorf("%d shards of %d", n, shards)
+	}
+	if r := a.Recovery(); len(r.InDoubt) > 0 {
+		t.Errorf("in doubt: %v", r.InDoubt)
+	}
+	b := a.NewBatch()
+	b.Done(id, []int{0, 1})
+	if err := a.Commit(b); err != nil {
+		t.Error(err)
+	}
+	if _, ok := a.Locate(id); ok {
+		t.Error("what came of it is lost")
+	}
+}

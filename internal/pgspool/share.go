@@ -31,6 +31,9 @@ func (s *Store) share(ctx context.Context, conn *pgx.Conn) (sh share, err error)
 	return sh, err
 }
 
+// takeFor bounds how long shards are taken before the leases of the first are renewed.
+const takeFor = leaseTime / 3
+
 // takeFree takes shards that are free, until the node has most of them, its own first: those in have it
 // has already.
 func (s *Store) takeFree(ctx context.Context, conn *pgx.Conn, most int, have []*shard) (list []*taken, err error) {
@@ -43,7 +46,7 @@ func (s *Store) takeFree(ctx context.Context, conn *pgx.Conn, most int, have []*
 	for began := time.Now(); len(ids) > 0; ids = ids[1:] {
 		// What commits are too slow for is taken a second later: the leases of the first must be renewed.
 		id := ids[0]
-		if len(have)+len(list) >= most || time.Since(began) > leaseTime/3 {
+		if len(have)+len(list) >= most || time.Since(began) > takeFor {
 			break
 		}
 		if slices.ContainsFunc(have, func(sh *shard) bool { return int(sh.id) == id }) {
