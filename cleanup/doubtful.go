@@ -33,7 +33,7 @@ type doubts struct {
 	dir string
 	log *maillog.Logger
 
-	// Whether the list has a message that is still queued. Mostly it has not, and then
+	// Whether the list has a message of which something may still be heard. Mostly it has not, and then
 	// the commit path need not take the lock.
 	some atomic.Bool
 
@@ -60,7 +60,7 @@ func newDoubts(fs vfs.FS, dir string, log *maillog.Logger) *doubts {
 // yet.
 func (d *doubts) look() {
 	for i := range d.list {
-		if d.list[i].State == doubtful.Queued {
+		if d.list[i].IsOpen() {
 			d.some.Store(true)
 			return
 		}
@@ -81,21 +81,7 @@ func (d *doubts) found(en engine, rd queueread.Reader, rep *recovery, exact bool
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
-	changed := false
-	for i := range d.list {
-		e := &d.list[i]
-		if e.State != doubtful.Queued {
-			continue
-		}
-		_, there := en.Locate(e.ID)
-		// Whether it was, or will be, sent once more is not recorded any more.
-		if e.Exact && (!there || !exact) { // whether it was, or will be, sent again is not known any more
-			e.Exact, changed = false, true
-		}
-		if !there { // the crash came before we had noted it
-			e.State, e.Ended, changed = doubtful.Delivered, &now, true
-		}
-	}
+	changed := d.compare(en, exact, now)
 	// Found at this start, with what recovery could tell of each.
 	for i := range rep.InDoubt {
 		x := &rep.InDoubt[i]
@@ -115,6 +101,39 @@ func (d *doubts) found(en engine, rd queueread.Reader, rep *recovery, exact bool
 	if changed {
 		d.write()
 	}
+}
+
+// compare notes which messages of the list have left the queue while nobody looked, and
+// says whether there are any. The caller holds mu.
+func (d *doubts) compare(en engine, exact bool, now time.Time) (changed bool) {
+	owner, shared := en.(storage.Owner)
+	// What is not here yet may be in what is still being read. When that is over, this is
+	// called once more.
+	if shared && len(owner.Reading()) > 0 {
+		return false
+	}
+	for i := range d.list {
+		e := &d.list[i]
+		if !e.IsOpen() {
+			continue
+		}
+		_, there := en.Locate(e.ID)
+		if e.Exact && (!there || !exact) { // whether it was, or will be, sent again is not known any more
+			e.Exact, changed = false, true
+		}
+		was := e.State
+		switch {
+		case there:
+			e.State = doubtful.Queued
+		// Nobody here can tell: its part of the queue may be another node's by now.
+		case shared:
+			e.State = doubtful.Away
+		default: // the crash came before we had noted it
+			e.State, e.Ended = doubtful.Delivered, &now
+		}
+		changed = changed || e.State != was
+	}
+	return changed
 }
 
 // timeOf is t in the form of an entry: nil when it is not known.

@@ -18,6 +18,7 @@ import (
 	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
 	"posthaste/internal/spool"
+	"posthaste/internal/storage"
 	"posthaste/internal/vfs"
 )
 
@@ -276,4 +277,51 @@ func TestHandFails(t *testing.T) {
 	if err := l.client.Call(t.Context(), &proto.Hand{ID: id, Index: []int{0}}, &reply); err == nil || errors.Is(err, ipc.ErrLost) {
 		t.Errorf("%v, %+v", err, reply)
 	}
+}
+
+// A sharedEngine is one of a queue that nodes share.
+type sharedEngine struct {
+	logEngine
+	reading []int
+}
+
+func (e *sharedEngine) Owned() []storage.Ownership { return nil }
+func (e *sharedEngine) Reading() []int             { return e.reading }
+
+// Where nodes share the queue, what is not here has not been delivered for that: it may be in what is still being read, or in a part that
+// another node has. It may come back, and then it is heard of again.
+func TestDoubtShared(t *testing.T) {
+	t.Parallel()
+	mem := vfs.NewMem(512)
+	l := begin(t, mem, true)
+	here := l.add(1)
+	away := mail.MakeQueueID(time.Unix(1800000000, 0), 1<<30)
+	en := &sharedEngine{logEngine: logEngine{Spool: l.sp}, reading: []int{2}}
+	rd := queueread.Log(spool.NewReader(mem, "spool"))
+	defer rd.Close()
+	rep := recovery{Exact: true, InDoubt: []queue.Doubt{{ID: here, Rcpts: []int{0}}, {ID: away, Rcpts: []int{0}}}}
+	l.doubts.found(en, rd, &rep, true)
+	states := func() (list [2]string) {
+		for i, e := range l.doubts.list {
+			list[i] = e.State
+		}
+		return list
+	}
+	look := func(want ...string) {
+		t.Helper()
+		l.doubts.found(en, rd, new(recovery), true)
+		if got := states(); got != [2]string(want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+	}
+	look(doubtful.Queued, doubtful.Queued)
+	en.reading = nil
+	look(doubtful.Queued, doubtful.Away)
+	l.doubts.recorded([]proto.Op{{ID: away, Change: queue.Change{Done: []int{0}}}})
+	if got := states(); got[1] != doubtful.Delivered {
+		t.Errorf("it has come back, and been delivered: %v", got)
+	}
+	l.doubts.list[1].State = doubtful.Away
+	l.doubts.list[1].ID = here
+	look(doubtful.Queued, doubtful.Queued)
 }

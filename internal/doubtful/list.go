@@ -71,6 +71,9 @@ const (
 	Returned  = "returned"  // returned to its sender
 	Removed   = "removed"   // by an operator
 	Left      = "left"      // Withdrawn: it is not in the queue
+	// Away is of a queue that nodes share: it is not in this node's part any more. Another node has it, or has delivered it, or it had
+	// left before that could be noted here.
+	Away = "away"
 )
 
 // An Entry is one line of the list.
@@ -92,6 +95,9 @@ type Entry struct {
 	Ended *time.Time `json:"ended,omitempty"` // when State became other than Queued
 }
 
+// IsOpen says that what becomes of it may still be noted.
+func (e *Entry) IsOpen() bool { return e.State == Queued || e.State == Away }
+
 // key tells the same thing found twice.
 type key struct {
 	id   mail.QueueID
@@ -102,22 +108,22 @@ type key struct {
 // A List is all of it, oldest first. It belongs to one goroutine.
 type List []Entry
 
-// Add adds e. An entry for the same that is still queued gives way to it.
+// Add adds e. An entry for the same that is still open gives way to it.
 func (l *List) Add(e Entry) {
 	k := key{e.ID, e.Rcpt, e.Why}
-	*l = slices.DeleteFunc(*l, func(o Entry) bool { return o.State == Queued && key{o.ID, o.Rcpt, o.Why} == k })
+	*l = slices.DeleteFunc(*l, func(o Entry) bool { return o.IsOpen() && key{o.ID, o.Rcpt, o.Why} == k })
 	*l = append(*l, e)
 	if more := len(*l) - Max; more > 0 {
 		*l = slices.Delete(*l, 0, more)
 	}
 }
 
-// End notes what has become of recipients of message id that are queued; rcpts nil means all. It
+// End notes what has become of recipients of message id whose entries are open; rcpts nil means all. It
 // says whether there were any.
 func (l List) End(id mail.QueueID, rcpts []int, state string, now time.Time) (changed bool) {
 	for i := range l {
 		e := &l[i]
-		if e.ID != id || e.State != Queued || rcpts != nil && !slices.Contains(rcpts, e.Rcpt) {
+		if e.ID != id || !e.IsOpen() || rcpts != nil && !slices.Contains(rcpts, e.Rcpt) {
 			continue
 		}
 		e.State, e.Ended, changed = state, &now, true
@@ -125,20 +131,20 @@ func (l List) End(id mail.QueueID, rcpts []int, state string, now time.Time) (ch
 	return changed
 }
 
-// Handed notes that recipients of message id that are queued are about to be sent again. It says whether
+// Handed notes that recipients of message id whose entries are open are about to be sent again. It says whether
 // there were any.
 func (l List) Handed(id mail.QueueID, rcpts []int) (changed bool) {
 	for i := range l {
-		if e := &l[i]; e.ID == id && e.State == Queued && !e.Again && slices.Contains(rcpts, e.Rcpt) {
+		if e := &l[i]; e.ID == id && e.IsOpen() && !e.Again && slices.Contains(rcpts, e.Rcpt) {
 			e.Again, changed = true, true
 		}
 	}
 	return changed
 }
 
-// Open says whether message id has an entry that is queued.
+// Open says whether message id has an entry that is open.
 func (l List) Open(id mail.QueueID) bool {
-	return slices.ContainsFunc(l, func(e Entry) bool { return e.ID == id && e.State == Queued })
+	return slices.ContainsFunc(l, func(e Entry) bool { return e.ID == id && e.IsOpen() })
 }
 
 // Load reads the list in the spool's directory, without what has been seen. None is an empty one.

@@ -154,6 +154,7 @@ var whyText = map[string]string{
 // stateText is what has become of it.
 var stateText = map[string]string{
 	doubtful.Queued: "in the queue", doubtful.Delivered: "delivered again", doubtful.Returned: "returned to its sender", doubtful.Removed: "removed", doubtful.Left: "not in the queue",
+	doubtful.Away: "not in this node's part of the queue any more",
 }
 
 func (c *command) showDoubt(e *doubtful.Entry, asJSON bool) error {
