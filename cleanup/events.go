@@ -93,6 +93,11 @@ func tellAgain(ctx context.Context, events *event.Reporter, en engine, r *recove
 	var list []queue.Entry
 	// What has been tried was told of: the queue manager hears of a message after its event.
 	for e := range en.Entries {
+		// The queue manager waits for this: it is not done for parts that were given back
+		// in order, nor for what was here before.
+		if len(r.UncleanParts) > 0 && !slices.Contains(r.UncleanParts, int(e.Ref.File)) {
+			continue
+		}
 		if e.Attempts == 0 && !e.Trace.DontDeliver() {
 			list = append(list, e)
 		}

@@ -115,5 +115,12 @@ func TestTellAgain(t *testing.T) {
 		if got := journal.Told(); !slices.Equal(got, want) {
 			t.Errorf("clean %v: told %q, want %q (%s was tried)", clean, got, strings.Join(want, " "), tried)
 		}
+		// What is in another part than those that were not closed is passed over.
+		at, _ := en.Locate(fresh)
+		found.UncleanParts = []int{int(at.Ref.File) + 1}
+		tellAgain(t.Context(), events, en, &found, rd)
+		if got := journal.Told(); len(got) > len(want) {
+			t.Errorf("clean %v: told %q of another part", clean, got)
+		}
 	}
 }

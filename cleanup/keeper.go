@@ -158,7 +158,8 @@ func (k *keeper) adopted(en engine, r recovery) {
 		default: // there is more than postmaster would read
 		}
 	}
-	if s := k.serving.Load(); s != nil {
+	// To be told is to be told of the whole queue.
+	if s := k.serving.Load(); s != nil && !r.More {
 		s.tellAgain()
 	}
 }

@@ -403,6 +403,11 @@ func TestKeeperStandsBy(t *testing.T) {
 	if err := conn.Call(t.Context(), new(proto.Attach), new(proto.RecordReply)); err != nil {
 		t.Fatal(err)
 	}
+	// What is followed by more is taken note of, and no more: the connection works on.
+	k.adopted(*k.engine.Load(), recovery{More: true})
+	if err := conn.Call(t.Context(), &proto.Locate{ID: "x"}, new(proto.LocateReply)); err != nil {
+		t.Errorf("the queue manager hears the queue for each part of it: %v", err)
+	}
 	k.adopted(*k.engine.Load(), recovery{Summary: "took over the queue from b", Report: "late"})
 	testwait.Until(t, "the queue manager's connection ends", func() bool {
 		return conn.Call(t.Context(), &proto.Locate{ID: "x"}, new(proto.LocateReply)) != nil
@@ -415,7 +420,7 @@ func TestKeeperStandsBy(t *testing.T) {
 		t.Error(err)
 	}
 	log := k.log.String()
-	if strings.Count(log, "standing by, mail is refused: ") != 1 || strings.Contains(log, "error: ") || !strings.Contains(log, "took over the queue from b") || found.Load() != 3 {
+	if strings.Count(log, "standing by, mail is refused: ") != 1 || strings.Contains(log, "error: ") || !strings.Contains(log, "took over the queue from b") || found.Load() != 4 {
 		t.Errorf("found %d times; log: %s", found.Load(), log)
 	}
 }

@@ -87,7 +87,9 @@ func (e *engine) readFirst(ctx context.Context, conn *pgx.Conn, shards []*taken)
 			found.InDoubt, found.MoreInDoubt = append(found.InDoubt, a.found.InDoubt...), found.MoreInDoubt+a.found.MoreInDoubt
 			messages += a.idx.n
 		}
-		found.Unclean = found.Unclean || t.unclean
+		if t.unclean {
+			found.Unclean, found.UncleanParts = true, append(found.UncleanParts, int(t.id))
+		}
 		if t.from != "" && !slices.Contains(froms, t.from) {
 			froms = append(froms, t.from)
 		}
@@ -246,15 +248,17 @@ func (e *engine) readOn(ctx context.Context, r *reading) error {
 }
 
 // tell tells cleanup that there is more mail, which has the queue manager hear the whole queue: at once when it is the first of the
-// shard, or in doubt, and then when it is as much again as it was told of, so that all telling takes no more than twice the last.
+// shard, and then when it is as much again as it was told of, so that all telling takes no more than twice the last. What is in doubt
+// cleanup hears of in any case.
 func (e *engine) tell(a *adoption) {
 	r := a.r
 	a.found.Report, r.damage = report(r.damage), nil
 	first := r.told == 0
-	if first {
-		a.found.Unclean = r.t.unclean // what was on its way in is in the end of the log, which has been read first
+	if first && r.t.unclean { // what was on its way in is in the end of the log, which has been read first
+		a.found.Unclean, a.found.UncleanParts = true, []int{int(r.t.id)}
 	}
-	if !first && !a.last && len(a.found.InDoubt) == 0 && a.found.Report == "" && r.messages < 2*r.told {
+	a.found.More = !first && !a.last && r.messages < 2*r.told
+	if a.found.More && len(a.found.InDoubt) == 0 && a.found.Report == "" {
 		return
 	}
 	if first || a.last {
@@ -266,7 +270,9 @@ func (e *engine) tell(a *adoption) {
 			a.found.Summary = tookOver(froms, r.messages, r.records, r.began, !a.last)
 		}
 	}
-	r.told = max(r.messages, 1)
+	if !a.found.More {
+		r.told = max(r.messages, 1)
+	}
 	if e.opt.Adopted != nil {
 		e.opt.Adopted(e, a.found)
 	}

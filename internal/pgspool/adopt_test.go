@@ -484,3 +484,36 @@ func TestReadBackwards(t *testing.T) {
 		t.Errorf("%+v, in hand %v, left over %v", l, r.idx.handed[7], r.later)
 	}
 }
+
+// The queue manager hears the whole queue some times only, although something is in doubt in each part that is read; and all that is in
+// doubt is named.
+func TestToldSeldom(t *testing.T) {
+	t.Parallel()
+	const n = 64
+	d := newDatabase(t, newServer(t), 1)
+	a := d.store("a").mustOpen(t)
+	for range n {
+		id, err := put(t, a, "x")
+		if err == nil {
+			err = leave(a, id)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.stop()
+	d.expire()
+	heard, parts, over := 0, 0, make(chan int, 1)
+	b := adopting(t, d, "b", 2, t.Logf, func(e *engine, r storage.Recovery) {
+		parts += len(r.InDoubt)
+		if !r.More {
+			heard++
+		}
+		if len(e.whole()) == 1 {
+			over <- parts
+		}
+	})
+	if got := <-over + len(b.Recovery().InDoubt); got != n || heard < 3 || heard > 10 {
+		t.Errorf("%d in doubt, want %d; the queue is told %d times", got, n, heard)
+	}
+}

@@ -191,4 +191,9 @@ type Recovery struct {
 	Report string
 	// Unclean says that the queue was not closed: whoever had it was killed, or power failed.
 	Unclean bool
+	// UncleanParts are the parts of a shared queue of which that is true: Ref.File of their messages; none: it is true of all of it.
+	UncleanParts []int
+	// More says that more of the same follows at once, of what comes into the queue while it is open: the queue manager need
+	// not hear of it yet.
+	More bool
 }
