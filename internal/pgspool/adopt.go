@@ -156,54 +156,52 @@ func (e *engine) takeMore(life, ctx context.Context, conn *pgx.Conn, most int, h
 	e.ended.Go(func() { e.adoptAll(life, rest) })
 }
 
-// adoptAll reads shards, one after the other: what is in the first is delivered while the next one is read.
+// adoptAll reads shards to their ends, one after the other: what is in the first is delivered while the next one is read. Each part is
+// given to the committer as soon as it has been read. One that cannot be read keeps nobody from the others: it is left, or when
+// messages of it have been given out, it has its turn again after them.
 func (e *engine) adoptAll(ctx context.Context, list []*reading) {
 	for len(list) > 0 {
-		if err := e.adopt(ctx, list[0]); err != nil {
-			e.leave(list, err)
-			return
-		}
+		r := list[0]
 		list = list[1:]
+		err := e.readOn(ctx, r)
+		switch {
+		case err == nil:
+		case errors.Is(err, queue.ErrClosed), ctx.Err() != nil, e.Err() != nil:
+			return // the engine ends, and all of its shards go
+		case errors.Is(err, queue.ErrNotOurs) && e.has(r.t):
+			e.fail(err)
+			return
+		case !e.has(r.t):
+			e.leave(r, err)
+		default:
+			if time.Since(r.said) >= remindTime {
+				r.said = time.Now()
+				e.opt.Warn("spool: the rest of what other nodes have left cannot be read: %v", err)
+			}
+			list = append(list, r)
+			e.pauseReading(ctx)
+		}
 	}
 }
 
-// leave gives up shards that cannot be read because of err. They are taken again, by whoever is the first. Those of which messages
-// have been given out stay.
-func (e *engine) leave(list []*reading, err error) {
-	if e.Err() != nil || errors.Is(err, queue.ErrClosed) {
-		return // that says it, and all of the engine's shards go
+// pauseReading waits for readAgain, unless the engine ends.
+func (e *engine) pauseReading(ctx context.Context) {
+	t := time.NewTimer(readAgain)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-e.broken:
+	case <-ctx.Done():
 	}
+}
+
+// leave gives up a shard that cannot be read because of err, and of which nothing has been given out. It is taken again, by whoever is
+// the first.
+func (e *engine) leave(r *reading, err error) {
 	e.opt.Warn("spool: what other nodes have left cannot be read: %v", err)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, r := range list {
-		delete(e.coming, r.t.id)
-	}
-}
-
-// adopt reads a shard to its end, and gives the committer each part of it as soon as that has been read. It returns an error when
-// the engine ends, or while nothing of the shard has been given out: from then on it tries again and again.
-func (e *engine) adopt(ctx context.Context, r *reading) error {
-	for said := (time.Time{}); ; {
-		err := e.readOn(ctx, r)
-		if err == nil || errors.Is(err, queue.ErrClosed) || ctx.Err() != nil || e.Err() != nil || !e.has(r.t) {
-			return err
-		}
-		if errors.Is(err, queue.ErrNotOurs) {
-			return e.fail(err)
-		}
-		if time.Since(said) >= remindTime {
-			said = time.Now()
-			e.opt.Warn("spool: the rest of what other nodes have left cannot be read: %v", err)
-		}
-		t := time.NewTimer(readAgain)
-		select {
-		case <-t.C:
-		case <-e.broken:
-		case <-ctx.Done():
-		}
-		t.Stop()
-	}
+	delete(e.coming, r.t.id)
 }
 
 // has says whether a shard is the engine's already.

@@ -517,3 +517,52 @@ func TestToldSeldom(t *testing.T) {
 		t.Errorf("%d in doubt, want %d; the queue is told %d times", got, n, heard)
 	}
 }
+
+// A shard that cannot be read to its end does not keep those from being read that were taken with it.
+func TestAdoptBesideUnreadable(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 2)
+	st := d.store("a")
+	st.segmentSize = 1
+	a := st.mustOpen(t)
+	var ids []mail.QueueID
+	for i := range 30 {
+		a.mu.Lock()
+		a.home = a.shards[1+uint32(i/29)] // the last one goes to the second shard
+		a.home.head = nil                 // to a segment of its own
+		a.mu.Unlock()
+		id, err := put(t, a, "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	a.stop()
+	d.expire()
+	conn := d.conn()
+	for _, sql := range []string{
+		"CREATE FUNCTION lost() RETURNS bytea LANGUAGE plpgsql AS $$ BEGIN RAISE 'missing chunk' USING ERRCODE = 'XX001'; END $$",
+		"ALTER TABLE seg_1_1 RENAME TO kept",
+		"CREATE VIEW seg_1_1 AS SELECT pos, kind, number, lost() AS head, rest, body FROM kept",
+	} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	whole := make(chan bool, 1)
+	b := adopting(t, d, "b", 2, t.Logf, func(e *engine, _ storage.Recovery) {
+		if len(e.whole()) == 1 {
+			select {
+			case whole <- true:
+			default: // it has been heard
+			}
+		}
+	})
+	<-whole
+	if _, ok := b.Locate(ids[29]); !ok {
+		t.Error("the second shard has not been read")
+	}
+	if got := b.Reading(); !slices.Equal(got, []int{1}) || len(seen(b)) != 29 {
+		t.Errorf("%v is being read; %d messages", got, len(seen(b)))
+	}
+}

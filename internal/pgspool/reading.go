@@ -31,6 +31,8 @@ type reading struct {
 	t      *taken
 	began  time.Time
 
+	said time.Time // when the log was last told that it cannot be read on; zero: never
+
 	begun  bool
 	beside bool     // the queue is open already
 	segs   []uint32 // still to be read, the newest last
