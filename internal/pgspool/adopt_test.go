@@ -549,16 +549,8 @@ func TestAdoptBesideUnreadable(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	whole := make(chan bool, 1)
-	b := adopting(t, d, "b", 2, t.Logf, func(e *engine, _ storage.Recovery) {
-		if len(e.whole()) == 1 {
-			select {
-			case whole <- true:
-			default: // it has been heard
-			}
-		}
-	})
-	<-whole
+	b := adopting(t, d, "b", 2, t.Logf, func(*engine, storage.Recovery) {})
+	testwait.Until(t, "a shard has been read", func() bool { return len(b.whole()) == 1 })
 	if _, ok := b.Locate(ids[29]); !ok {
 		t.Error("the second shard has not been read")
 	}
