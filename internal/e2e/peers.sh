@@ -52,10 +52,13 @@ policy=/usr/sbin/policy-rc.d
 made=
 if [ ! -e $policy ]; then
 	printf '#!/bin/sh\nexit 101\n' >$policy
-	chmod 755 $policy
 	made=yes
+	# It would keep all services of this machine from being started for ever, should this be interrupted.
+	trap 'rm -f $policy' EXIT
+	trap 'exit 1' HUP INT TERM
+	chmod 755 $policy
 fi
-[ -z "$missing" ] || apt-get install -y --no-install-recommends $missing || { [ -z "$made" ] || rm -f $policy; exit 1; }
+[ -z "$missing" ] || apt-get install -y --no-install-recommends $missing
 [ -z "$made" ] || rm -f $policy
 for p in $absent; do
 	work=$(mktemp -d)
