@@ -420,10 +420,8 @@ func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 		return
 	}
 	q.acked = true
-	for _, f := range reply.Refused {
-		r.refused[f.ID] = f.Reason
-	}
 	for i := range q.ops {
+		// What was refused of it before is of no interest any more, unless this is refused as well.
 		if q.ops[i].Remove && len(r.refused) > 0 {
 			delete(r.refused, q.ops[i].ID)
 		}
@@ -435,6 +433,10 @@ func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 		default:
 			r.ended(id)
 		}
+	}
+	// Behind that: an operator is not to be told that a message is deleted which is still there.
+	for _, f := range reply.Refused {
+		r.refused[f.ID] = f.Reason
 	}
 	// A change may have moved the message's record.
 	for i := range reply.Entries {

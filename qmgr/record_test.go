@@ -194,3 +194,39 @@ func TestRequeuedHasNotVanished(t *testing.T) {
 	}
 	st.quiet()
 }
+
+// A removal that cleanup refuses is not told as done, neither for one message nor for a selection. Once it is recorded nothing is
+// left of the refusal.
+func TestRefusedRemoval(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	ids := st.fill(deferredIn(time.Hour, "a@to.test"), deferredIn(time.Hour, "b@to.test"), deferredIn(time.Hour, "c@to.test"))
+	st.kept = ids[0]
+	st.run()
+	st.waitAttached(1)
+	err := st.tool.Call(t.Context(), &proto.Command{Verb: proto.VerbDelete, ID: ids[0]}, nil)
+	if err == nil || !strings.Contains(err.Error(), string(ids[0])+": a change is not recorded") || !strings.Contains(err.Error(), "it cannot be") {
+		t.Errorf("deleted: %v", err)
+	}
+	st.mu.Lock()
+	st.kept = ids[1]
+	st.mu.Unlock()
+	var reply proto.SelectReply
+	if err := st.tool.Call(t.Context(), &proto.Select{IDs: ids[1:], Verb: proto.VerbDelete}, &reply); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(reply.IDs, ids[2:]) || len(reply.Failed) != 1 || !strings.HasPrefix(reply.Failed[0], string(ids[1])+": ") {
+		t.Errorf("%+v", reply)
+	}
+	if want := st.site.Entries()[ids[2]].Size; reply.Octets != want {
+		t.Errorf("%d octets are deleted, want %d", reply.Octets, want)
+	}
+	left := make(chan int, 1)
+	st.srv.post(func() {
+		st.srv.log.answered(&request{ops: []proto.Op{{ID: ids[0], Remove: true}}}, new(proto.RecordReply), nil)
+		left <- len(st.srv.log.refused)
+	}, sched.Event{})
+	if n := <-left; n != 1 {
+		t.Errorf("%d refusals are remembered, want that of %s", n, ids[1])
+	}
+}

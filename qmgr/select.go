@@ -50,6 +50,8 @@ type selecting struct {
 	at           uint64 // the message number with which the page begins
 	held         held   // which of two lists it is
 	reply        proto.SelectReply
+	// Of the last messages in reply.IDs: what was set aside comes first, and is counted already (deleteCorrupt).
+	sizes []int64
 }
 
 // fromSelector answers a request that selects messages, to list them or to do something
@@ -380,7 +382,7 @@ func (s *Server) carryOut(c *selecting) {
 			s.operate(sched.Event{Kind: eventKinds[c.q.Verb], ID: info.ID, Scope: sched.ScopeMessage,
 				Now: c.q.Now && info.Queue != sched.QueueHold || c.q.Verb == proto.VerbFlush && len(c.q.IDs) > 0})
 		}
-		c.reply.IDs = append(c.reply.IDs, id)
+		c.reply.IDs, c.sizes = append(c.reply.IDs, id), append(c.sizes, info.Size)
 		c.reply.Octets += info.Size
 		if c.q.Items {
 			c.reply.Items = append(c.reply.Items, l.item)
@@ -411,9 +413,12 @@ func (s *Server) carryOut(c *selecting) {
 // was refused is named with the reason instead of being counted.
 func (s *Server) answerRecorded(c *selecting) {
 	s.log.after(func() {
-		kept := c.reply.IDs[:0]
-		for _, id := range c.reply.IDs {
+		kept, counted := c.reply.IDs[:0], len(c.reply.IDs)-len(c.sizes)
+		for i, id := range c.reply.IDs {
 			if why, ok := s.log.refused[id]; ok {
+				if i >= counted {
+					c.reply.Octets -= c.sizes[i-counted]
+				}
 				c.reply.Failed = append(c.reply.Failed, string(id)+": a change is not recorded, and would not outlive a restart: "+why)
 				continue
 			}
