@@ -45,6 +45,8 @@ type loading struct {
 	turn        bool // it has one, which ends in learn
 	asks        bool // the resolver may be waited for
 	quiet       bool // nothing is logged: see prepare
+	// How often the rules had changed before it was prepared.
+	rules uint64
 	// the envelope, outcomes and recipients are here
 	fetched bool
 
@@ -107,15 +109,21 @@ func (s *Server) release(l *loading) {
 // as it was at a start: most of it waits for its turn, and what was found out is out of date then.
 const maxPrepared = 64
 
+// maxAhead is how many recipients there may be in what is prepared and not heard of yet. Strangers send as many messages
+// as they like while the loop is busy, and what is found out of one takes ten times the memory of its envelope.
+const maxAhead = 4096
+
 // prepare begins to load a new message before the loop hears of it, on the goroutine that reads what cleanup pushes:
 // the loop is one goroutine, and what others can do is not its work. It does what needs nobody to be waited for. The
 // loop goes on from there, if the message is taken up at once; else it begins anew. nil: there is nothing to prepare.
 func (s *Server) prepare(e *proto.Entry) *loading {
 	_, num, err := e.ID.Parse()
-	if err != nil || len(e.Envelope) == 0 || e.NRcpt > atOnceRcpts || e.Queue != queue.Incoming {
+	if err != nil || len(e.Envelope) == 0 || e.NRcpt > atOnceRcpts || e.Queue != queue.Incoming || s.aheadRcpts.Load() >= maxAhead {
 		return nil
 	}
+	s.aheadRcpts.Add(int64(e.NRcpt)) // until hear
 	l := s.loadings.Get()
+	l.rules = s.rules.changes.Load() // before anything is found out
 	l.num, l.id, l.in, l.nrcpt, l.limit = sched.MsgID(num), e.ID, inline{e.Envelope, e.Recipients}, e.NRcpt, e.NRcpt
 	// The loop writes to the message's own, which may have the same memory.
 	l.done = slices.Clone(e.Done)
@@ -130,7 +138,9 @@ func (s *Server) prepare(e *proto.Entry) *loading {
 func (s *Server) prepared(m *message, e *sched.Effect) *loading {
 	l := m.ready
 	m.ready = nil
-	if l != nil && e.First && e.From == 0 && e.Max >= l.nrcpt && slices.Equal(l.done, m.done) {
+	// An operator who has ordered that mail goes elsewhere is not to see it go where it was to go before.
+	now := l != nil && l.rules == s.rules.changes.Load()
+	if now && e.First && e.From == 0 && e.Max >= l.nrcpt && slices.Equal(l.done, m.done) {
 		return l
 	}
 	if l != nil {

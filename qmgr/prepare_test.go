@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/override"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/testwait"
@@ -70,15 +71,18 @@ func TestPrepared(t *testing.T) {
 		name string
 		e    sched.Effect
 		done []byte
+		rule uint64
 		use  bool
 	}{
-		{"all of it at once", sched.Effect{First: true, Max: 3}, nil, true},
-		{"a part of it", sched.Effect{First: true, Max: 2}, nil, false},
-		{"the rest of it", sched.Effect{First: true, From: 1, Max: 3}, nil, false},
-		{"not for the first time", sched.Effect{Max: 3}, nil, false},
-		{"somebody has it meanwhile", sched.Effect{First: true, Max: 3}, []byte{1}, false},
+		{"all of it at once", sched.Effect{First: true, Max: 3}, nil, 0, true},
+		{"a part of it", sched.Effect{First: true, Max: 2}, nil, 0, false},
+		{"the rest of it", sched.Effect{First: true, From: 1, Max: 3}, nil, 0, false},
+		{"not for the first time", sched.Effect{Max: 3}, nil, 0, false},
+		{"somebody has it meanwhile", sched.Effect{First: true, Max: 3}, []byte{1}, 0, false},
+		{"the rules have changed", sched.Effect{First: true, Max: 3}, nil, 1, false},
 	} {
 		s := new(Server)
+		s.rules.changes.Store(c.rule)
 		l := &loading{nrcpt: 3, num: 7}
 		m := &message{ready: l, done: c.done}
 		got := s.prepared(m, &c.e)
@@ -115,6 +119,44 @@ func TestPrepareWhat(t *testing.T) {
 			t.Errorf("%s: %+v", c.name, l)
 		}
 	}
+	st.srv.aheadRcpts.Store(maxAhead)
+	if l := st.srv.prepare(newMail("abc@to.test")); l != nil {
+		t.Errorf("while the loop has very much to hear of: %+v", l)
+	}
+}
+
+// Mail that comes just before an operator diverts it goes the new way, although it was found out before where it goes. When the loop
+// has heard of it, there is room for other mail to be prepared.
+func TestPrepareRules(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	st.routes["to.test"] = "smtp:[old.test]"
+	smtp, lmtp := st.agent("smtp", proto.Inventory{}), st.agent("lmtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	st.arrive("s@from.test", "abc@to.test") // now it is known where that goes
+	first := smtp.next()
+	first.answer("ok")
+	busy, order := make(chan bool), make(chan bool)
+	var left int64
+	st.srv.post(func() {
+		close(busy)
+		<-order
+		left = st.srv.aheadRcpts.Load()
+		st.srv.setRules([]override.Entry{{Kind: override.Diversion, Target: "domain=to.test", Nexthop: "lmtp:[new.test]", By: "ann", Since: time.Now()}})
+	}, sched.Event{})
+	<-busy
+	id := st.arrive("s@from.test", "abc@to.test")
+	testwait.Until(t, "it is prepared", func() bool { return st.srv.aheadRcpts.Load() == 1 })
+	close(order)
+	o := lmtp.next()
+	if o.Envelope.ID != id || o.Nexthop != "[new.test]" {
+		t.Errorf("ordered: %s by %s", o.Envelope.ID, o.Nexthop)
+	}
+	if n := st.srv.aheadRcpts.Load(); left != 1 || n != 0 {
+		t.Errorf("%d recipients are prepared, and then %d", left, n)
+	}
+	o.answer("ok")
 }
 
 // The envelope of an order that is made at once goes on as it came, but for its sender where that is another one.

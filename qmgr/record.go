@@ -639,8 +639,9 @@ func (s *Server) hear(n *news) {
 			s.bring(&n.batch.List[i].Entry)
 		} else {
 			var l *loading
-			if i < len(n.ready) {
+			if i < len(n.ready) && n.ready[i] != nil {
 				l = n.ready[i]
+				s.aheadRcpts.Add(-int64(l.nrcpt))
 			}
 			s.arrive(&n.batch.List[i], n.conn, l)
 		}

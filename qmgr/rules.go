@@ -118,9 +118,11 @@ type rules struct {
 	// The pauses that the scheduler has been told of last.
 	pauses []sched.Pause
 	// The last number given; numbers are never used again.
-	last  sched.PauseID
-	moved string    // a site that mail has left: mail that is parked for it is looked at anew
-	endAt time.Time // when the first suspension, limit or diversion ends by itself; zero: none does
+	last sched.PauseID
+	// How often the rules have changed: what was found out under others does not hold. Any goroutine may read it.
+	changes atomic.Uint64
+	moved   string    // a site that mail has left: mail that is parked for it is looked at anew
+	endAt   time.Time // when the first suspension, limit or diversion ends by itself; zero: none does
 }
 
 // pauseFor is the pause that applies to a recipient; 0: there is none. Mail that is
@@ -176,6 +178,8 @@ func (r *rule) name() ruleName {
 // setRules replaces the rules by those of the overrides and of queue_only_destinations,
 // and tells the scheduler. Mail in the active queue is compared with them at once.
 func (s *Server) setRules(entries []override.Entry) {
+	// Behind all that follows: whoever reads the new count has seen all of the new rules.
+	defer s.rules.changes.Add(1)
 	old := make(map[ruleName]sched.PauseID)
 	for _, r := range s.rules.set.all() {
 		old[r.name()] = r.id

@@ -70,6 +70,7 @@ package qmgr
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"posthaste/internal/event"
@@ -287,6 +288,8 @@ type Server struct {
 	oldNews reuse.Pool[news]
 	// Each message needs a loading, and a loading is large.
 	loadings reuse.Pool[loading]
+	// How many recipients there are in those that prepare has made, and that the loop has not heard of.
+	aheadRcpts atomic.Int64
 	// The context of all tasks. It ends when the loop has ended, not when the service is told
 	// to stop: outcomes of deliveries under way must still be recorded.
 	ctx context.Context
