@@ -122,6 +122,7 @@ type engine struct {
 type limits struct {
 	segSize  int64
 	inline   int64
+	lend     int   // contents from this length on are lent to a batch
 	unit     int64 // longest request
 	batch    int64 // where a log batch is full
 	state    int64 // longest metadata of a STATE
@@ -148,7 +149,8 @@ func deriveLimits(o *Options) (limits, error) {
 		l.inline = 128 << 10
 	}
 	l.inline = max(0, min(l.inline, l.segSize/8))
-	l.unit = l.segSize/2 - blockSize // with padding and a CKPT at most half a segment
+	l.lend = int(max(1, min(minLent, l.inline/8))) // of small segments, with which tests work, some are lent as well
+	l.unit = l.segSize/2 - blockSize               // with padding and a CKPT at most half a segment
 	l.batch = min(4<<20, l.unit)
 	l.state = l.unit / 2
 	l.copyEnv = int(min(4096, l.segSize/16))
@@ -385,7 +387,11 @@ func (e *engine) putOp(b *Batch, o *op) {
 
 func (e *engine) putAdd(b *Batch, o *op) {
 	off, at := e.w.header(recMSG, 0, o.number, b.buf[o.lo:o.hi], len(o.body), o.metaCRC, o.bodyCRC)
-	e.w.lend(o.body)
+	if len(o.body) < e.lim.lend {
+		e.w.buf = append(e.w.buf, o.body...)
+	} else {
+		e.w.lend(o.body)
+	}
 	e.w.align()
 	s := e.w.stage(staged{number: o.number, live: o.msg, added: true})
 	s.refHere, s.conHere = true, true

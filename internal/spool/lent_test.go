@@ -119,3 +119,15 @@ func TestAnswersInOrder(t *testing.T) {
 		}
 	})
 }
+
+// What crash tests write, with small segments, is lent in part; and to copy what is short does not take longer than to lend it.
+func TestLendFrom(t *testing.T) {
+	t.Parallel()
+	small, err := deriveLimits(&Options{SegmentSize: minSegment})
+	if err != nil || int64(small.lend) > small.inline/4 || small.lend < 1 {
+		t.Errorf("in small segments contents are lent from %d on, of up to %d: %v", small.lend, small.inline, err)
+	}
+	if usual, err := deriveLimits(&Options{}); err != nil || usual.lend != minLent {
+		t.Errorf("contents are lent from %d on, want %d: %v", usual.lend, minLent, err)
+	}
+}

@@ -46,7 +46,7 @@ type lent struct {
 	p  []byte
 }
 
-// minLent is from how many octets on content is lent: to write less from another place takes as
+// minLent is from how many octets on content is lent, but see limits.lend: to write less from another place takes as
 // long as to copy it.
 const minLent = 2 << 10
 
@@ -120,10 +120,6 @@ func (w *batchWriter) fill(to int64) {
 
 // lend has content stand behind what is there. It is read until the batch is written, or given up.
 func (w *batchWriter) lend(p []byte) {
-	if len(p) < minLent {
-		w.buf = append(w.buf, p...)
-		return
-	}
 	w.lent = append(w.lent, lent{len(w.buf), p})
 	w.lentSum += len(p)
 }
