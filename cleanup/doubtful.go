@@ -273,8 +273,9 @@ func envelopeOf(en engine, rd queueread.Reader, id mail.QueueID, rcpts []int) (s
 	return env.Sender, list
 }
 
-// recorded notes what has become of messages in the list, from changes that are durable.
-func (d *doubts) recorded(ops []proto.Op) {
+// recorded notes what has become of messages in the list, from changes that are durable: those of b, but for what the
+// engine has left out. Of that the list must not say that it has happened.
+func (d *doubts) recorded(ops []proto.Op, b batch) {
 	if d == nil || !d.some.Load() {
 		return
 	}
@@ -284,6 +285,7 @@ func (d *doubts) recorded(ops []proto.Op) {
 	for i := range ops {
 		op := &ops[i]
 		switch {
+		case b.Refused(i) != nil:
 		case op.Remove && op.Finished:
 			// End first: || would skip it once something has changed.
 			changed = d.list.End(op.ID, nil, doubtful.Delivered, now) || changed

@@ -218,6 +218,26 @@ func TestLostAgent(t *testing.T) {
 	}
 }
 
+// What the engine has refused to record has not happened: the message stays in doubt.
+func TestDoubtRefused(t *testing.T) {
+	t.Parallel()
+	l := begin(t, vfs.NewMem(512), false)
+	id := l.add(2)
+	l.call(&proto.Record{Urgent: true, Ops: []proto.Op{{ID: id, Handed: []int{0}, Nexthop: "to.test", Lost: true}}})
+	for _, c := range []struct {
+		done []int
+		want string
+	}{{[]int{0, 9}, "queued"}, {[]int{0}, "delivered"}} {
+		reply := l.call(&proto.Record{Urgent: true, Ops: []proto.Op{{ID: id, Change: queue.Change{Done: c.done}}}})
+		if refused := len(reply.Refused) > 0; refused != (c.want == "queued") {
+			t.Errorf("%v: %+v", c.done, reply)
+		}
+		if got := l.list(); !slices.Equal(got, []string{"0 r0@to.test agent/to.test " + c.want}) {
+			t.Errorf("%v: %q", c.done, got)
+		}
+	}
+}
+
 // What qmgr says of deliveries that go on rides with other changes, and is in the list after a
 // crash; new mail is, too; and what left the queue before that was noted has ended.
 func TestHandedOut(t *testing.T) {

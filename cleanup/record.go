@@ -85,7 +85,7 @@ func (rec *recording) done(err error) {
 		rec.r.Fail("%v", err)
 		return
 	}
-	rec.s.opt.Doubts.recorded(rec.q.Ops)
+	rec.s.opt.Doubts.recorded(rec.q.Ops, rec.batch)
 	b, reply := rec.batch, &rec.reply
 	for i := range rec.q.Ops {
 		if err := b.Refused(i); err != nil {
