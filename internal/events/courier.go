@@ -60,10 +60,13 @@ type courier struct {
 	died    counter // events that became dead letters
 
 	sending sync.Mutex // held while the carrier is in use
+	given   bool       // of a settler: it was given something that it has not been asked to settle; guarded by sending
 
 	mu       sync.Mutex
 	position uint64    // of the event that is sent next
 	saved    uint64    // what the disk has of it
+	settled  uint64    // all before this one the sink has for good, or nobody wants it any more
+	unstable int       // how often in a row it has failed to settle
 	sent     uint64    // events
 	lost     uint64    // events that the journal did not have any more
 	problem  string    // why the last attempt failed; empty: it has not
@@ -87,7 +90,7 @@ func newCourier(sink *event.Sink, c carrier, j *eventjournal.Journal, log *maill
 		}
 	}
 	j.Hold(sink.Name, pos)
-	return &courier{sink: sink, carrier: c, journal: j, log: log, dead: dead, position: pos, saved: pos, hurry: make(chan struct{}, 1)}, nil
+	return &courier{sink: sink, carrier: c, journal: j, log: log, dead: dead, position: pos, saved: pos, settled: pos, hurry: make(chan struct{}, 1)}, nil
 }
 
 // run sends events until ctx ends.
@@ -96,10 +99,14 @@ func (c *courier) run(ctx context.Context) {
 	defer func() { r.Close() }()
 	for ctx.Err() == nil {
 		turn, stop := context.WithCancel(ctx)
-		if from := c.begin(stop); from > 0 {
+		from, rest := c.begin(stop)
+		if from > 0 {
 			r.Close()
 			r = c.journal.Reader(from)
-			c.moved(from, 0)
+		}
+		if rest > 0 && !c.pause(turn, rest) {
+			stop()
+			continue
 		}
 		list, lost, err := r.Next(turn, c.sink.Batch, batchOctets)
 		c.missed(lost)
@@ -120,13 +127,16 @@ func (c *courier) run(ctx context.Context) {
 	}
 }
 
-// begin notes how to interrupt what follows, and says from where on events are wanted once more; 0: they are
-// not.
-func (c *courier) begin(stop context.CancelFunc) (from uint64) {
+// begin notes how to interrupt what follows, and says from where on events are wanted once more, 0: they are
+// not, and how long to wait before that, since the sink has not kept what it took.
+func (c *courier) begin(stop context.CancelFunc) (from uint64, rest time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	from, c.wanted, c.stop = c.wanted, 0, stop
-	return from
+	if from > 0 && c.unstable > 0 {
+		rest = min(firstPause<<min(c.unstable-1, 16), lastPause)
+	}
+	return from, rest
 }
 
 // choose gives the events that the sink wants.
@@ -140,54 +150,78 @@ func (c *courier) choose(list []eventjournal.Entry) []eventjournal.Entry {
 	return wanted
 }
 
-// moved notes that all before an event is done with.
+// moved notes that all before an event is done with; but not when others are wanted by now, which come first, also
+// when only the next life of the service sends them.
 func (c *courier) moved(to uint64, sent int) {
 	c.mu.Lock()
-	c.position = to
+	defer c.mu.Unlock()
 	c.sent += uint64(sent)
-	c.mu.Unlock()
+	if c.wanted > 0 {
+		return
+	}
+	c.position = to
 	// Of what is not settled yet the journal may be asked again.
 	if _, ok := c.carrier.(settler); !ok {
 		c.journal.Hold(c.sink.Name, to)
 	}
 }
 
-// settle has the carrier take for good what it was given.
-func (c *courier) settle() error {
+// settle has the carrier take for good what it was given. at is the event before which all is then. If that fails, all
+// since the last time is sent once more, whoever has asked.
+func (c *courier) settle() (at uint64, err error) {
 	k, ok := c.carrier.(settler)
-	if !ok {
-		return nil
+	if ok {
+		// The position is asked for while nothing is sent: what another call could not settle is not before it.
+		c.sending.Lock()
+		defer c.sending.Unlock()
 	}
-	c.sending.Lock()
-	defer c.sending.Unlock()
-	return k.settle()
+	c.mu.Lock()
+	at = c.position
+	if !ok || !c.given {
+		c.settled = at
+		c.mu.Unlock()
+		return at, nil
+	}
+	c.mu.Unlock()
+	c.given = false
+	err = k.settle()
+	c.mu.Lock()
+	was, from := c.unstable, min(c.settled, c.position)
+	if c.unstable = 0; err != nil {
+		c.unstable = was + 1
+	} else {
+		c.settled = min(at, c.position) // others may be wanted by now
+	}
+	c.mu.Unlock()
+	switch {
+	case err != nil:
+		c.failed(err.Error())
+		c.replay(from)
+	case was > 0:
+		c.works()
+	}
+	return at, err
 }
 
-// save makes the position durable.
+// save makes the position durable. What was given before is settled first, also where the position is the same because
+// events were sent once more. If that fails, the sink has failed, and not the journal.
 func (c *courier) save() error {
+	at, err := c.settle()
+	if err != nil {
+		return nil
+	}
 	c.mu.Lock()
-	at := c.position
 	same := at == c.saved
 	c.mu.Unlock()
-	if same {
-		return nil
-	}
-	// What was given before is settled with it. If that fails, the sink has failed, and not the journal.
-	if err := c.settle(); err != nil {
-		c.failed(err.Error())
-		c.mu.Lock()
-		from := min(c.saved, at)
-		c.mu.Unlock()
-		c.replay(from)
-		return nil
-	}
-	if err := c.journal.SetPosition(c.sink.Name, at); err != nil {
-		return err
+	if !same {
+		if err := c.journal.SetPosition(c.sink.Name, at); err != nil {
+			return err
+		}
 	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.saved = at
-	c.mu.Unlock()
-	c.journal.Hold(c.sink.Name, at)
+	c.journal.Hold(c.sink.Name, min(at, c.settled))
 	return nil
 }
 
@@ -217,11 +251,11 @@ func (c *courier) deliver(ctx context.Context, list []eventjournal.Entry) bool {
 		var wait *later
 		switch {
 		case err == nil:
-			c.works()
+			c.took()
 			return true
 		case errors.As(err, &no):
 			if err = c.bury(ctx, list, no.reason); err == nil {
-				c.works()
+				c.took()
 				return true
 			}
 		case errors.As(err, &wait):
@@ -238,7 +272,9 @@ func (c *courier) deliver(ctx context.Context, list []eventjournal.Entry) bool {
 func (c *courier) send(ctx context.Context, list []eventjournal.Entry) error {
 	c.sending.Lock()
 	defer c.sending.Unlock()
-	return c.carrier.send(ctx, list)
+	err := c.carrier.send(ctx, list)
+	c.given = c.given || err == nil
+	return err
 }
 
 // bury puts events to the dead letters that the sink has refused. Of several, each is sent alone first: the sink
@@ -279,6 +315,16 @@ func (c *courier) failed(why string) {
 	}
 }
 
+// took notes that the sink has taken events. One that did not keep those before works when it keeps these.
+func (c *courier) took() {
+	c.mu.Lock()
+	unstable := c.unstable > 0
+	c.mu.Unlock()
+	if !unstable {
+		c.works()
+	}
+}
+
 // works notes that an attempt has not failed.
 func (c *courier) works() {
 	c.mu.Lock()
@@ -312,9 +358,10 @@ func (c *courier) pause(ctx context.Context, d time.Duration) bool {
 func (c *courier) replay(from uint64) {
 	c.mu.Lock()
 	c.wanted, c.position = from, from
+	c.settled = min(c.settled, from)
 	stop := c.stop
+	c.journal.Hold(c.sink.Name, min(from, c.saved))
 	c.mu.Unlock()
-	c.journal.Hold(c.sink.Name, from)
 	if stop != nil {
 		stop()
 	}
@@ -336,7 +383,7 @@ func (c *courier) resend(ctx context.Context) (n uint64, err error) {
 	return c.dead.resend(func(e *eventjournal.Entry) error {
 		err := c.send(turn, []eventjournal.Entry{*e})
 		if err == nil { // the letter is removed then
-			err = c.settle()
+			_, err = c.settle()
 		}
 		if err != nil && ctx.Err() != nil {
 			return errors.New("the events service ends; the others stay")

@@ -569,6 +569,14 @@ func TestSettle(t *testing.T) {
 		synctest.Wait()
 		s.set(func() { s.carrier.unstable = errors.New("no disk") })
 		save()
+		if got := s.carrier.numbers(); len(got) != 5 {
+			t.Errorf("what is not durable comes again at once: %v", got)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if st := s.courier.status(); st.Error != "no disk" || st.Failing.IsZero() {
+			t.Errorf("while it keeps nothing: %+v", st)
+		}
 		if got := s.carrier.numbers(); !slices.Equal(got, []uint64{1, 2, 3, 4, 5, 4, 5}) || saved() != 4 {
 			t.Errorf("what is not durable does not come again: %v, position %d", got, saved())
 		}
@@ -576,6 +584,79 @@ func TestSettle(t *testing.T) {
 		if save(); saved() != 6 {
 			t.Errorf("the position is %d", saved())
 		}
+		if st := s.courier.status(); st.Error != "" || !st.Failing.IsZero() {
+			t.Errorf("when it works again: %+v", st)
+		}
+		// What is wanted once more is made durable too, though the position is where it was.
+		s.courier.replay(2)
+		synctest.Wait()
+		n := s.carrier.settled
+		if save(); s.carrier.settled != n+1 || saved() != 6 {
+			t.Errorf("settled %d times, and not %d; position %d", s.carrier.settled, n+1, saved())
+		}
+		if save(); s.carrier.settled != n+1 {
+			t.Error("it is settled again with nothing in between")
+		}
+		s.stop()
+	})
+}
+
+// Each time that a sink does not keep what it took it is left alone for longer; and the other events since the last time
+// come again also when it was a dead letter that somebody had sent again.
+func TestUnstable(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, "file:/x", func([]eventjournal.Entry) error { return nil })
+		if err := s.courier.dead.add(time.Now(), entries(1), "no"); err != nil {
+			t.Fatal(err)
+		}
+		s.put("delivered", 1)
+		synctest.Wait()
+		s.set(func() { s.carrier.unstable = errors.New("no disk") })
+		if n, err := s.courier.resend(t.Context()); n != 0 || err == nil {
+			t.Errorf("%d letters are taken, %v", n, err)
+		}
+		began := time.Now()
+		for pause := firstPause; pause < 20*time.Second; pause *= 2 {
+			n := len(s.carrier.numbers())
+			for len(s.carrier.numbers()) == n {
+				time.Sleep(100 * time.Millisecond)
+				synctest.Wait()
+			}
+			if d := time.Since(began); d < pause*3/4 || d > pause*5/4+time.Second {
+				t.Errorf("it comes again after %v, the pause is %v", d, pause)
+			}
+			if began = time.Now(); s.courier.save() != nil {
+				t.Error("the journal has failed")
+			}
+		}
+		if pos, _, err := s.journal.Position(s.courier.sink.Name); pos != 1 || err != nil {
+			t.Errorf("the position is %d, %v", pos, err)
+		}
+		s.stop()
+	})
+}
+
+// What is wanted once more while events are sent comes first, and is what the next life begins with if this one ends.
+func TestReplayWhileSending(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gate := make(chan struct{})
+		s := newScene(t, "file:/x", func([]eventjournal.Entry) error {
+			<-gate
+			return nil
+		})
+		s.put("delivered", 3)
+		synctest.Wait()
+		c := s.courier
+		c.mu.Lock()
+		c.wanted, c.position = 1, 1 // as replay does, in the moment before it interrupts
+		c.mu.Unlock()
+		c.moved(4, 3)
+		if at := c.status().Position; at != 1 {
+			t.Errorf("the position is %d", at)
+		}
+		close(gate)
 		s.stop()
 	})
 }
@@ -602,6 +683,14 @@ func TestFileSettles(t *testing.T) {
 	}
 	if err := c.settle(); err != nil {
 		t.Errorf("it is said again: %v", err)
+	}
+	// Nor does what comes again fill the disk.
+	if err := c.send(t.Context(), entries(2)); err != nil {
+		t.Fatal(err)
+	}
+	before := c.had
+	if err := c.takeBack(); err != nil || len(readFile(t, path)) != int(before) || before == 0 {
+		t.Errorf("%v, %d octets are left, and not %d", err, len(readFile(t, path)), before)
 	}
 }
 

@@ -22,6 +22,7 @@ type fileCarrier struct {
 
 	f     *os.File // nil: not open
 	size  int64
+	had   int64       // the size before what no sync has made durable
 	mode  fs.FileMode // of the file before, which the next one gets
 	dirty bool        // something was written that no sync has made durable
 	lost  error       // why something was not made durable, which settle has not said yet
@@ -55,12 +56,23 @@ func (c *fileCarrier) settle() error {
 	if c.dirty {
 		c.dirty = false
 		if err := c.f.Sync(); err != nil {
-			c.lost = errors.Join(err, c.close())
+			c.lost = errors.Join(err, c.takeBack(), c.close())
+		} else {
+			c.had = c.size
 		}
 	}
 	err := c.lost
 	c.lost = nil
 	return err
+}
+
+// takeBack cuts off what was not made durable, since it comes again: a disk that goes on to fail would be filled with
+// the same events. A file that somebody else has changed is left as it is.
+func (c *fileCarrier) takeBack() error {
+	if info, err := c.f.Stat(); err != nil || info.Size() != c.size {
+		return err
+	}
+	return c.f.Truncate(c.had)
 }
 
 // ready sees to it that the file is open under its name, and has room for n octets.
@@ -112,7 +124,7 @@ func (c *fileCarrier) open() error {
 		f.Close()
 		return err
 	}
-	c.f, c.mode = f, info.Mode().Perm()
+	c.f, c.mode, c.had = f, info.Mode().Perm(), c.size
 	return nil
 }
 

@@ -154,8 +154,10 @@ func (s *server) serve(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for _, c := range s.couriers {
 		wg.Go(func() { c.run(sending) })
+		// Each has its own: a file that hangs must not keep the positions of the others.
+		wg.Go(func() { s.keep(sending, c.save) })
 	}
-	wg.Go(func() { s.keep(sending) })
+	wg.Go(func() { s.keep(sending, s.trim()) })
 	err := s.env.ServeIPC(ctx, &ipc.Server{Handler: func(c *ipc.Conn, r *ipc.Request) { s.handle(ctx, c, r) }, OnTrigger: func([]byte) {}}, drainTime)
 	s.wg.Wait()
 	stop()
@@ -166,30 +168,34 @@ func (s *server) serve(ctx context.Context) error {
 	return errors.Join(err, s.journal.Close())
 }
 
-// keep saves positions, and removes what need not be kept. If the journal breaks the process ends, and the next
+// keep has something done each saveTime. If that fails, as when the journal breaks, the process ends, and the next
 // one begins with what is on the disk.
-func (s *server) keep(ctx context.Context) {
+func (s *server) keep(ctx context.Context, do func() error) {
 	tick := time.NewTicker(saveTime)
 	defer tick.Stop()
-	for trimmed := time.Now(); ; {
+	for {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
 		}
-		err := s.journal.Broken()
-		for _, c := range s.couriers {
-			err = errors.Join(err, c.save())
-		}
-		if err != nil {
+		if err := do(); err != nil {
 			s.env.Log.Warning("event_directory: %v", err)
 			s.env.Retire()
 			return
 		}
+	}
+}
+
+// trim is what removes events that need not be kept, once in a trimTime.
+func (s *server) trim() func() error {
+	trimmed := time.Now()
+	return func() error {
 		if now := time.Now(); now.Sub(trimmed) >= trimTime {
 			trimmed = now
 			s.journal.Trim()
 		}
+		return s.journal.Broken()
 	}
 }
 
