@@ -121,6 +121,13 @@ func Resume(m Memory, now int64, b *Bounds) *Course {
 	if m.Interval == 0 {
 		m.Half = false
 	}
+	// A rest whose beginning nobody noted is not one since the clock began.
+	if m.Half && m.First <= 0 {
+		m.First = m.At
+		if m.At <= now-b.Longest {
+			m.First = now
+		}
+	}
 	m.Good, m.Drop, m.First = num(m.Good, float64(b.Slowest)), num(m.Drop, dropMost), min(max(m.First, 0), now)
 	m.Proof = min(max(m.Proof, 0), proofMost)
 	c := &Course{m: m, epoch: now, slow: now, since: now, last: now}
@@ -232,9 +239,6 @@ func (c *Course) fewer(now int64, b *Bounds, r *Report, why Ask) {
 // went counts a delivery that was refused for nothing that concerns the sender.
 func (c *Course) went(now int64, b *Bounds, r *Report) {
 	c.passed(now, r)
-	if c.m.Interval > 0 && !c.m.Half && now >= c.m.Until {
-		c.faster(now, r)
-	}
 	// A window that is not used says nothing of what would be if it were.
 	if r.Began < c.epoch || c.calm || float64(r.Busy)+float64(b.Start) <= c.m.Window {
 		return

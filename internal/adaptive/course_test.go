@@ -109,6 +109,30 @@ func TestResume(t *testing.T) {
 	})
 }
 
+// What an older version has kept of a rest says nothing of when it began: it is not taken for one since the clock began,
+// whose law would keep the rate for half a day. However small an interval is, its rate is a fast one.
+func TestResumeOlder(t *testing.T) {
+	t.Parallel()
+	now := int64(1e15)
+	b := Bounds{Start: 5, Floor: 1, Ceiling: 20, Slowest: minute, Longest: 60 * minute}
+	c := Resume(Memory{Window: 5, Interval: 1e6, Refused: 5e5, Half: true, Until: now + second, Rest: 30 * second, At: now - 29*second}, now, &b)
+	c.Ended(now+2*second, &b, &Report{Began: now + second, Ask: Slower})
+	if rest := c.Until() - now; rest > 2*minute {
+		t.Errorf("a second refusal has it rest for %d s", rest/second)
+	}
+	at := c.Until()
+	c.Ended(at+second, &b, &Report{Began: at, Busy: 1})
+	if c.m.Half || c.m.Rest > 3*minute || c.m.PaceWait > 30*minute {
+		t.Errorf("%+v", c.m)
+	}
+	for _, interval := range []float64{1, 1e-6, 1e-300} {
+		c := Resume(Memory{Interval: interval, Refused: interval}, now, &b)
+		if r := c.Rate(); r.N != 100_000 || r.Per != time.Second {
+			t.Errorf("%g µs: %+v", interval, r)
+		}
+	}
+}
+
 // refuse plays a host that takes so many at once against a course that always has mail, a second to
 // a delivery, and counts the refusals of each quarter of an hour.
 func refuse(c *Course, b *Bounds, from, quarters int, limit func(quarter int) int) (refused []int, window []int) {

@@ -70,8 +70,9 @@ func (c *Course) Rate() rate.Rate {
 	}
 	// A rate lets a twentieth of its number go at once. The shortest span with ten keeps that small.
 	for _, per := range [...]time.Duration{time.Second, 10 * time.Second, time.Minute, 10 * time.Minute, time.Hour} {
-		if n := int64(burst * float64(per/time.Microsecond) / c.m.Interval); n >= 10 || per == time.Hour {
-			return rate.Rate{N: min(max(n, 1), 100_000), Per: per}
+		n := int64(min(burst*float64(per/time.Microsecond)/c.m.Interval, 100_000))
+		if n >= 10 || per == time.Hour {
+			return rate.Rate{N: max(n, 1), Per: per}
 		}
 	}
 	return rate.Rate{}
