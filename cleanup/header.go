@@ -142,6 +142,8 @@ type headerState struct {
 	// says that the message has a link already.
 	unsubscribe  string
 	unsubscribes bool
+	// The link that the message was given, and whom it is for; "": it has none. See unlink.
+	link, linked string
 
 	// Set of fieldIDs, a bit for each.
 	seen uint32

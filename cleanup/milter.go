@@ -408,6 +408,7 @@ func (f *filtering) content(s *milter.Session, res *Result) {
 	c.BodyLimit = f.ms.sizeLimit
 	// The filters may change the envelope through f while this runs.
 	v := s.Message(f.ctx, c, f)
+	f.m.unlink(c)
 	// A message that is refused is not stored anew; a bounce then shows what the sender
 	// wrote.
 	if v.Action == mailfilter.Continue && (c.HeaderChanged || c.BodyChanged) {

@@ -8,13 +8,16 @@
 package cleanup
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
+	"posthaste/internal/milter"
 	"posthaste/internal/optout"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/suppress/suppressclient"
@@ -127,8 +130,29 @@ func (m *Message) appendUnsubscribe(ctx context.Context, b []byte) []byte {
 		m.addLine(logLine{Warning: true, Text: m.id + ": ignoring the " + m.c.unsub.field + " header: " + why})
 		return b
 	}
+	h.link, h.linked = link, to
 	b = rfc5322.AppendList(b, "List-Unsubscribe", []string{"<" + link + ">"})
 	return append(b, "List-Unsubscribe-Post: List-Unsubscribe=One-Click\r\n"...)
+}
+
+// unlink takes the link out of a message that filters send to others than the one whom it is for: whoever follows it
+// would unsubscribe somebody else. Its recipients were counted when its header was written, before filters see it.
+func (m *Message) unlink(c *milter.Content) {
+	h := &m.header
+	if to, ok := m.onlyRecipient(); h.link == "" || ok && to == h.linked {
+		return
+	}
+	ours := slices.IndexFunc(c.Fields, func(f milter.Field) bool {
+		return rfc5322.EqualName([]byte(f.Name), "List-Unsubscribe") && bytes.Contains(f.Raw, []byte("<"+h.link+">"))
+	})
+	if ours < 0 { // a filter has been there before
+		return
+	}
+	// Without the link, that it takes one click says nothing; and nothing may be left of ours behind another's.
+	c.Fields = slices.Delete(c.Fields, ours, ours+1)
+	c.Fields = slices.DeleteFunc(c.Fields, func(f milter.Field) bool { return rfc5322.EqualName([]byte(f.Name), "List-Unsubscribe-Post") })
+	c.HeaderChanged = true
+	m.warnf("ignoring the %s header: a milter has changed the recipients", m.c.unsub.field)
 }
 
 // onlyRecipient is the address of the message's recipient, as it will be asked for before the delivery; not ok if there are

@@ -1,14 +1,17 @@
 package cleanup
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"posthaste/internal/config"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/milter"
 	"posthaste/internal/optout"
 	"posthaste/internal/proto"
 	"posthaste/internal/suppress/suppressclient"
@@ -118,6 +121,52 @@ func checkLink(t *testing.T, c *Core, got, scope, fields, to string) {
 	}
 	if err != nil || tok != want || tok.QueueID == "" {
 		t.Errorf("%+v, %v, expected %+v", tok, err, want)
+	}
+}
+
+// TestLinkForOthers: a message that a filter sends to others has no link of the recipient that it had, for each of whom it
+// would work. What is not ours stays.
+func TestLinkForOthers(t *testing.T) {
+	t.Parallel()
+	c := newCore(t, linksConf(t)+"suppress_tenants = shop\n", nil)
+	for _, tc := range []struct {
+		name   string
+		change func(f *filtering)
+		stays  bool
+	}{
+		{"nothing", func(*filtering) {}, true},
+		{"another", func(f *filtering) { f.AddRecipient("<q@x.y>", "") }, false},
+		{"another in its place", func(f *filtering) { f.DeleteRecipient("<r@x.y>"); f.AddRecipient("q@x.y", "") }, false},
+		{"a copy", func(f *filtering) { f.AddRecipient("<archive@x.y>", "NOTIFY=NEVER") }, true},
+		{"the same", func(f *filtering) { f.DeleteRecipient("<r@x.y>"); f.AddRecipient("r@x.y", "") }, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			s := submission("remote", "r@x.y")
+			s.Envelope.Tenant, s.Envelope.SASL.Username = "shop", "shop"
+			m := c.NewMessage(t.Context(), s)
+			stored := bytes.Join(m.Write(t.Context(), []byte(crlfText("Message-Id: <a@b>\nX-Unsubscribe: all\nSubject: x\n\nx\n")), nil), nil)
+			out, _ := m.Finish(t.Context(), nil)
+			head, _, _ := strings.Cut(string(append(stored, bytes.Join(out, nil)...)), "\r\n\r\n")
+			var content milter.Content
+			for line := range strings.SplitSeq(strings.ReplaceAll(head, "\r\n ", "\n "), "\r\n") {
+				name, _, _ := strings.Cut(line, ":")
+				content.Fields = append(content.Fields, milter.Field{Name: name, Raw: []byte(line + "\r\n")})
+			}
+			had := len(content.Fields)
+			tc.change(&filtering{m: m, ctx: t.Context()})
+			m.unlink(&content)
+			want := had
+			if !tc.stays {
+				want -= 2
+			}
+			if len(content.Fields) != want || content.HeaderChanged == tc.stays {
+				t.Errorf("%d fields of %d are left, changed %v:\n%s", len(content.Fields), had, content.HeaderChanged, head)
+			}
+			if has := slices.ContainsFunc(content.Fields, func(f milter.Field) bool { return strings.HasPrefix(f.Name, "List-Unsubscribe") }); has != tc.stays {
+				t.Errorf("there is a link: %v", has)
+			}
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/textproto"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -329,3 +330,40 @@ func TestMilterReload(t *testing.T) {
 
 // connected is what a filter notes of a client.
 const connected = "connect tcp4 127.0.0.1 j=mta.test daemon=mta.test"
+
+// A recipient whom a filter adds does not get the link by which the only one before unsubscribes, and so neither does that
+// one: the filter has made them one message.
+func TestMilterUnsubscribe(t *testing.T) {
+	t.Parallel()
+	_, port := newFilter(t)
+	next := newSink(t, nil)
+	s := newSystem(t, options{unstarted: true, main: next.relayhost() + fmt.Sprintf(`smtpd_milters = inet:127.0.0.1:%d
+unsubscribe_url = https://u.test/u/
+unsubscribe_secret_file = {dir}/unsubscribe
+suppress_tenants = acme
+tenant_maps = inline:{ {ann@from.test = acme} }
+tenant_header_clients = 127.0.0.0/8
+`, port), master: "suppress unix - - n - 1 suppressd\n"})
+	s.write("unsubscribe", "a secret of this test\n")
+	if err := os.Chmod(s.path("unsubscribe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.start()
+	for _, do := range []string{"nothing", "envelope"} {
+		s.mustSend("ann@from.test", []string{"joe@to.test"}, "Subject: x\r\nX-Do: "+do+"\r\nX-Unsubscribe: letter\r\n\r\nx\r\n")
+	}
+	s.eventually("both have arrived", func() bool {
+		n := 0
+		for _, m := range next.received() {
+			n += len(m.to)
+		}
+		return n == 3
+	})
+	for _, m := range next.received() {
+		changed := strings.Contains(m.data, "X-Do: envelope")
+		if strings.Contains(m.data, "List-Unsubscribe: <https://u.test/u/") == changed || strings.Contains(m.data, "List-Unsubscribe-Post") == changed {
+			t.Errorf("to %q:\n%s", m.to, m.data)
+		}
+	}
+	s.waitLog(`ignoring the X-Unsubscribe header: a milter has changed the recipients`)
+}
