@@ -619,7 +619,7 @@ func TestUnstable(t *testing.T) {
 		began := time.Now()
 		for pause := firstPause; pause < 20*time.Second; pause *= 2 {
 			n := len(s.carrier.numbers())
-			for len(s.carrier.numbers()) == n {
+			for len(s.carrier.numbers()) == n && time.Since(began) < lastPause {
 				time.Sleep(100 * time.Millisecond)
 				synctest.Wait()
 			}
