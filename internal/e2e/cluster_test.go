@@ -208,7 +208,7 @@ func TestClusterTools(t *testing.T) {
 	if found != 2 {
 		t.Error("postcat has not shown both messages")
 	}
-	if out, status := a.tool(nil, "qshape", "deferred"); status != 0 || !strings.Contains(out, "to.test") {
+	if out, status := a.tool(nil, "qshape", "incoming", "active", "deferred"); status != 0 || !strings.Contains(out, "to.test") {
 		t.Errorf("qshape: status %d\n%s", status, out)
 	}
 	if out, status := a.tool(nil, "spool", "check"); status != 69 || !strings.Contains(out, "is for spool_type = log") {

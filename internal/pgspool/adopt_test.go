@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"posthaste/internal/mail"
@@ -201,16 +202,18 @@ func TestAdopterDies(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, newServer(t), 1)
 	list := deep(t, d, 40)
-	first, goOn := make(chan *engine), make(chan struct{})
+	first, held := make(chan *engine), make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(held) })
 	b := adopting(t, d, "b", 2, t.Logf, func(e *engine, r storage.Recovery) {
 		if len(e.whole()) == 0 {
 			select {
 			case first <- e:
-				<-goOn
-			case <-goOn:
+				<-held
+			case <-held:
 			}
 		}
 	})
+	t.Cleanup(goOn) // or a test that fails waits for b's end
 	if <-first != b {
 		t.Fatal("another engine")
 	}
@@ -232,9 +235,14 @@ func TestAdopterDies(t *testing.T) {
 	b.lease.mu.Lock()
 	b.lease.ending = true // nobody renews it, but the one who reads goes on
 	b.lease.mu.Unlock()
-	d.expire()
-	c := d.store("c").mustOpen(t)
-	close(goOn)
+	var c *engine
+	testwait.Until(t, "c takes it over", func() bool {
+		d.expire() // again: a renewal may have been under way
+		var err error
+		c, err = d.store("c").testOpen(t)
+		return err == nil
+	})
+	goOn()
 	<-b.Broken()
 	if err := leave(b, list[30]); !errors.Is(err, queue.ErrNotOurs) {
 		t.Errorf("the former owner: %v", err)
