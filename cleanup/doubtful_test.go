@@ -337,7 +337,7 @@ func TestDoubtShared(t *testing.T) {
 	look(doubtful.Queued, doubtful.Queued)
 	en.reading = nil
 	look(doubtful.Queued, doubtful.Away)
-	l.doubts.recorded([]proto.Op{{ID: away, Change: queue.Change{Done: []int{0}}}})
+	l.doubts.recorded([]proto.Op{{ID: away, Change: queue.Change{Done: []int{0}}}}, en.NewBatch())
 	if got := states(); got[1] != doubtful.Delivered {
 		t.Errorf("it has come back, and been delivered: %v", got)
 	}
