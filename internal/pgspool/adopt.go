@@ -149,6 +149,9 @@ func (e *engine) takeMore(life, ctx context.Context, conn *pgx.Conn, most int, h
 	rest := make([]*reading, len(list))
 	e.mu.Lock()
 	for i, t := range list {
+		// Until now agents have spoken of its mail in vain, if it was this node's.
+		t.resumed = false
+		e.store.unremember(t)
 		e.coming[t.id] = &t.shard
 		rest[i] = e.newReading(t)
 	}

@@ -273,7 +273,7 @@ func (s *Store) take(ctx context.Context, conn *pgx.Conn, id int) (got *taken, e
 		return nil, err
 	}
 	got = &taken{shard: shard{id: uint32(id), epoch: epoch + 1, segs: map[uint32]*segment{}}, own: owner == s.node, unclean: owner != "" && !orderly,
-		resumed: owner == s.node && (orderly || s.had(uint32(id), epoch))}
+		resumed: owner == s.node && (orderly && s.beforeOpen() || s.had(uint32(id), epoch))}
 	if owner != s.node {
 		got.from = owner
 	}

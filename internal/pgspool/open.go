@@ -83,6 +83,7 @@ func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*e
 		e.abandon(err)
 		return nil, err
 	}
+	s.opened(shards)
 	if len(rest) > 0 {
 		e.ended.Go(func() { e.adoptAll(renewing, rest) })
 	}

@@ -3,11 +3,13 @@ package pgspool
 import (
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"posthaste/internal/mail"
 	"posthaste/internal/queue"
 	"posthaste/internal/storage"
 	"posthaste/internal/testwait"
@@ -297,5 +299,51 @@ func TestOwnFirst(t *testing.T) {
 	}
 	if _, ok := a.Locate(id); ok {
 		t.Error("what came of it is lost")
+	}
+}
+
+// A process that has its queue open again without one of its parts loses what agents say of the mail there: when the part comes back,
+// what was in hand is doubtful. One that has had the part all the time goes on with it.
+func TestBackLater(t *testing.T) {
+	t.Parallel()
+	for _, orderly := range []bool{false, true} {
+		d := newDatabase(t, newServer(t), 2)
+		st := d.store("a")
+		a := st.mustOpen(t)
+		a.mu.Lock()
+		a.home = a.shards[2] // the one that is left over when there is another node
+		a.mu.Unlock()
+		id, err := put(t, a, "x")
+		if err == nil {
+			err = leave(a, id)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if orderly {
+			a.Close()
+			st = d.store("a") // a successor
+		} else {
+			a.fail(errors.New("the database was away"))
+			a.Close()
+		}
+		d.alive("b")
+		a = st.mustOpen(t)
+		if n := len(a.whole()); n != 1 {
+			t.Fatalf("%d shards, want 1", n)
+		}
+		if _, err := d.conn().Exec(t.Context(), "UPDATE node SET seen = '-infinity' WHERE name = 'b'"); err != nil {
+			t.Fatal(err)
+		}
+		testwait.Until(t, "the other part is back", func() bool { return len(a.whole()) == 2 })
+		if got := d.doubts(); !reflect.DeepEqual(got, map[mail.QueueID]int{id: 1}) {
+			t.Errorf("orderly %v: in doubt: %v", orderly, got)
+		}
+		// From now on it is had like the other one.
+		a.fail(errors.New("the database was away"))
+		a.Close()
+		if a = st.mustOpen(t); len(a.Recovery().InDoubt) > 0 {
+			t.Errorf("orderly %v: in doubt: %v", orderly, a.Recovery().InDoubt)
+		}
 	}
 }

@@ -5,7 +5,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -54,7 +56,33 @@ type Store struct {
 	mu   sync.Mutex
 	pool *pgxpool.Pool    // nil: nobody has read yet
 	done bool             // it is closed
-	last map[uint32]int64 // the epochs in which this process last had shards
+	last map[uint32]int64 // the epochs in which this process last had shards, as long as its queue has been open with them only
+	once bool             // the queue has been open
+}
+
+// opened notes that the queue is open with these shards. What agents say of the mail in others is lost from now on: when they come
+// back, what was in hand is doubtful, whoever had them.
+func (s *Store) opened(shards []*taken) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.once = true
+	maps.DeleteFunc(s.last, func(id uint32, _ int64) bool {
+		return !slices.ContainsFunc(shards, func(t *taken) bool { return t.id == id })
+	})
+}
+
+// beforeOpen says whether the queue has not been open in this process yet.
+func (s *Store) beforeOpen() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.once
+}
+
+// unremember notes that a shard that was taken beside the open queue is none that this process goes on with.
+func (s *Store) unremember(t *taken) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.last, t.id)
 }
 
 // had says whether this process had a shard in that epoch.
