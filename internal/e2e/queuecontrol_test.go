@@ -151,6 +151,8 @@ func TestDivertedDestination(t *testing.T) {
 	s.mustTool("queue", "flush", "--nexthop="+hop)
 	s.eventually("what waited arrives", func() bool { return len(second.received()) == 1 })
 	for i, again := range []func(){func() { s.mustTool("reload") }, func() { s.kill("qmgr") }, func() { s.stop(); s.start() }} {
+		// What the queue manager has not heard of when it is killed is delivered again.
+		s.eventually("the queue is empty", func() bool { return strings.Contains(s.mustTool("mailq"), "Mail queue is empty") })
 		again()
 		s.mustSend("a@from.test", []string{"x@far.test"}, "Subject: one\n\none\n")
 		s.eventually("the next one arrives", func() bool { return len(second.received()) == 2+i })
