@@ -70,8 +70,9 @@ func keepEvents(ctx context.Context, env *service.Env) error {
 	}}, time.Second)
 }
 
+// eventOptions has all of the journal kept, however far the clock leaps.
 func eventOptions(fs vfs.FS, warn func(string, ...any)) eventjournal.Options {
-	return eventjournal.Options{FS: fs, Dir: eventsDir, Limit: 1 << 30, SegmentSize: 64 << 10, Keep: 24 * time.Hour, Now: time.Now, Warn: warn}
+	return eventjournal.Options{FS: fs, Dir: eventsDir, Limit: 1 << 30, SegmentSize: 64 << 10, Keep: 500 * 24 * time.Hour, Now: time.Now, Warn: warn}
 }
 
 var removedLine = regexp.MustCompile(`^(\w+): removed$`)
@@ -90,7 +91,7 @@ func (b *books) told() (map[string][]string, error) {
 	for r.Position() < next {
 		list, lost, err := r.Next(context.Background(), 1000, 1<<20)
 		if err != nil || lost > 0 {
-			return nil, fmt.Errorf("%d lost: %w", lost, err)
+			return nil, fmt.Errorf("%d lost: %v", lost, err)
 		}
 		for _, e := range list {
 			kinds[e.Key] = append(kinds[e.Key], e.Kind)

@@ -431,6 +431,7 @@ func noRoom(t *testing.T, ends bool) {
 		s.Post(&b, func(err error) { done[id] = err })
 	}
 	time.Sleep(time.Minute)
+	synctest.Wait() // all that was answered has been heard
 	if err := s.Err(); err != nil || len(done) == 0 || len(done) == len(ids) {
 		t.Fatalf("%d of %d recorded, %v", len(done), len(ids), err)
 	}
