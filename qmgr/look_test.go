@@ -155,8 +155,14 @@ func TestLookReadsLittle(t *testing.T) {
 	var reply proto.SelectReply
 	q := &proto.Select{Where: []string{"0", "domain=d1.test"}, Items: true, Most: 10}
 	q.Where[0] = fmt.Sprint(time.Now().UnixMicro())
-	if err := st.tool.Call(t.Context(), q, &reply); err != nil || len(reply.Items) != 10 || reply.Next == 0 {
-		t.Fatalf("%d messages, next %d, %v", len(reply.Items), reply.Next, err)
+	// On a busy machine the time of a page is over before there are ten.
+	for found := 0; found < 10; q.Cursor = reply.Next {
+		reply = proto.SelectReply{}
+		if err := st.tool.Call(t.Context(), q, &reply); err != nil || found+len(reply.Items) > 10 || reply.Next == 0 {
+			t.Fatalf("%d messages, next %d, %v", found+len(reply.Items), reply.Next, err)
+		}
+		found += len(reply.Items)
+		q.Most = 10 - found
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
