@@ -493,7 +493,7 @@ func TestClusterLimit(t *testing.T) {
 		return ""
 	})
 	c := newCluster(t, next, 2)
-	c.main += fmt.Sprintf("default_destination_concurrency_limit = %d\ninitial_destination_concurrency = %d\nsmtp_connection_cache_on_demand = no\n", limit, limit)
+	c.main += fmt.Sprintf("default_destination_concurrency_limit = %d\ninitial_destination_concurrency = %d\nsmtp_connection_cache_on_demand = no\nnotify_classes =\n", limit, limit)
 	a, b := c.node("a"), c.node("b")
 	a.start()
 	b.start()
