@@ -229,36 +229,9 @@ func (h *stormHop) listen(t *testing.T, addr string, nodes map[string]string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	conns := map[net.Conn]bool{}
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			conns[c] = true
-			mu.Unlock()
-			wg.Go(func() {
-				ip, _, _ := net.SplitHostPort(c.RemoteAddr().String())
-				h.serve(c, nodes[ip])
-				c.Close()
-				mu.Lock()
-				delete(conns, c)
-				mu.Unlock()
-			})
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		mu.Lock()
-		for c := range conns {
-			c.Close()
-		}
-		mu.Unlock()
-		wg.Wait()
+	serveConns(t, l, func(c net.Conn) {
+		ip, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+		h.serve(c, nodes[ip])
 	})
 }
 

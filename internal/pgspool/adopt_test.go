@@ -196,8 +196,8 @@ func (d *database) doubts() map[mail.QueueID]int {
 	return list
 }
 
-// A node dies while it reads what another has left, and has a part of that in delivery already. Who comes next finds all in doubt that
-// either had in hand, whichever was first, and nothing else; what the node lost records nothing any more.
+// A node dies while it reads what another has left, and has a part of that in delivery already. The next owner finds all in doubt
+// that either had in hand, whichever was first, and nothing else; the node that lost the part records nothing any more.
 func TestAdopterDies(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, newServer(t), 1)

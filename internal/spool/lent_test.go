@@ -90,7 +90,7 @@ func same(s *Spool, id mail.QueueID, en Entry) bool {
 	return ok && now.Ref == en.Ref && now.Attempts == en.Attempts && now.NPending == en.NPending
 }
 
-// Who comes alone is not told before those who came earlier, who are being told by another goroutine.
+// A single request is not answered before earlier ones that another goroutine is still answering.
 func TestAnswersInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

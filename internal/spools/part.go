@@ -202,7 +202,7 @@ func (p *part) rise(en storage.Engine) error {
 	return nil
 }
 
-// keep has a change recorded as soon as the part can be written again. The engine failed could not record it any more. The
+// keep has a change recorded as soon as the part can be written again. The engine in failed cannot record it. The
 // part may have another engine by now; if nobody has noticed the failure yet, the engine is not tried again.
 func (p *part) keep(c change, failed storage.Engine) {
 	p.mu.Lock()
