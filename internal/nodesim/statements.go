@@ -22,7 +22,7 @@ func (t *tx) seconds(s string) string {
 func (t *tx) later(until string) bool { return atoi(until) > t.s.host.now() }
 
 // Columns: node name instance seen drained; shard id node epoch; lease shard until; segment shard segno epoch; doubtful id
-// recipient epoch shard node lost_by; closed shard epoch; node_share node until alone; node_version node until sharing; limit_share node key share demand;
+// recipient epoch shard node lost_by handed; closed shard epoch; node_share node until alone; node_version node until sharing; limit_share node key share demand;
 // node_order number asker node shard who what open kind request; node_call id asker node who kind request until taken answer failed; node_note node topic until note; class: tables that an
 // older version does not make; seg_S_N pos kind number head rest body.
 var statements = []statement{
@@ -189,8 +189,23 @@ var statements = []statement{
 		}
 		return result{tag: "COPY 1"}, err
 	}},
-	{"INSERT INTO doubtful VALUES", func(t *tx, a []string) (result, error) {
-		return result{}, t.set("doubtful", a[0]+" "+a[1]+" "+a[5], row{a[0], a[1], a[5], a[4], a[6], a[7]}, true)
+	{"INSERT INTO doubtful SELECT", func(t *tx, a []string) (result, error) {
+		for _, k := range t.keys("doubtful") {
+			if r := t.get("doubtful", k); r[0] == a[0] && r[1] == a[1] && r[6] == a[3] {
+				return result{}, nil
+			}
+		}
+		return result{}, t.set("doubtful", a[0]+" "+a[1]+" "+a[5], row{a[0], a[1], a[5], a[4], a[6], a[7], a[3]}, true)
+	}},
+	{"SELECT id, shard.epoch FROM shard JOIN closed", func(t *tx, a []string) (r result, err error) {
+		r.types = "ii"
+		for _, k := range t.keys("shard") {
+			sh, c := t.get("shard", k), t.get("closed", k)
+			if sh[1] == a[0] && c != nil && c[1] == sh[2] {
+				r.rows = append(r.rows, row{k, sh[2]})
+			}
+		}
+		return r, nil
 	}},
 	{"SELECT nextval('message_number')", func(t *tx, _ []string) (result, error) {
 		if err := t.lock("sequence", "message_number", true); err != nil {

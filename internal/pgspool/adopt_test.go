@@ -292,6 +292,10 @@ func TestReloadWhileAdopting(t *testing.T) {
 	if len(r.InDoubt) != 2 || r.InDoubt[0].ID != list[0] || len(seen(b)) != 40 {
 		t.Errorf("%d messages, in doubt %+v", len(seen(b)), r.InDoubt)
 	}
+	// What was found to be doubtful before the end is in the list once.
+	if got, want := d.doubts(), (map[mail.QueueID]int{list[0]: 1, list[39]: 1}); !reflect.DeepEqual(got, want) {
+		t.Errorf("listed: %v, want %v", got, want)
+	}
 }
 
 // A connection that is lost while a shard is read does not end that: it goes on where it was.

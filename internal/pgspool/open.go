@@ -68,6 +68,9 @@ func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*e
 	if len(shards) == 0 {
 		return nil, fmt.Errorf("%w: %s", queue.ErrNotOurs, s.whoHasIt(ctx, conn))
 	}
+	if err := s.releaseLeft(ctx, conn); err != nil {
+		return nil, err
+	}
 	e := &engine{store: s, opt: o, idx: newIndex(), lease: &lease{renewed: began, margin: s.margin()}, shards: map[uint32]*shard{}, coming: map[uint32]*shard{}, wake: make(chan struct{}, 1),
 		broken: make(chan struct{}), born: time.Now(), conn: conn}
 	for _, t := range shards {
@@ -163,7 +166,9 @@ func (s *Store) noteDoubt(ctx context.Context, conn *pgx.Conn, list []queue.Doub
 		for i := range list {
 			h := &list[i]
 			for _, i := range h.Rcpts {
-				b.Queue(`INSERT INTO doubtful VALUES ($1, $2, $3, $4, clock_timestamp(), $5, $6, $7, nullif($8, '')) ON CONFLICT DO NOTHING`,
+				// The same delivery is found again when a shard is read once more from the beginning.
+				b.Queue(`INSERT INTO doubtful SELECT $1, $2, $3, $4, clock_timestamp(), $5, $6, $7, nullif($8, '')
+					WHERE NOT EXISTS (SELECT FROM doubtful WHERE id = $1 AND recipient = $2 AND handed = $4) ON CONFLICT DO NOTHING`,
 					string(h.ID), i, plainText(h.Nexthop), h.At, int(t.id), t.epoch, s.node, t.from)
 			}
 		}

@@ -347,3 +347,42 @@ func TestBackLater(t *testing.T) {
 		}
 	}
 }
+
+// A part that a process has left in order, and its successor has not taken, is none that the process after that goes on with: what
+// agents said of its mail in between was not heard. Another node has it at once.
+func TestLeftOver(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 2)
+	a := d.store("a").mustOpen(t)
+	a.mu.Lock()
+	a.home = a.shards[2] // the one that is left over when there is another node
+	a.mu.Unlock()
+	id, err := put(t, a, "x")
+	if err = errors.Join(err, leave(a, id)); err != nil {
+		t.Fatal(err)
+	}
+	a.Close()
+	d.alive("b")
+	a = d.store("a").mustOpen(t)
+	a.stop() // so that it takes nothing more
+	if n := len(a.whole()); n != 1 {
+		t.Fatalf("%d shards, want 1", n)
+	}
+	free := 0
+	if err := d.conn().QueryRow(t.Context(), "SELECT count(*) FROM shard JOIN lease ON shard = id WHERE node IS NULL AND until = '-infinity'").Scan(&free); err != nil || free != 1 {
+		t.Errorf("%d shards are free, %v", free, err)
+	}
+	a.Close()
+	if _, err := d.conn().Exec(t.Context(), "UPDATE node SET seen = '-infinity' WHERE name = 'b'"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		a = d.store("a").mustOpen(t)
+		// Its second opening finds the same delivery, and the list has it once.
+		if got := d.doubts(); len(a.whole()) != 2 || !reflect.DeepEqual(got, map[mail.QueueID]int{id: 1}) {
+			t.Errorf("%d shards, in doubt: %v", len(a.whole()), got)
+		}
+		a.fail(errors.New("killed"))
+		a.Close()
+	}
+}

@@ -178,6 +178,32 @@ func (s *Store) release(ctx context.Context, conn *pgx.Conn, shards []*shard) er
 	})
 }
 
+// releaseLeft makes shards nobody's that this node's former process has left in order, and that this one does not take, since it has
+// its share without them. The next process would go on with them as if agents had been heard in between; and no other node need
+// wait for their leases to run out.
+func (s *Store) releaseLeft(ctx context.Context, conn *pgx.Conn) error {
+	// One that has been taken has another epoch by now.
+	rows, _ := conn.Query(ctx, `SELECT id, shard.epoch FROM shard JOIN closed ON closed.shard = id AND closed.epoch = shard.epoch
+		WHERE node = $1 ORDER BY id`, s.node) // its error is that of reading the rows
+	var list []*shard
+	var id int
+	var epoch int64
+	_, err := pgx.ForEachRow(rows, []any{&id, &epoch}, func() error {
+		list = append(list, &shard{id: uint32(id), epoch: epoch})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, sh := range list {
+		// Each by itself: another node may just have taken one.
+		if err := s.release(ctx, conn, []*shard{sh}); err != nil && !errors.Is(err, queue.ErrNotOurs) {
+			return err
+		}
+	}
+	return nil
+}
+
 // Drain has a node give up its shards, and take none, or ends that. The error says that there is no such node.
 func (s *Store) Drain(ctx context.Context, node string, on bool) error {
 	conn, err := s.look(ctx)
