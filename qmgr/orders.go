@@ -85,15 +85,20 @@ func (s *Server) leaveOrder(ctx context.Context, q *proto.Forward, why, what str
 	base := storage.Order{Call: storage.Call{By: q.By, Kind: q.Asked, Payload: q.Payload}, Node: q.Node, What: what, Open: open}
 	var list []storage.Order
 	var err error
-	switch q.Asked {
-	case proto.KindOverride:
+	if q.Asked == proto.KindOverride {
 		list, err = overrideOrder(base)
-	case proto.KindCommand:
-		list, err = s.commandOrders(ctx, base)
-	case proto.KindSelect:
-		list, err = s.selectOrders(ctx, base)
-	default:
-		err = errors.New("it changes nothing")
+	} else {
+		var at places
+		if at.parts, err = s.partsOf(base.Node); err == nil {
+			// Those that another node has taken over while this one was waited for: whoever
+			// has them knows nothing of what was asked.
+			for _, id := range q.Parts {
+				if !slices.Contains(at.parts, id) {
+					at.parts = append(at.parts, id)
+				}
+			}
+			list, err = s.ordersFor(ctx, base, &at)
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -115,6 +120,25 @@ func (s *Server) leaveOrder(ctx context.Context, q *proto.Forward, why, what str
 		s.opt.Log.Info("ordered of node %s by %s: %s", q.Node, q.By, list[i].What)
 	}
 	return &proto.ForwardReply{Ordered: fmt.Sprintf("%s. This is ordered: %s; %s", why, summary(list), when)}, nil
+}
+
+// places are where mail is looked for that something is ordered of.
+type places struct {
+	parts []int
+	// left leaves out of a page of a part what nothing is to be ordered of; nil: all of
+	// it is meant.
+	left func(part int, list []storage.Viewed) ([]storage.Viewed, error)
+}
+
+// ordersFor are the orders for what a request about messages means there.
+func (s *Server) ordersFor(ctx context.Context, base storage.Order, at *places) ([]storage.Order, error) {
+	switch base.Kind {
+	case proto.KindCommand:
+		return s.commandOrders(ctx, base, at)
+	case proto.KindSelect:
+		return s.selectOrders(ctx, base, at)
+	}
+	return nil, errors.New("it changes nothing")
 }
 
 // summary is what a request comes to.
@@ -151,7 +175,7 @@ func overrideOrder(base storage.Order) ([]storage.Order, error) {
 
 // commandOrders are the orders for a Command: one for the part that has the message, or
 // one for each part of the node.
-func (s *Server) commandOrders(ctx context.Context, base storage.Order) (list []storage.Order, err error) {
+func (s *Server) commandOrders(ctx context.Context, base storage.Order, at *places) (list []storage.Order, err error) {
 	var q proto.Command
 	if err := q.Decode(base.Payload); err != nil {
 		return nil, err
@@ -161,15 +185,11 @@ func (s *Server) commandOrders(ctx context.Context, base storage.Order) (list []
 	if q.ID == "" && q.Verb != proto.VerbFlush {
 		return nil, errors.New("it does not say which message it means")
 	}
-	parts, err := s.partsOf(base.Node)
-	if err != nil {
-		return nil, err
-	}
-	for _, part := range parts {
+	for _, part := range at.parts {
 		// The part is looked for by the message's number, since a queue ID does not say
 		// which one it is in.
 		if q.ID != "" {
-			found, err := s.idsIn(ctx, part, func(v *storage.Viewed) bool { return v.ID == q.ID }, uint64(msgID(q.ID)))
+			found, err := s.idsIn(ctx, at, part, func(v *storage.Viewed) bool { return v.ID == q.ID }, uint64(msgID(q.ID)))
 			if err != nil {
 				return nil, err
 			}
@@ -185,7 +205,7 @@ func (s *Server) commandOrders(ctx context.Context, base storage.Order) (list []
 }
 
 // selectOrders are the orders for a Select: the IDs of what it means now, by parts.
-func (s *Server) selectOrders(ctx context.Context, base storage.Order) (list []storage.Order, err error) {
+func (s *Server) selectOrders(ctx context.Context, base storage.Order, at *places) (list []storage.Order, err error) {
 	var q proto.Select
 	if err := q.Decode(base.Payload); err != nil {
 		return nil, err
@@ -201,21 +221,20 @@ func (s *Server) selectOrders(ctx context.Context, base storage.Order) (list []s
 	if where.NeedsManager() {
 		return nil, errors.New("where its mail goes, or what it waits for, is not known, and nothing is ordered")
 	}
-	parts, err := s.partsOf(base.Node)
-	if err != nil {
-		return nil, err
+	total, number := 0, uint64(0)
+	if len(q.IDs) == 1 {
+		number = uint64(msgID(q.IDs[0]))
 	}
-	total := 0
 	// Mail that was set aside is ordered by itself, by its queue: so it is told from
 	// the rest.
 	for _, aside := range []bool{false, true} {
 		if aside && (q.Verb != proto.VerbDelete || !where.NamesQueue(queue.Corrupt.String())) {
 			break
 		}
-		for _, part := range parts {
-			ids, err := s.idsIn(ctx, part, func(v *storage.Viewed) bool {
+		for _, part := range at.parts {
+			ids, err := s.idsIn(ctx, at, part, func(v *storage.Viewed) bool {
 				return (v.Queue == queue.Corrupt) == aside && (len(q.IDs) == 0 || slices.Contains(q.IDs, v.ID)) && s.meantByOrder(where, v)
-			}, 0)
+			}, number)
 			if err != nil {
 				return nil, err
 			}
@@ -265,7 +284,7 @@ func (s *Server) partsOf(node string) (ids []int, err error) {
 
 // idsIn are the messages of a part that are meant; number, if it is not 0, is the
 // number of the only one that may be.
-func (s *Server) idsIn(ctx context.Context, part int, meant func(*storage.Viewed) bool, number uint64) (ids []mail.QueueID, err error) {
+func (s *Server) idsIn(ctx context.Context, at *places, part int, meant func(*storage.Viewed) bool, number uint64) (ids []mail.QueueID, err error) {
 	// As with listings: one part is read at a time, whoever asks, since deliveries need
 	// the database, too.
 	select {
@@ -282,6 +301,11 @@ func (s *Server) idsIn(ctx context.Context, part int, meant func(*storage.Viewed
 		list, next, err := s.opt.Viewer.View(ctx, part, after, upto, listPage)
 		if err != nil {
 			return nil, err
+		}
+		if at.left != nil {
+			if list, err = at.left(part, list); err != nil {
+				return nil, err
+			}
 		}
 		for i := range list {
 			if list[i].NPending > 0 && meant(&list[i]) {
@@ -469,14 +493,18 @@ func (s *Server) carried(c *ipc.Conn, r *ipc.Request) {
 	// From here on it is as if it had been asked without the wrapping, by the mail
 	// owner: that is who may send one.
 	r.Kind, r.Payload = q.Asked, q.Payload
-	s.obey(c, r)
+	s.obey(c, r, proto.Unread{})
 }
 
 // afterOrders has f run when the orders that were given before have been carried out,
 // where r changes something that there may be orders for.
-func (s *Server) afterOrders(r *ipc.Request, f func()) {
-	if s.orders == nil || orderText(r.Kind, r.Payload) == "" || public(r) {
-		f()
+func (s *Server) afterOrders(r *ipc.Request, f func(proto.Unread)) {
+	switch {
+	case s.orders == nil || orderText(r.Kind, r.Payload) == "":
+		f(proto.Unread{})
+		return
+	case public(r):
+		s.tasks.Go(func() { f(s.orderUnread(r, true)) })
 		return
 	}
 	// Public requests flush, and nothing that was ordered is undone by that. The others
@@ -500,7 +528,7 @@ func (s *Server) afterOrders(r *ipc.Request, f func()) {
 			r.Fail("orders that were given before wait, and this one is not carried out: %v", err)
 			return
 		}
-		f()
+		f(s.orderUnread(r, false))
 	})
 }
 

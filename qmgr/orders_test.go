@@ -128,7 +128,7 @@ func TestOrdersBound(t *testing.T) {
 			f.list = append(f.list, storage.Viewed{Entry: queue.Entry{ID: id, Queue: queue.Deferred, NRcpt: 1, NPending: 1}})
 		}
 		q := &proto.Select{Verb: proto.VerbHold}
-		return st.srv.selectOrders(t.Context(), storage.Order{Call: storage.Call{Kind: proto.KindSelect, Payload: q.Append(nil)}, Node: "b"})
+		return st.srv.selectOrders(t.Context(), storage.Order{Call: storage.Call{Kind: proto.KindSelect, Payload: q.Append(nil)}, Node: "b"}, &places{parts: []int{2, 3}})
 	}
 	if list, err := orders(maxOrdered / 2); err != nil || len(list) != maxOrdered/proto.SelectIDs {
 		t.Errorf("%d orders, %v", len(list), err)

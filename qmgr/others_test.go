@@ -60,6 +60,12 @@ func (f *fakeCluster) Carry(ctx context.Context, parts func() ([]int, error), do
 	return err
 }
 
+func (f *fakeCluster) Waits(_ context.Context, part int) (bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.ContainsFunc(f.orders, func(o storage.Order) bool { return o.Part == part }), nil
+}
+
 // give leaves orders for this node, and waiting is how many of them wait.
 func (f *fakeCluster) give(list ...storage.Order) {
 	f.mu.Lock()

@@ -57,7 +57,7 @@ type selecting struct {
 // fromSelector answers a request that selects messages, to list them or to do something
 // to them. A request may end before the end of the queue: the tool goes on with the
 // cursor that the answer has.
-func (s *Server) fromSelector(r *ipc.Request) {
+func (s *Server) fromSelector(r *ipc.Request, u proto.Unread) {
 	q := new(proto.Select)
 	if err := r.Decode(q); err != nil {
 		r.Fail("%v", err)
@@ -76,7 +76,7 @@ func (s *Server) fromSelector(r *ipc.Request) {
 		r.Fail("qmgr: a selection that cannot be carried out")
 		return
 	}
-	c := &selecting{q: q, where: where, r: r}
+	c := &selecting{q: q, where: where, r: r, reply: proto.SelectReply{Unread: u}}
 	begin := func() { s.beginSelecting(c) }
 	if c.deletesCorrupt() {
 		s.tasks.Go(func() { s.deleteCorrupt(c, begin) })

@@ -72,11 +72,12 @@ func (s *Server) trigger(letters []byte) {
 // fromTool takes a request, on the goroutine that reads the connection, and hands it to
 // the loop, behind what was ordered before.
 func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
-	s.afterOrders(r, func() { s.obey(c, r) })
+	s.afterOrders(r, func(u proto.Unread) { s.obey(c, r, u) })
 }
 
-// obey carries out a request, or answers it.
-func (s *Server) obey(c *ipc.Conn, r *ipc.Request) {
+// obey carries out a request, or answers it. u is what the answer says of mail that has
+// not been read yet.
+func (s *Server) obey(c *ipc.Conn, r *ipc.Request, u proto.Unread) {
 	switch r.Kind {
 	// From an agent that has a successor: see fromAgent.
 	case proto.KindInventory:
@@ -100,9 +101,9 @@ func (s *Server) obey(c *ipc.Conn, r *ipc.Request) {
 			r.Fail("%v", err)
 			return
 		}
-		s.ask(r, func() { s.command(r, &q) })
+		s.ask(r, func() { s.command(r, &q, u) })
 	case proto.KindSelect:
-		s.fromSelector(r)
+		s.fromSelector(r, u)
 	case proto.KindOverride:
 		s.fromOperator(r)
 	// A count of the whole queue: it, too, goes on over many turns.
@@ -410,22 +411,22 @@ var eventKinds = map[proto.Verb]sched.EventKind{proto.VerbFlush: sched.EventFlus
 	proto.VerbRequeue: sched.EventRequeue, proto.VerbExpire: sched.EventExpire}
 
 // command carries out an operator's command on one message, or a flush.
-func (s *Server) command(r *ipc.Request, q *proto.Command) {
+func (s *Server) command(r *ipc.Request, q *proto.Command, u proto.Unread) {
 	kind, ok := eventKinds[q.Verb]
 	if !ok {
 		r.Fail("qmgr: unknown command %d", q.Verb)
 		return
 	}
 	if q.Verb == proto.VerbFlush {
-		s.flushCommand(r, q)
+		s.flushCommand(r, q, u)
 		return
 	}
-	s.summon(numbers(q.ID), func() { s.commandOne(r, q, kind) })
+	s.summon(numbers(q.ID), func() { s.commandOne(r, q, kind, u) })
 }
 
 // commandOne carries out a command on a message, which exists if it is in memory now.
-func (s *Server) commandOne(r *ipc.Request, q *proto.Command, kind sched.EventKind) {
-	var reply proto.CommandReply
+func (s *Server) commandOne(r *ipc.Request, q *proto.Command, kind sched.EventKind, u proto.Unread) {
+	reply := proto.CommandReply{Unread: u}
 	num := msgID(q.ID)
 	info, ok := s.sched.Lookup(num)
 	if ok && applies(q.Verb, info) && (q.Queue == "" || info.Queue.String() == q.Queue) {
@@ -482,18 +483,18 @@ const noSuchMessage = "no such message in the queue"
 
 // flushCommand carries out a flush of one message, one site or everything. It is answered
 // at once: that mail is delivered takes its time, and a flush has no outcome to wait for.
-func (s *Server) flushCommand(r *ipc.Request, q *proto.Command) {
+func (s *Server) flushCommand(r *ipc.Request, q *proto.Command, u proto.Unread) {
 	ev := sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeAll}
 	switch {
 	case q.ID != "":
 		ev.Scope, ev.ID, ev.Now = sched.ScopeMessage, msgID(q.ID), true
 		s.summon(numbers(q.ID), func() {
-			if !s.knows(ev.ID) {
-				r.Reply(&proto.CommandReply{Denied: noSuchMessage})
+			if !s.knows(ev.ID) && u.Ordered == "" {
+				r.Reply(&proto.CommandReply{Denied: noSuchMessage, Unread: u})
 				return
 			}
 			s.then(ev)
-			r.Reply(&proto.CommandReply{})
+			r.Reply(&proto.CommandReply{Unread: u})
 		})
 		return
 	case q.Site != "":
@@ -505,9 +506,9 @@ func (s *Server) flushCommand(r *ipc.Request, q *proto.Command) {
 			r.Fail("too many sites wait to be flushed")
 			return
 		}
-		r.Reply(&proto.CommandReply{})
+		r.Reply(&proto.CommandReply{Unread: u})
 		return
 	}
 	s.then(ev)
-	r.Reply(&proto.CommandReply{})
+	r.Reply(&proto.CommandReply{Unread: u})
 }

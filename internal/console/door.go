@@ -12,6 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/override"
@@ -219,10 +220,15 @@ func (m *mta) act(ctx context.Context, word string, id mail.QueueID) error {
 	}
 	if q.Verb == proto.VerbExpire {
 		if q.Now = it.Queue != "hold"; !q.Now { // as postsuper -f: it is returned when it is released
-			if err := carryOut(ctx, holder, q); err != nil && !it.ForcedExpire {
+			err := carryOut(ctx, holder, q)
+			ordered := err != nil && cli.Status(err) == cli.ExitTemp
+			if err != nil && !it.ForcedExpire && !ordered {
 				return err
 			}
 			q = &proto.Command{Verb: proto.VerbRelease, ID: id}
+			if ordered { // and so is this
+				return queueclient.Join(err, carryOut(ctx, holder, q))
+			}
 		}
 	}
 	return carryOut(ctx, holder, q)
@@ -231,6 +237,9 @@ func (m *mta) act(ctx context.Context, word string, id mail.QueueID) error {
 func carryOut(ctx context.Context, holder queueclient.Caller, q *proto.Command) error {
 	var reply proto.CommandReply
 	if err := holder.Call(ctx, q, &reply); err != nil {
+		return err
+	}
+	if err := queueclient.UnreadError(&reply.Unread); err != nil {
 		return err
 	}
 	if reply.Denied != "" || q.Verb != proto.VerbFlush && len(reply.IDs) == 0 {
@@ -258,6 +267,7 @@ func (m *mta) count(ctx context.Context, where *selection.Selection) (c Counted,
 
 // each has q carried out on all that a queue manager has, page by page.
 func each(ctx context.Context, to queueclient.Caller, q proto.Select, f func(*proto.SelectReply) error) error {
+	var unread error
 	for {
 		var reply proto.SelectReply
 		if err := to.Call(ctx, &q, &reply); err != nil {
@@ -272,8 +282,9 @@ func each(ctx context.Context, to queueclient.Caller, q proto.Select, f func(*pr
 		if len(reply.Failed) > 0 {
 			return errors.New(strings.Join(reply.Failed, "; "))
 		}
+		unread = queueclient.Join(unread, queueclient.UnreadError(&reply.Unread))
 		if q.Cursor = reply.Next; q.Cursor == 0 {
-			return nil
+			return unread
 		}
 	}
 }

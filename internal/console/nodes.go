@@ -232,11 +232,11 @@ func ownerName(p *proto.NodePart) string {
 	return "node " + p.Node
 }
 
-// find finds a message that this node does not have: nil if no node has it.
+// find finds a message that this node does not have, or has taken over and not read yet: nil if no node has it.
 func (m *mta) find(ctx context.Context, r *reach, id mail.QueueID) (*proto.Item, error) {
 	var failed error
 	for i := range r.parts {
-		if r.parts[i].Own {
+		if r.parts[i].Own && !r.parts[i].Unread {
 			continue
 		}
 		var reply proto.ListReply

@@ -20,12 +20,15 @@ import (
 const (
 	onB = "4jWmK60rlcz1SCpX"
 	onD = "4jWmK60rlcz1SCpY"
+	onA = "4jWmK60rlcz1SCpZ"
 )
 
 // A neighbourhood is other nodes of a world: b and c have parts and are alive, c does not answer; d is down.
 type neighbourhood struct {
-	t     *testing.T
-	asked []string // "b hold", of other nodes
+	t      *testing.T
+	asked  []string // "b hold", of other nodes
+	unread bool     // part 2, which is a's, has not been read yet, and has onA
+	held   bool     // onA is on hold
 }
 
 // share has the world's queue shared with others.
@@ -39,21 +42,24 @@ func (w *world) share(t *testing.T) *neighbourhood {
 func (n *neighbourhood) answer(r *ipc.Request) bool {
 	switch r.Kind {
 	case proto.KindNodes:
-		r.Reply(&proto.NodesReply{Parts: []proto.NodePart{{ID: 2, Node: "a", Own: true}, {ID: 1, Node: "b"}, {ID: 5, Node: "b"}, {ID: 3, Node: "c"}, {ID: 4, Node: "d", Down: true}},
+		r.Reply(&proto.NodesReply{Parts: []proto.NodePart{{ID: 2, Node: "a", Own: true, Unread: n.unread}, {ID: 1, Node: "b"}, {ID: 5, Node: "b"}, {ID: 3, Node: "c"}, {ID: 4, Node: "d", Down: true}},
 			Nodes: []proto.NodeInfo{{Name: "a", Own: true}, {Name: "b"}, {Name: "c"}, {Name: "d", Down: true}}})
 	case proto.KindList:
 		q := faketest.Decode[proto.List](n.t, r)
 		if q.Part == 0 {
 			return false
 		}
-		it, ok := map[int]proto.Item{1: {ID: onB, Node: "b"}, 4: {ID: onD, Node: "d", Down: true}}[q.Part]
+		it, ok := map[int]proto.Item{1: {ID: onB, Node: "b"}, 2: {ID: onA, Node: "a"}, 4: {ID: onD, Node: "d", Down: true}}[q.Part]
 		switch {
 		case q.Part == 3:
 			r.Fail("part 3 of the queue cannot be read: it is damaged")
 		case !ok || q.ID != "" && q.ID != it.ID:
 			r.Reply(&proto.ListReply{})
 		default:
-			it.Queue, it.Sender, it.Recipients = "deferred", "s@from.test", []proto.ItemRcpt{{Address: "x@to.test", Orig: "x@to.test"}}
+			if it.Queue = "deferred"; n.held && it.ID == onA {
+				it.Queue = "hold"
+			}
+			it.Sender, it.Recipients = "s@from.test", []proto.ItemRcpt{{Address: "x@to.test", Orig: "x@to.test"}}
 			r.Reply(&proto.ListReply{Items: []proto.Item{it}})
 		}
 	case proto.KindForward:
@@ -71,6 +77,19 @@ func (n *neighbourhood) answer(r *ipc.Request) bool {
 			return true
 		}
 		r.Reply(&proto.ForwardReply{Payload: n.atB(&q).Append(nil)})
+	case proto.KindCommand:
+		q := faketest.Decode[proto.Command](n.t, r)
+		if q.ID != onA {
+			return false
+		}
+		n.asked = append(n.asked, fmt.Sprint("own ", q.Verb))
+		r.Reply(&proto.CommandReply{Unread: proto.Unread{Ordered: "part 2 of the queue has not been read yet. This is ordered: x"}})
+	case proto.KindSelect:
+		q := faketest.Decode[proto.Select](n.t, r)
+		if !n.unread || q.Verb == 0 {
+			return false
+		}
+		r.Reply(&proto.SelectReply{IDs: []mail.QueueID{queueID}, Unread: proto.Unread{Ordered: "part 2 of the queue has not been read yet. This is ordered: y"}})
 	default:
 		return false
 	}
@@ -231,4 +250,32 @@ func between(s, a, b string) string {
 	_, s, _ = strings.Cut(s, a)
 	s, _, _ = strings.Cut(s, b)
 	return s
+}
+
+// What is done to mail that this node has taken over and not read yet is ordered, and said to be.
+func TestActsOnUnread(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	n := w.share(t)
+	w.set(func() { n.unread = true })
+	m := w.console.mta
+	for word, want := range map[string]string{"hold": fmt.Sprint("own ", proto.VerbHold), "return": fmt.Sprint("own ", proto.VerbExpire, " own ", proto.VerbRelease)} {
+		if word == "return" {
+			w.set(func() { n.held = true })
+		}
+		err := m.act(t.Context(), word, onA)
+		if err == nil || !strings.HasPrefix(err.Error(), "part 2 of the queue has not been read yet. This is ordered: x") || statusOf(err) != http.StatusAccepted {
+			t.Errorf("%s: %v", word, err)
+		}
+		w.set(func() {
+			if got := strings.Join(n.asked, " "); got != want {
+				t.Errorf("%s: asked %q, want %q", word, got, want)
+			}
+			n.asked = nil
+		})
+	}
+	n2, _, err := m.flush(t.Context(), "hub.test")
+	if n2 == 0 || err == nil || !strings.Contains(err.Error(), "This is ordered: y") {
+		t.Errorf("%d, %v", n2, err)
+	}
 }

@@ -85,6 +85,7 @@
 // then whoever has the shard carries it out. Orders are carried out in the order in which they were given, each with its row locked,
 // and the row is deleted then. If that does not come about, since the session was ended, the order is carried out again; nothing
 // that was ordered later comes between. What an order says of messages it says of their queue IDs, so that a second time changes nothing.
+// What a command means of a shard that is still being read becomes an order for the shard, too.
 //
 // # Cleaning
 //
@@ -121,6 +122,5 @@
 // # Bugs
 //
 // The index of what is alive is in cleanup's memory, some 100 octets for a message. A reload reads all records of the
-// node's shards before it takes mail, so it takes longer the more is queued. While a shard that was another node's is being read,
-// commands that change mail do not find what has not been read; listings show all.
+// node's shards before it takes mail, so it takes longer the more is queued.
 package pgspool

@@ -136,6 +136,20 @@ func (r *reader) Carry(ctx context.Context, parts func() ([]int, error), f func(
 	return err
 }
 
+// Waits implements storage.Orderer.
+func (r *reader) Waits(ctx context.Context, part int) (there bool, err error) {
+	err = r.store.ask(func(limited context.Context, conn *pgx.Conn) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return conn.QueryRow(limited, "SELECT EXISTS (SELECT FROM node_order WHERE shard = $1 AND until >= clock_timestamp())", part).Scan(&there)
+	})
+	if sqlState(err) == undefinedTable {
+		return false, nil // no node has left any
+	}
+	return there, clean(err)
+}
+
 // carryOne carries the oldest order out that is for this node, or for a part in own. more is false if there is none.
 func (s *Store) carryOne(ctx context.Context, own []int, f func(context.Context, *storage.Order) error) (more bool, err error) {
 	pool, err := s.readers()

@@ -280,7 +280,9 @@ func (c *command) flush(ctx context.Context, manager *ipc.Client, own bool, othe
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	denied, done := "", false
+	var unread error
 	heard := func(reply *proto.CommandReply) {
+		unread = queueclient.Join(unread, queueclient.UnreadError(&reply.Unread))
 		denied, done = cmp.Or(denied, reply.Denied), done || reply.Denied == ""
 	}
 	if own {
@@ -301,6 +303,8 @@ func (c *command) flush(ctx context.Context, manager *ipc.Client, own bool, othe
 	switch {
 	case err != nil && (!done || c.verb != 'i'): // a message is on one node, and it does not matter that another is down
 		return cli.Errorf(cli.Status(err), "Cannot flush mail queue - %w", err)
+	case unread != nil:
+		return unread
 	case denied == "" || done:
 	case c.verb == 's':
 		return cli.Errorf(cli.ExitUnavailable, "Flush service is not configured for destination \"%s\"", value)

@@ -330,25 +330,27 @@ func (c *command) do(ctx context.Context, b backend, w *wish) error {
 	if c.selects() {
 		return c.doSelected(ctx, b, w)
 	}
-	l, running := b.(*live)
-	if len(w.ids) > 0 && (!running || l.own) {
+	if l, running := b.(*live); running && l.queue.Node() != "" {
+		err := c.doShared(ctx, l, w)
+		if w.verb == 'd' && slices.Contains(c.queues, "maildrop") {
+			err = queueclient.Join(err, c.deleteDropped(w))
+		}
+		return err
+	}
+	if len(w.ids) > 0 {
 		if err := b.find(ctx, w.ids, c.queues, func(list []target) error { return c.apply(ctx, b, w.verb, list, true) }); err != nil {
 			return err
 		}
 	}
-	if w.all && (!running || l.own) {
+	if w.all {
 		if err := b.each(ctx, c.queues, func(list []target) error { return c.apply(ctx, b, w.verb, list, c.verbose) }); err != nil {
 			return err
 		}
 	}
-	var err error
-	if running {
-		err = c.doElsewhere(ctx, l, w)
-	}
 	if w.verb == 'd' && slices.Contains(c.queues, "maildrop") {
-		err = queueclient.Join(err, c.deleteDropped(w))
+		return c.deleteDropped(w)
 	}
-	return err
+	return nil
 }
 
 // apply does one thing to some messages, and counts and says what was done.

@@ -56,6 +56,7 @@ func (c *command) narrow() error {
 
 // doSelected fulfils a wish for what the long options select.
 func (c *command) doSelected(ctx context.Context, b backend, w *wish) error {
+	var failed error
 	for _, step := range stepsOf(w.verb) {
 		list := queuelist.Text{W: c.out, Own: c.queue.Node()}
 		ch := &choice{where: c.where, ids: w.ids, all: w.all, step: step, last: w.verb == 'f', dry: c.dry, warn: c.Warn}
@@ -71,23 +72,20 @@ func (c *command) doSelected(ctx context.Context, b backend, w *wish) error {
 			}
 			return nil
 		})
-		if err != nil {
-			return err
+		if failed = queueclient.Join(failed, err); !later(failed) {
+			return failed
 		}
 		if c.dry {
 			list.End()
 			c.out.Flush() // before the total, which goes to standard error
 		}
 	}
-	return nil
+	return failed
 }
 
-// doElsewhere fulfils a wish for what other nodes have, of which nothing is known here: they do it to those of the
-// messages that they have, in the queues that are named.
-func (c *command) doElsewhere(ctx context.Context, l *live, w *wish) error {
-	if l.queue.Node() == "" {
-		return nil
-	}
+// doShared fulfils a wish for a queue that nodes share: each does it to those of the messages that it has, in the queues that are named.
+// What this node has taken over and not read yet no listing of its own has: it is left to the queue manager here, too.
+func (c *command) doShared(ctx context.Context, l *live, w *wish) error {
 	where := selection.New(time.Now())
 	for _, q := range c.queues {
 		// Other queues hold no messages, or none that a queue manager knows.
@@ -100,21 +98,26 @@ func (c *command) doElsewhere(ctx context.Context, l *live, w *wish) error {
 	if len(c.queues) > 0 && where.Empty() {
 		return nil
 	}
+	var failed error
 	for _, step := range stepsOf(w.verb) {
 		ch := &choice{where: where, ids: w.ids, all: w.all, step: step, last: w.verb == 'f'}
-		err := l.chooseElsewhere(ctx, ch, func(r result) error {
+		err := l.choose(ctx, ch, func(r result) error {
 			c.counts[step] += len(r.ids)
 			for _, id := range r.ids {
 				c.did(string(id), step, !w.all || c.verbose)
 			}
 			return nil
 		})
-		if err != nil {
-			return err
+		if failed = queueclient.Join(failed, err); later(failed) {
+			continue
 		}
+		return failed
 	}
-	return nil
+	return failed
 }
+
+// later says that nothing has failed: what was not done is ordered, and so is the next step.
+func later(err error) bool { return err == nil || cli.Status(err) == cli.ExitTemp }
 
 // stepsOf are the steps of a verb, in their order.
 func stepsOf(verb byte) []byte {

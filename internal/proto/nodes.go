@@ -105,6 +105,8 @@ type Forward struct {
 	By      string // who wants it, for the logs of both
 	Asked   uint16 // kind of the message; one of those that Forwards names
 	Payload []byte // the message
+	// Parts are those of the queue that the node had when it was looked up. They may be another node's by now.
+	Parts []int
 }
 
 // Forwards says whether messages of that kind may be forwarded: those of tools about the queue, and what the pages and
@@ -122,6 +124,9 @@ func (m *Forward) Append(b []byte) []byte {
 	b = pack.String(b, 'n', m.Node)
 	b = pack.String(b, 'b', m.By)
 	b = pack.Uint(b, 'k', m.Asked)
+	for _, id := range m.Parts {
+		b = pack.Int(b, 'i', id)
+	}
 	return pack.Bytes(b, 'p', m.Payload)
 }
 func (m *Forward) Decode(b []byte) error {
@@ -134,6 +139,8 @@ func (m *Forward) Decode(b []byte) error {
 			m.By = r.String()
 		case 'k':
 			m.Asked = uint16(r.Uint())
+		case 'i':
+			m.Parts = append(m.Parts, int(r.Int()))
 		case 'p':
 			m.Payload = append([]byte(nil), r.Bytes()...)
 		}

@@ -289,6 +289,27 @@ func (m *Command) Decode(b []byte) error {
 type CommandReply struct {
 	IDs    []mail.QueueID
 	Denied string // why not, for the operator: not eligible, not permitted
+	Unread        // what of the queue was not read yet
+}
+
+// Unread is what becomes of a request for mail that the node has taken over and not read yet, for the operator. Empty: there is none that is
+// meant.
+type Unread struct {
+	Ordered string // what is carried out when it has been read
+	Omitted string // why nothing is
+}
+
+func (m *Unread) append(b []byte) []byte {
+	return pack.String(pack.String(b, 'O', m.Ordered), 'u', m.Omitted)
+}
+
+func (m *Unread) decode(r *pack.Reader) {
+	switch r.Tag() {
+	case 'O':
+		m.Ordered = r.String()
+	case 'u':
+		m.Omitted = r.String()
+	}
 }
 
 func (*CommandReply) Kind() uint16 { return KindCommandReply }
@@ -296,7 +317,7 @@ func (m *CommandReply) Append(b []byte) []byte {
 	for _, id := range m.IDs {
 		b = pack.String(b, 'q', id)
 	}
-	return pack.String(b, 'd', m.Denied)
+	return m.Unread.append(pack.String(b, 'd', m.Denied))
 }
 func (m *CommandReply) Decode(b []byte) error {
 	r := pack.NewReader(b)
@@ -306,6 +327,8 @@ func (m *CommandReply) Decode(b []byte) error {
 			m.IDs = append(m.IDs, mail.QueueID(r.String()))
 		case 'd':
 			m.Denied = r.String()
+		default:
+			m.Unread.decode(&r)
 		}
 	}
 	return r.Err()

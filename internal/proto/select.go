@@ -69,6 +69,7 @@ type SelectReply struct {
 	Missed  int            // messages that changed each time they were judged: they are left alone
 	Next    int            // the cursor to go on with; 0 at the end
 	Refused string         // why nothing was done
+	Unread                 // what of the queue was not read yet, in the answer to the first request
 }
 
 func (*SelectReply) Kind() uint16 { return KindSelectReply }
@@ -85,7 +86,7 @@ func (m *SelectReply) Append(b []byte) []byte {
 	}
 	b = pack.Int(b, 'm', m.Missed)
 	b = pack.Int(b, 'n', m.Next)
-	return pack.String(b, 'r', m.Refused)
+	return m.Unread.append(pack.String(b, 'r', m.Refused))
 }
 func (m *SelectReply) Decode(b []byte) error {
 	r := pack.NewReader(b)
@@ -109,6 +110,8 @@ func (m *SelectReply) Decode(b []byte) error {
 			m.Next = int(r.Int())
 		case 'r':
 			m.Refused = r.String()
+		default:
+			m.Unread.decode(&r)
 		}
 	}
 	return r.Err()

@@ -26,8 +26,11 @@ type Caller interface {
 type Node struct {
 	Name string // "": nobody has that part of the queue
 	By   string // who asks, for the logs; "": the user whose process this is
-	here *ipc.Conn
-	turn *sync.Mutex // of EachNode: it is held by the one whose f runs, and not while that waits for an answer
+	// Parts are those of the queue that it has, as far as is known: what is ordered of a node that is down is ordered of them, also when
+	// another node has taken them over meanwhile.
+	Parts []int
+	here  *ipc.Conn
+	turn  *sync.Mutex // of EachNode: it is held by the one whose f runs, and not while that waits for an answer
 }
 
 // Elsewhere is a node of that name, by way of conn, which is asked in the name of by.
@@ -44,7 +47,7 @@ func (n *Node) Call(ctx context.Context, req, reply ipc.Message) error {
 	if by == "" {
 		by = whoami.Name()
 	}
-	q := &proto.Forward{Node: n.Name, By: by, Asked: req.Kind(), Payload: req.Append(nil)}
+	q := &proto.Forward{Node: n.Name, By: by, Asked: req.Kind(), Payload: req.Append(nil), Parts: n.Parts}
 	if n.turn != nil {
 		n.turn.Unlock()
 		defer n.turn.Lock()
@@ -67,9 +70,14 @@ func (n *Node) Call(ctx context.Context, req, reply ipc.Message) error {
 func (q *Queue) Owners(ctx context.Context, conn *ipc.Conn) (own bool, others []*Node, err error) {
 	parts, err := q.Parts(ctx, conn)
 	for i, p := range parts {
-		if !p.Own && (i == 0 || parts[i-1].Node != p.Node || parts[i-1].Own) {
+		if p.Own {
+			continue
+		}
+		if i == 0 || parts[i-1].Node != p.Node || parts[i-1].Own {
 			others = append(others, Elsewhere(conn, p.Node, ""))
 		}
+		last := others[len(others)-1]
+		last.Parts = append(last.Parts, p.ID)
 	}
 	return parts.Own(), others, err
 }
@@ -103,6 +111,18 @@ func (q *Queue) OnAll(ctx context.Context, conn *ipc.Conn, f func(Caller) error)
 		first = f(conn)
 	}
 	return Join(first, EachNode(others, f))
+}
+
+// UnreadError is the error for what becomes of a request for mail that a node has not read yet; nil: there is none. Its status is
+// cli.ExitTemp if all of it is carried out later.
+func UnreadError(u *proto.Unread) (err error) {
+	if u.Ordered != "" {
+		err = cli.Errorf(cli.ExitTemp, "%s", u.Ordered)
+	}
+	if u.Omitted != "" {
+		err = Join(err, cli.Errorf(cli.ExitUnavailable, "%s", u.Omitted))
+	}
+	return err
 }
 
 // EachNode calls f for each node, and goes on when one fails. A node that does not answer is waited for, and the others are asked

@@ -1,6 +1,7 @@
 package queueclient
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
@@ -97,4 +99,34 @@ func TestEachOfOthers(t *testing.T) {
 	if !errors.As(err, &refused) || err.Error() != "node b: part 2 of the queue cannot be read: it is damaged" || strings.Join(ids, " ") != "m3 m4" {
 		t.Errorf("%v, %v", ids, err)
 	}
+}
+
+// What was ordered of mail that has not been read comes after all pages, and with what was left out of it the status is that of a failure.
+func TestSelectUnread(t *testing.T) {
+	t.Parallel()
+	for _, u := range []proto.Unread{{}, {Ordered: "ordered"}, {Omitted: "omitted"}, {Ordered: "ordered", Omitted: "omitted"}} {
+		pages := 0
+		err := Select(t.Context(), callerFunc(func(reply ipc.Message) {
+			r := reply.(*proto.SelectReply)
+			if pages++; pages == 1 {
+				r.Unread, r.Next = u, 7
+			}
+		}), &proto.Select{Verb: proto.VerbHold}, func(*proto.SelectReply) error { return nil })
+		want := map[string]int{"": 0, "ordered": cli.ExitTemp, "omitted": cli.ExitUnavailable, "ordered; omitted": cli.ExitUnavailable}
+		text := ""
+		if err != nil {
+			text = err.Error()
+		}
+		if status, ok := want[text]; !ok || pages != 2 || err != nil && cli.Status(err) != status || (u.Ordered == "" && u.Omitted == "") != (err == nil) {
+			t.Errorf("%+v: %v after %d pages", u, err, pages)
+		}
+	}
+}
+
+// A callerFunc is a queue manager that fills in a reply.
+type callerFunc func(reply ipc.Message)
+
+func (f callerFunc) Call(_ context.Context, _, reply ipc.Message) error {
+	f(reply)
+	return nil
 }

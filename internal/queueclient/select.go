@@ -65,9 +65,11 @@ func Messages(n int) string {
 // Select has q carried out on the whole queue, or on q's IDs, and calls f with
 // what came of each page. What is kept in memory does not depend on the length
 // of the queue. The error of a page that was not carried out in full comes
-// after f has seen that page.
+// after f has seen that page, and that of mail which could not be looked at
+// yet comes after all of them.
 func Select(ctx context.Context, conn Caller, q *proto.Select, f func(*proto.SelectReply) error) error {
 	missed := 0
+	var unread error
 	for first := true; first || q.Cursor != 0; first = false {
 		var reply proto.SelectReply
 		if err := conn.Call(ctx, q, &reply); err != nil {
@@ -83,12 +85,13 @@ func Select(ctx context.Context, conn Caller, q *proto.Select, f func(*proto.Sel
 			return cli.Errorf(cli.ExitUnavailable, "%s", strings.Join(reply.Failed, "; "))
 		}
 		missed += reply.Missed
+		unread = Join(unread, UnreadError(&reply.Unread))
 		q.Cursor = reply.Next
 	}
 	if missed > 0 {
-		return cli.Errorf(cli.ExitTemp, "%s changed again and again while they were looked at, and were left alone: try again", Messages(missed))
+		return Join(cli.Errorf(cli.ExitTemp, "%s changed again and again while they were looked at, and were left alone: try again", Messages(missed)), unread)
 	}
-	return nil
+	return unread
 }
 
 // Selected calls f for each message that is meant, until f returns false. conn

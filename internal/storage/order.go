@@ -15,6 +15,8 @@ type Orderer interface {
 	// else carries out an order meanwhile; but if the database ends the session before it is forgotten, it is carried out once more, before
 	// any later one. parts is called only if there are orders at all, and its error ends Carry.
 	Carry(ctx context.Context, parts func() ([]int, error), f func(context.Context, *Order) error) error
+	// Waits says whether there are orders for a part.
+	Waits(ctx context.Context, part int) (bool, error)
 }
 
 // An Order is a Call that is not carried out now.
