@@ -31,7 +31,7 @@ func TestAgentDiesUnheard(t *testing.T) {
 					}
 					c.Push(new(proto.Inventory))
 				case proto.KindDeliver:
-					orders <- order{faketest.Decode[proto.Deliver](t, r), r}
+					orders <- order{faketest.Decode[proto.Deliver](t, r), r, st}
 				}
 			}})
 			retry := st.agent("retry", proto.Inventory{})

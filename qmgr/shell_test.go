@@ -81,9 +81,12 @@ func (st *stage) work() string {
 		if err := s.sched.Check(); err != nil {
 			problem += fmt.Sprint(" ", err)
 		}
-		done <- problem + checkBook(s.book)
+		done <- problem + checkBook(s.book) + s.remains()
 	}, sched.Event{})
-	return <-done
+	if problem := <-done; problem != "" {
+		return problem
+	}
+	return st.accounts()
 }
 
 // Mail that was queued before the start is tried when it is due, counted as

@@ -105,6 +105,8 @@ type stage struct {
 	events       *event.Reporter // nil: nobody is told of events
 	// deferredLimit is how many deferred messages are in memory; 0: what main.cf says.
 	deferredLimit int
+	said          []saying // what the agents have answered
+	failed        []int    // which of notices failed
 }
 
 // lockedLog gathers log lines.
@@ -139,6 +141,7 @@ type fakeAgent struct {
 type order struct {
 	proto.Deliver
 	req *ipc.Request
+	st  *stage
 }
 
 // answer reports outcomes: ok, defer, fail, by the position of the recipient.
@@ -166,6 +169,7 @@ func (o *order) answer(words ...string) {
 		}
 		reply.Outcomes = append(reply.Outcomes, out)
 	}
+	o.st.note(o, reply.Outcomes)
 	o.req.Reply(reply)
 }
 
@@ -185,6 +189,7 @@ func newStage(t testing.TB, main string) *stage {
 		fail := st.unsent > 0
 		if fail {
 			st.unsent--
+			st.failed = append(st.failed, len(st.notices)-1)
 		}
 		st.mu.Unlock()
 		if fail {
@@ -474,7 +479,9 @@ func (st *stage) agentAs(name mail.Transport, inv proto.Inventory, srv *ipc.Serv
 			a.mu.Unlock()
 			c.Push(&a.inv)
 		case proto.KindDeliver:
-			a.orders <- order{faketest.Decode[proto.Deliver](st.t, r), r}
+			o := order{faketest.Decode[proto.Deliver](st.t, r), r, st}
+			st.examine(&o)
+			a.orders <- o
 		case proto.KindDismiss:
 			a.gone <- faketest.Decode[proto.Dismiss](st.t, r).Session
 		}
