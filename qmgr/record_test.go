@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/spooltool/faketest"
@@ -228,5 +230,221 @@ func TestRefusedRemoval(t *testing.T) {
 	}, sched.Event{})
 	if n := <-left; n != 1 {
 		t.Errorf("%d refusals are remembered, want that of %s", n, ids[1])
+	}
+}
+
+// Changes of one message that wait together are one: the last value of each field counts, outcomes replace those of the
+// same recipients, and what was not named stays. A removal takes the place of all.
+func TestChangesMerge(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	s := &Server{now: at, closed: true}
+	r := newRecorder(s)
+	m := &message{id: mail.MakeQueueID(at, 5), num: 5}
+	other := &message{id: mail.MakeQueueID(at, 6), num: 6}
+	set := func(which queue.Field, c queue.Change) { c.Set = which; r.update(m, proto.Op{Change: c}) }
+	set(queue.SetQueue, queue.Change{Queue: queue.Deferred})
+	s.now = at.Add(time.Millisecond)
+	r.done(other, []int{3})
+	r.done(other, nil)
+	set(queue.SetNextAttempt, queue.Change{NextAttempt: at.Add(time.Hour), Queue: queue.Hold})
+	set(queue.SetAttempts, queue.Change{Attempts: 4})
+	set(queue.SetWarned, queue.Change{Warned: true, Attempts: 9})
+	set(queue.SetExpire, queue.Change{Expire: true})
+	set(0, queue.Change{Outcomes: []mail.Outcome{{Rcpt: 0, Reason: "old"}, {Rcpt: 1, Reason: "first"}}, Warned: false})
+	set(0, queue.Change{Outcomes: []mail.Outcome{{Rcpt: 0, Reason: "new"}, {Rcpt: 2, Reason: "third"}}})
+	r.done(m, []int{7})
+	r.done(m, []int{8})
+	if len(r.ops) != 2 || r.ops[1].ID != other.id || !slices.Equal(r.ops[1].Done, []int{3}) {
+		t.Fatalf("changes: %+v", r.ops)
+	}
+	op := r.ops[0]
+	all := queue.SetQueue | queue.SetNextAttempt | queue.SetAttempts | queue.SetWarned | queue.SetExpire
+	if op.ID != m.id || op.Set != all || op.Queue != queue.Deferred || !op.NextAttempt.Equal(at.Add(time.Hour)) || op.Attempts != 4 || !op.Warned || !op.Expire ||
+		!slices.Equal(op.Done, []int{7, 8}) {
+		t.Errorf("merged: %+v", op)
+	}
+	var reasons []string
+	for _, o := range op.Outcomes {
+		reasons = append(reasons, o.Reason)
+	}
+	if !slices.Equal(reasons, []string{"new", "first", "third"}) {
+		t.Errorf("outcomes: %q", reasons)
+	}
+	// The time of the oldest says when they go, but for lines of the log that are due before.
+	if r.conn = new(ipc.Conn); !r.due().Equal(at.Add(flushDelay)) {
+		t.Errorf("they go at %v, not %v", r.due(), at.Add(flushDelay))
+	}
+	r.leaving = []farewell{{"x", at.Add(-farewellDelay)}}
+	if !r.due().Equal(at) {
+		t.Errorf("the end of a message is told at %v, not %v", r.due(), at)
+	}
+	r.leaving[0].at = at.Add(time.Hour)
+	if !r.due().Equal(at.Add(flushDelay)) {
+		t.Errorf("with a line that is due later they go at %v, not %v", r.due(), at.Add(flushDelay))
+	}
+	r.conn, r.leaving = nil, nil
+	if !r.due().IsZero() {
+		t.Errorf("without a cleanup they go at %v", r.due())
+	}
+	r.finish(m)
+	if op := r.ops[0]; len(r.ops) != 2 || !op.Remove || !op.Finished || op.Set != 0 || op.Outcomes != nil || op.Done != nil || !slices.Equal(r.removed, []mail.QueueID{m.id}) {
+		t.Errorf("removed: %+v, to be logged: %v", op, r.removed)
+	}
+	r.remove(other)
+	if op := r.ops[1]; !op.Remove || op.Finished || len(r.removed) != 1 {
+		t.Errorf("removed by order: %+v, to be logged: %v", op, r.removed)
+	}
+}
+
+// A removal is remembered as often as it was decided, and as long as something is on its way that may be from before it.
+func TestRemovalsRemembered(t *testing.T) {
+	t.Parallel()
+	s := &Server{now: time.Now(), closed: true, messages: map[sched.MsgID]*message{}, book: newBook()}
+	r := newRecorder(s)
+	s.log = r
+	m := &message{id: mail.MakeQueueID(s.now, 5), num: 5}
+	answer := func() {
+		q := &request{ops: r.ops}
+		r.ops, r.unacked = nil, append(r.unacked, q)
+		clear(r.at)
+		r.answered(q, new(proto.RecordReply), nil)
+	}
+	r.remove(m)
+	first := r.ops
+	r.ops = nil
+	clear(r.at)
+	r.remove(m)
+	if !r.removing(m.id) || r.removing(mail.MakeQueueID(s.now, 6)) || r.removing(mail.MakeQueueID(s.now.Add(-time.Hour), 5)) {
+		t.Error("another message is taken for the one that is removed, or that for none")
+	}
+	answer()
+	if !r.removing(m.id) {
+		t.Error("of two removals one is recorded, and the message may come back")
+	}
+	r.ops, r.pushing = first, true
+	answer()
+	if !r.removing(m.id) {
+		t.Error("what cleanup tells of may be from before the removal, and the message may come back")
+	}
+	r.pushing, s.away.conn = false, new(ipc.Conn)
+	r.settleLate()
+	if !r.removing(m.id) {
+		t.Error("a page may be from before the removal, and the message may come back")
+	}
+	s.away.conn, s.away.fetch = nil, new(sched.Fetch)
+	r.settleLate()
+	if !r.removing(m.id) {
+		t.Error("what is due may be from before the removal, and the message may come back")
+	}
+	s.away.fetch, s.away.look = nil, false
+	if r.settleLate(); r.removing(m.id) || len(r.late) != 0 || !s.away.look {
+		t.Errorf("nothing is on its way, and %d removals are remembered, %d of them late; others may be forgotten: %v", len(r.gone), len(r.late), s.away.look)
+	}
+}
+
+// What was told of parts of a recipient is unsure until all of it is durable.
+func TestUnsure(t *testing.T) {
+	t.Parallel()
+	s := &Server{now: time.Now(), closed: true}
+	r := newRecorder(s)
+	m, other := &message{id: "a", num: 5}, &message{id: "b", num: 6}
+	tell := func() *request {
+		r.update(m, proto.Op{Change: queue.Change{Outcomes: []mail.Outcome{{Parts: []mail.Part{{Address: "x"}}}}}})
+		r.update(other, proto.Op{Change: queue.Change{Outcomes: []mail.Outcome{{}}}})
+		q := &request{ops: r.ops, waiters: r.waiters}
+		r.ops, r.waiters = nil, nil
+		clear(r.at)
+		r.unacked = append(r.unacked, q)
+		return q
+	}
+	first, last := tell(), tell()
+	for i, q := range []*request{first, last} {
+		if !r.unsure("a") || r.unsure("b") {
+			t.Errorf("%d of two are recorded: unsure of a: %v, of b: %v", i, r.unsure("a"), r.unsure("b"))
+		}
+		s.away.look = false
+		if r.answered(q, new(proto.RecordReply), nil); !s.away.look {
+			t.Error("nobody looks whether a message may be forgotten now")
+		}
+	}
+	if r.unsure("a") || len(r.spoken) != 0 {
+		t.Errorf("all is recorded, and it is unsure: %v", r.spoken)
+	}
+}
+
+// An answer that says that the connection is lost changes nothing: the request is sent again. One that says that cleanup
+// cannot record is the same; one that is too large never gets through, and nobody is kept waiting for it.
+func TestRecordingFails(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		err  error
+		over bool
+		line string
+	}{
+		{ipc.ErrLost, false, ""}, {ipc.ErrUnsent, false, ""}, {ipc.RemoteError("disk"), false, "warning: recording in the queue failed: "},
+		{ipc.ErrTooLarge, true, "error: recording 1 changes in the queue failed: "},
+	} {
+		log := new(lockedLog)
+		s := &Server{now: time.Now(), closed: true, opt: Options{Log: maillog.New("postfix/qmgr", maillog.NewWriter(log, maillog.Classic))}}
+		r := newRecorder(s)
+		heard := false
+		q := &request{ops: []proto.Op{{ID: "a"}}, waiters: []func(){func() { heard = true }}, removed: []mail.QueueID{"a"}}
+		r.unacked = []*request{q}
+		r.answered(q, new(proto.RecordReply), x.err)
+		if heard != x.over || (len(r.leaving) == 1) != x.over || r.idle() != x.over {
+			t.Errorf("%v: who waits is told: %v; %d ends are to be logged; nothing is left: %v", x.err, heard, len(r.leaving), r.idle())
+		}
+		s.opt.Log.Flush()
+		if got := log.String(); (got == "") != (x.line == "") || !strings.Contains(got, x.line) {
+			t.Errorf("%v: logged %q", x.err, got)
+		}
+	}
+}
+
+// Handed out and lost deliveries: the former come before what is sent, as long as they go on; both have limits, and
+// neither is for a message that is gone.
+func TestHandOutLimits(t *testing.T) {
+	t.Parallel()
+	s := &Server{now: time.Now(), closed: true, messages: map[sched.MsgID]*message{5: {id: "a", num: 5}}, book: newBook(), entries: map[sched.EntryID]*delivery{}}
+	r := newRecorder(s)
+	d := func(n int) *delivery {
+		x := &delivery{entry: sched.EntryID(len(s.entries) + 1), num: 5, sent: true, index: make([]int, n), nexthop: "hop"}
+		s.entries[x.entry] = x
+		return x
+	}
+	r.handOut("a", d(maxHandOuts))
+	r.handOut("a", d(maxHandOuts+1))
+	if len(r.handed) != 1 {
+		t.Errorf("%d deliveries are to be recorded, want the one that is not too large", len(r.handed))
+	}
+	unsent, over := d(1), d(2)
+	unsent.sent = false
+	r.handOut("a", unsent)
+	r.handOut("a", over)
+	delete(s.entries, over.entry)
+	r.ops = []proto.Op{{ID: "b"}}
+	if r.handedOut(); len(r.ops) != 2 || len(r.ops[0].Handed) != maxHandOuts || r.ops[0].Nexthop != "hop" || r.ops[1].ID != "b" || len(r.handed) != 0 {
+		t.Errorf("%d changes, %d deliveries left", len(r.ops), len(r.handed))
+	}
+	for range maxHandOuts + 1 {
+		r.handOut("a", d(1))
+	}
+	if len(r.handed) != maxHandOuts {
+		t.Errorf("%d deliveries are to be recorded, want %d", len(r.handed), maxHandOuts)
+	}
+	r.ops = nil
+	gone := d(1)
+	gone.num = 6
+	if r.lost(gone); len(r.ops) != 0 {
+		t.Errorf("recorded of a message that is gone: %+v", r.ops)
+	}
+	r.since = time.Time{}
+	if r.lost(d(2)); len(r.ops) != 1 || !r.ops[0].Lost || !r.since.Equal(s.now) {
+		t.Errorf("recorded %+v, since %v", r.ops, r.since)
+	}
+	s.now = s.now.Add(time.Second)
+	if r.lost(d(1)); len(r.ops) != 2 || r.since.Equal(s.now) {
+		t.Errorf("%d changes are recorded, the oldest since %v", len(r.ops), r.since)
 	}
 }
