@@ -317,6 +317,7 @@ type SuppressChange struct {
 	What    string
 	Import  string // of Begin, Stage and End: names the import, so that two of them do not become one
 	Entries []Suppression
+	Part    bool // of End: it was for one list or one tenant, and a list that is lost stays so
 }
 
 func (*SuppressChange) Kind() uint16 { return KindSuppressChange }
@@ -326,7 +327,7 @@ func (m *SuppressChange) Append(b []byte) []byte {
 	for i := range m.Entries {
 		b = pack.Nested(b, 'e', m.Entries[i].append)
 	}
-	return b
+	return pack.Bool(b, 'p', m.Part)
 }
 func (m *SuppressChange) Decode(b []byte) error {
 	r := pack.NewTextReader(b)
@@ -342,6 +343,8 @@ func (m *SuppressChange) Decode(b []byte) error {
 				return err
 			}
 			m.Entries = append(m.Entries, e)
+		case 'p':
+			m.Part = r.Bool()
 		}
 	}
 	return r.Err()
@@ -351,11 +354,12 @@ func (m *SuppressChange) Decode(b []byte) error {
 type SuppressChanged struct {
 	Count uint64
 	Full  bool // nothing was, as a tenant would have more entries than suppress_tenant_limit
+	Lost  bool // of End: the import counts, and the list is still lost
 }
 
 func (*SuppressChanged) Kind() uint16 { return KindSuppressChanged }
 func (m *SuppressChanged) Append(b []byte) []byte {
-	return pack.Bool(pack.Uint(b, 'n', m.Count), 'f', m.Full)
+	return pack.Bool(pack.Bool(pack.Uint(b, 'n', m.Count), 'f', m.Full), 'l', m.Lost)
 }
 func (m *SuppressChanged) Decode(b []byte) error {
 	r := pack.NewReader(b)
@@ -365,6 +369,8 @@ func (m *SuppressChanged) Decode(b []byte) error {
 			m.Count = r.Uint()
 		case 'f':
 			m.Full = r.Bool()
+		case 'l':
+			m.Lost = r.Bool()
 		}
 	}
 	return r.Err()

@@ -13,13 +13,13 @@ import (
 // an empty one: mail would go to those who have complained. So it is set aside, a new file begins, and the mark
 // lostName says that the list is lost. While it is there nobody is told that mail may go to an address, and mail under
 // the list waits; that it does for maximal_queue_lifetime at most. The end of an import is the operator's word that
-// the list is as it should be.
+// the list is as it should be; but not of one that was for one tenant or one list, which says nothing of the others.
 const (
 	lostName    = "list.lost"
 	asideSuffix = ".damaged"
 )
 
-var errLost = errors.New("the suppression list was damaged, and is lost: mail under it waits until \"posthaste suppress import\" has brought an earlier export (or an empty file, to begin anew)")
+var errLost = errors.New("the suppression list was damaged, and is lost: mail under it waits until \"posthaste suppress import\" without -t and -l has brought an earlier export (or an empty file, to begin anew)")
 
 // setAside looks at the file, and gives it another name if it is damaged. The mark is there first: whatever ends this
 // process, the next one finds the damage, or the mark.

@@ -451,8 +451,8 @@ func (s *store) stage(name string, list []proto.Suppression) error {
 	})
 }
 
-// end has all of the import count, at once.
-func (s *store) end(name string) error {
+// end has all of the import count, at once. part says that it was for one tenant or one list.
+func (s *store) end(name string, part bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if name == "" || s.staging != name {
@@ -466,7 +466,9 @@ func (s *store) end(name string) error {
 	}
 	s.staging = ""
 	// It counts from here on, whatever becomes of the mark.
-	s.restored()
+	if !part {
+		s.restored()
+	}
 	return nil
 }
 

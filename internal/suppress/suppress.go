@@ -35,7 +35,8 @@
 // The list is looked at when the service starts. If it is damaged it is renamed to "list.damaged", with an error in the log,
 // and a new one begins, which takes in what comes. It is not known then to whom mail must not go: mail under the list
 // waits, for maximal_queue_lifetime at most, and other mail goes on. Nobody is told what is on the list, and an export fails. That ends with "posthaste suppress import" of the last
-// export, or of an empty file. Until then the log says so once an hour.
+// export, or of an empty file, without -t and -l: an import for one tenant or one list says nothing of the others. Until
+// then the log says so once an hour.
 //
 // # Security
 //
@@ -305,7 +306,9 @@ func (s *server) change(q *proto.SuppressChange) (*proto.SuppressChanged, error)
 	case proto.SuppressStage:
 		err = s.store.stage(q.Import, q.Entries)
 	case proto.SuppressEnd:
-		err = s.store.end(q.Import)
+		// Who has not heard the answer asks again, and is told the same.
+		err = s.store.end(q.Import, q.Part)
+		return &proto.SuppressChanged{Lost: s.store.lost.Load()}, err
 	default:
 		err = fmt.Errorf("suppress: unknown change %.20q", q.What)
 	}

@@ -569,6 +569,49 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
+// An import for one tenant or one list counts, and says nothing of the others: a list that is lost stays so, whoever asks
+// again, and mail of others does not go to those who have complained.
+func TestDamagedPart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	start(t, dir, "").stop()
+	if err := os.Truncate(filepath.Join(dir, storeName), 0); err != nil {
+		t.Fatal(err)
+	}
+	w := start(t, dir, "")
+	bring := func(part bool, list ...proto.Suppression) (err error) {
+		for _, q := range []proto.SuppressChange{{What: proto.SuppressBegin}, {What: proto.SuppressStage, Entries: list}, {What: proto.SuppressEnd, Part: part},
+			{What: proto.SuppressEnd, Part: part}} { // the answer may have been lost
+			q.Import = "one"
+			if _, err = w.Change(t.Context(), &q); err != nil && q.What != proto.SuppressEnd {
+				t.Fatal(err)
+			}
+		}
+		return err
+	}
+	ann := &proto.SuppressAsk{List: "shop/", Address: "ann@example.net"}
+	for range 2 {
+		if err := bring(true, proto.Suppression{List: "shop/", Address: "ann@example.net", Reason: "import"}); !errors.Is(err, suppressclient.ErrLost) {
+			t.Fatal(err)
+		}
+		if a, err := w.Ask(t.Context(), ann); err == nil || !strings.Contains(err.Error(), "is lost") {
+			t.Errorf("%+v, %v", a, err)
+		}
+		w.stop()
+		w = start(t, dir, "")
+	}
+	if err := bring(false); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.suppressed("shop/", "ann@example.net") + w.suppressed("bank/", "ann@example.net"); got != "import-" {
+		t.Error(got)
+	}
+	// It is not lost any more, and a part of it is brought as ever.
+	if err := bring(true, proto.Suppression{List: "bank/", Address: "ann@example.net", Reason: "moved"}); err != nil || w.suppressed("bank/", "ann@example.net") != "moved" {
+		t.Error(err)
+	}
+}
+
 // merged is what is left of two entries of an address.
 func merged(old, e proto.Suppression, now time.Time) proto.Suppression {
 	if outranks(&old, &e, now) {
@@ -616,7 +659,7 @@ func TestStoreModel(t *testing.T) {
 				err, staged = s.begin("i"), map[string]proto.Suppression{}
 			case "stage":
 				// Another import has no part in it.
-				if s.stage("other", []proto.Suppression{e}) == nil || s.end("other") == nil {
+				if s.stage("other", []proto.Suppression{e}) == nil || s.end("other", false) == nil {
 					rt.Fatal("two imports are one")
 				}
 				if err = s.stage("i", []proto.Suppression{e}); staged == nil {
@@ -628,7 +671,7 @@ func TestStoreModel(t *testing.T) {
 					staged[k] = e
 				}
 			case "end":
-				if err = s.end("i"); staged == nil {
+				if err = s.end("i", false); staged == nil {
 					err = nil
 				}
 				for k, v := range staged {

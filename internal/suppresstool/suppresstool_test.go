@@ -25,6 +25,7 @@ type fakeService struct {
 	entries map[string]proto.Suppression
 	staged  map[string]proto.Suppression
 	batch   string
+	lost    bool // the list is
 }
 
 func (f *fakeService) handle(_ *ipc.Conn, r *ipc.Request) {
@@ -37,7 +38,9 @@ func (f *fakeService) handle(_ *ipc.Conn, r *ipc.Request) {
 			r.Fail("%v", err)
 			return
 		}
-		r.Reply(&proto.SuppressChanged{Count: f.change(q)})
+		n := f.change(q)
+		f.lost = f.lost && (q.What != proto.SuppressEnd || q.Part)
+		r.Reply(&proto.SuppressChanged{Count: n, Lost: f.lost && q.What == proto.SuppressEnd})
 	case proto.KindSuppressPage:
 		q := new(proto.SuppressPage)
 		if err := r.Decode(q); err != nil {
@@ -211,6 +214,22 @@ func TestCommand(t *testing.T) {
 		if status != tt.status || !strings.Contains(out, tt.want) {
 			t.Errorf("%s: status %d, %s\nexpected %d, %s", tt.args, status, out, tt.status, tt.want)
 		}
+	}
+	// An import of one list or tenant says that the whole is still lost.
+	f.lost = true
+	for _, args := range []string{"import -t bank", "import -l shop", "import -l *"} {
+		if out, status := run("b@x.test\n", strings.Fields(args)...); status != 1 || !strings.Contains(out, "1 entries imported, and the suppression list is still lost: mail") {
+			t.Errorf("%s: status %d, %s", args, status, out)
+		}
+	}
+	if out, status := run("", "import"); status != 0 || out != "0 entries imported\n" {
+		t.Errorf("status %d, %s", status, out)
+	}
+	if _, status := run("", "remove", "-t", "bank", "b@x.test"); status != 0 {
+		t.Errorf("status %d", status)
+	}
+	if _, status := run("", "remove", "b@x.test"); status != 0 {
+		t.Errorf("status %d", status)
 	}
 	// What counts has not failed, although nobody hears of it; what is to be printed has.
 	for _, tt := range []struct {

@@ -3,6 +3,7 @@ package suppresstool
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/rand"
 	"encoding/csv"
 	"encoding/json"
@@ -77,6 +78,9 @@ func written(address string) string {
 	return address
 }
 
+// exitLost is the exit status of an import that counts while the list is lost all the same: others are missing from it.
+const exitLost = 1
+
 // importing has the service take in entries. Either all of them count when it has ended, or none.
 func (c *command) importing() error {
 	c.batch = rand.Text()
@@ -96,7 +100,11 @@ func (c *command) importing() error {
 	if err != nil {
 		return err
 	}
-	if _, err := c.change(proto.SuppressEnd, nil); err != nil {
+	_, err = c.client.Change(context.Background(), &proto.SuppressChange{What: proto.SuppressEnd, Import: c.batch, Part: c.named()})
+	if errors.Is(err, suppressclient.ErrLost) {
+		return cli.Errorf(exitLost, "%d entries imported, and %w: mail under it waits until \"posthaste suppress import\" without -t and -l has brought what else is to be on it", total, err)
+	}
+	if err != nil {
 		// It was asked again for as long as there is patience. The service may have carried it out, and not be there to say so.
 		return cli.Errorf(cli.ExitUnavailable, "%v; it is not known whether the import counts: type it once more", err)
 	}

@@ -57,6 +57,10 @@ func New(at ipc.Address) *Client { return &Client{ipc: ipc.NewClient(at, nil)} }
 // ErrFull says that a tenant would have more entries than suppress_tenant_limit. Nothing was changed.
 var ErrFull = errors.New("the tenant has as many entries as it may have")
 
+// ErrLost says that an import counts, and that the list is lost all the same: it was for one list or one tenant, and
+// nobody has said what else is to be on the list.
+var ErrLost = errors.New("the suppression list is still lost")
+
 // Close closes the connection.
 func (c *Client) Close() { c.ipc.Close() }
 
@@ -118,8 +122,13 @@ func (c *Client) ReturnPath(ctx context.Context, q *proto.ReturnPath) (reply pro
 // Change changes the list.
 func (c *Client) Change(ctx context.Context, q *proto.SuppressChange) (n uint64, err error) {
 	var reply proto.SuppressChanged
-	if err = c.call(ctx, changeTime, q, &reply); err == nil && reply.Full {
+	err = c.call(ctx, changeTime, q, &reply)
+	switch {
+	case err != nil:
+	case reply.Full:
 		err = ErrFull
+	case reply.Lost:
+		err = ErrLost
 	}
 	return reply.Count, err
 }
