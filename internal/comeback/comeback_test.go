@@ -50,6 +50,8 @@ func TestRead(t *testing.T) {
 		"notification": {notification(failed), "bounce [failed 5.1.1 joe@example.net/ 550 5.1.1 no such user] paths=b+good@bounces.example.org names=joe@example.net,joe@example.net id=<1@example.org> env=e1"},
 		"two recipients": {notification(failed, "Original-Recipient: rfc822;jane@example.net\r\nFinal-Recipient: rfc822;<j@x.example>\r\nAction: Delayed (for now)\r\nStatus: 4.2.2"),
 			"bounce [failed 5.1.1 joe@example.net/ 550 5.1.1 no such user] [delayed 4.2.2 j@x.example/jane@example.net 4.2.2] paths=b+good@bounces.example.org names=joe@example.net,jane@example.net,j@x.example,joe@example.net id=<1@example.org> env=e1"},
+		"quoted": {notification("Final-Recipient: rfc822; \"john \\doe\"@example.net\r\nAction: failed\r\nStatus: 5.1.1"),
+			"bounce [failed 5.1.1 john doe@example.net/ 5.1.1] paths=b+good@bounces.example.org names=john doe@example.net,joe@example.net id=<1@example.org> env=e1"},
 		"folded": {notification("Final-Recipient: rfc822; joe@example.net\r\nAction: failed\r\nStatus: 5.0.0\r\nDiagnostic-Code: smtp; 550\r\n 5.1.1 no\r\n\tuser"),
 			"bounce [failed 5.0.0 joe@example.net/ 550 5.1.1 no user] paths=b+good@bounces.example.org names=joe@example.net,joe@example.net id=<1@example.org> env=e1"},
 		"base64": {strings.Replace(notification(failed), "Content-Type: message/delivery-status\r\n\r\nReporting-MTA: dns; mx.example.net\r\nOriginal-Envelope-Id: e1\r\n\r\n"+failed,

@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"strings"
 	"unicode"
+
+	"posthaste/internal/rfc5322"
 )
 
 // Bounds of what is read of a message, whatever it says of itself.
@@ -267,16 +269,17 @@ func value(v string) string {
 	return v
 }
 
-// address is an address, with or without angle brackets; empty if it is none.
+// address is an address, with or without angle brackets, in internal form; empty if it is none.
 func address(v string) string {
 	v = strings.TrimSpace(v)
 	if i, j := strings.LastIndexByte(v, '<'), strings.LastIndexByte(v, '>'); i >= 0 && i < j {
 		v = v[i+1 : j]
 	}
-	if len(v) > maxText || !strings.Contains(v, "@") || strings.ContainsFunc(v, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '<' || r == '>' }) {
+	addr, ok := rfc5322.Mailbox(v)
+	if !ok || len(v) > maxText || strings.ContainsAny(v, "<>") {
 		return ""
 	}
-	return v
+	return addr
 }
 
 func firstWord(v string) string {

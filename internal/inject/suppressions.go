@@ -12,6 +12,7 @@ import (
 
 	"posthaste/internal/apitoken"
 	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
 	"posthaste/internal/suppress/suppressclient"
 )
 
@@ -101,14 +102,15 @@ func (s *server) suppressions(w http.ResponseWriter, r *http.Request, who *calle
 	if err != nil {
 		return err
 	}
-	if values["address"] != "" && !suppressclient.ValidAddress(values["address"]) {
-		return in("address", refuse("it is no mail address"))
+	address, err := listed(values["address"])
+	if err != nil && values["address"] != "" {
+		return err
 	}
 	after, err := base64.RawURLEncoding.DecodeString(values["after"])
 	if err != nil {
 		return in("after", malformed("it is not of an answer"))
 	}
-	q := &proto.SuppressPage{Tenant: who.token.Tenant, Address: values["address"], After: string(after)}
+	q := &proto.SuppressPage{Tenant: who.token.Tenant, Address: address, After: string(after)}
 	page, err := s.keeper.Page(r.Context(), q)
 	if err != nil {
 		return s.unasked(err)
@@ -121,7 +123,7 @@ func (s *server) suppressions(w http.ResponseWriter, r *http.Request, who *calle
 			continue
 		}
 		since := time.Unix(e.Time, 0).UTC()
-		x := Suppression{Address: e.Address, List: list, Reason: e.Reason, Since: &since}
+		x := Suppression{Address: rfc5322.Quote(e.Address), List: list, Reason: e.Reason, Since: &since}
 		if e.Until != 0 {
 			until := time.Unix(e.Until, 0).UTC()
 			x.Until = &until
@@ -130,6 +132,15 @@ func (s *server) suppressions(w http.ResponseWriter, r *http.Request, who *calle
 	}
 	s.reply(w, http.StatusOK, out)
 	return nil
+}
+
+// listed is an address of a query as the list has it.
+func listed(text string) (address string, err error) {
+	address, ok := rfc5322.Mailbox(text)
+	if !ok || !suppressclient.ValidAddress(address) {
+		return "", in("address", refuse("it is no mail address"))
+	}
+	return address, nil
 }
 
 // unasked says that the suppress service cannot be asked, or has not understood.
@@ -226,10 +237,11 @@ func (s *server) suppressLess(w http.ResponseWriter, r *http.Request, who *calle
 	if err != nil {
 		return err
 	}
-	if !suppressclient.ValidAddress(values["address"]) {
-		return in("address", refuse("it is no mail address"))
+	address, err := listed(values["address"])
+	if err != nil {
+		return err
 	}
-	n, err := s.keeper.Change(r.Context(), &proto.SuppressChange{What: proto.SuppressRemove, Entries: []proto.Suppression{{List: scope, Address: values["address"]}}})
+	n, err := s.keeper.Change(r.Context(), &proto.SuppressChange{What: proto.SuppressRemove, Entries: []proto.Suppression{{List: scope, Address: address}}})
 	if err != nil {
 		return s.unasked(err)
 	}

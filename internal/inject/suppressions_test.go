@@ -151,7 +151,12 @@ func TestSuppressionsOfTenants(t *testing.T) {
 		{"GET", "?address=%zz", "", 400, "the query is malformed"},
 		{"GET", "?address=joe", "", 422, "it is no mail address"},
 		{"DELETE", "?address=a%20b@x.test", "", 422, "it is no mail address"},
-		{"POST", "", fmt.Sprintf(add, `{"address": "\"a b\"@x.test"}`), 422, "suppressions[0].address"},
+		{"POST", "", fmt.Sprintf(add, `{"address": "\"a\u0009b\"@x.test"}`), 422, "suppressions[0].address"},
+		// A local part that needs quotes has them here, and one that does not may.
+		{"POST", "", fmt.Sprintf(add, `{"address": "\"john \\doe\"@x.test"}`), 200, `{"changed":1}`},
+		{"GET", "?address=%22john%20doe%22@x.test", "", 200, `{"address":"\"john doe\"@x.test","reason":"manual",`},
+		{"DELETE", "?address=%22john%20do%5Ce%22@x.test", "", 200, `{"changed":1}`},
+		{"DELETE", "?address=%22joe@x.test", "", 422, "it is no mail address"},
 	} {
 		status, text := w.suppressionsOf(shop, tt.method, tt.query, tt.body)
 		if status != tt.status || !strings.Contains(text, tt.want) {

@@ -186,6 +186,44 @@ func Unquote(addr string) string {
 	return string(append(b, addr[end:]...))
 }
 
+// Mailbox reads a mailbox as RFC 5321 section 4.1.2 has it, and returns it in
+// internal form. Where the local part is a quoted string, quotes and backslashes
+// go, whether or not they were needed, and spaces in it stay. Other local parts
+// are taken as they are, without spaces: people and other programs write some
+// that would need quotes.
+func Mailbox(text string) (addr string, ok bool) {
+	var local []byte
+	i := 0
+	if strings.HasPrefix(text, `"`) {
+		for i = 1; i < len(text) && text[i] != '"'; i++ {
+			if text[i] == '\\' && i+1 < len(text) {
+				i++
+			}
+			local = append(local, text[i])
+		}
+		i++ // the closing quote, if there is one
+	} else if i = strings.LastIndexByte(text, '@'); i >= 0 {
+		local = []byte(text[:i])
+		if strings.IndexByte(text[:i], ' ') >= 0 {
+			return "", false
+		}
+	}
+	if len(local) == 0 || i < 0 || i >= len(text)-1 || text[i] != '@' || strings.ContainsAny(text[i+1:], `@" `) || hasControl(text) {
+		return "", false
+	}
+	return string(local) + text[i:], true
+}
+
+// hasControl says whether s has a control character of ASCII.
+func hasControl(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i] < ' ' || s[i] == 0x7f {
+			return true
+		}
+	}
+	return false
+}
+
 // lastUnquotedAt is the index of the "@" before the domain, or len(addr) when
 // there is none. An "@" inside quotes does not count.
 func lastUnquotedAt(addr string) int {

@@ -61,6 +61,26 @@ func TestQuoteRoundTrip(t *testing.T) {
 	})
 }
 
+func TestMailbox(t *testing.T) {
+	for text, want := range map[string]string{
+		"joe@x.test": "joe@x.test", `"joe"@x.test`: "joe@x.test", `"j\oe"@x.test`: "joe@x.test", `"john doe"@x.test`: "john doe@x.test",
+		`"a\"b\\c"@x.test`: `a"b\c@x.test`, `"a@b"@x.test`: "a@b@x.test", "a@b@x.test": "a@b@x.test", "a,b@x.test": "a,b@x.test", "joe@[192.0.2.1]": "joe@[192.0.2.1]",
+		"": "", "joe": "", "@x.test": "", "joe@": "", `""@x.test`: "", `"joe"`: "", `"joe"x@x.test`: "", `"joe@x.test`: "", `"joe\"@x.test`: "",
+		"john doe@x.test": "", "joe@x test": "", `"a"@b@x.test`: "", "\"a\tb\"@x.test": "", "joe@x.test\n": "", `"`: "", `"\`: "",
+	} {
+		if got, ok := Mailbox(text); got != want || ok != (want != "") {
+			t.Errorf("%q: %q, %v", text, got, ok)
+		}
+	}
+	local := rapid.StringMatching(`[ -~]{1,12}`)
+	rapid.Check(t, func(t *rapid.T) {
+		addr := local.Draw(t, "local") + "@x.test"
+		if got, ok := Mailbox(Quote(addr)); !ok || got != addr {
+			t.Fatalf("%q -> %q -> %q", addr, Quote(addr), got)
+		}
+	})
+}
+
 func TestSplit(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -292,7 +292,7 @@ func TestReturnPath(t *testing.T) {
 func TestHostile(t *testing.T) {
 	t.Parallel()
 	w := start(t, t.TempDir(), "")
-	for _, e := range []proto.Suppression{{List: "a b", Address: "joe@x"}, {List: "a", Address: "joe"}, {Address: "jo\x00e@x"}, {Address: strings.Repeat("a", 600) + "@x"}, {List: strings.Repeat("a", 65), Address: "a@x"}} {
+	for _, e := range []proto.Suppression{{List: "a b", Address: "joe@x"}, {List: "a", Address: "joe"}, {Address: "jo\x00e@x"}, {Address: "jo\te@x"}, {Address: "joe@x y"}, {Address: strings.Repeat("a", 600) + "@x"}, {List: strings.Repeat("a", 65), Address: "a@x"}} {
 		if _, err := w.Change(t.Context(), &proto.SuppressChange{What: proto.SuppressAdd, Entries: []proto.Suppression{e}}); err == nil {
 			t.Errorf("%.80q %.80q was added", e.List, e.Address)
 		}
@@ -485,6 +485,24 @@ func TestInternational(t *testing.T) {
 		if r, err := w.ReturnPath(t.Context(), &proto.ReturnPath{Address: ask.Path, Recipients: []string{address}}); err != nil || r.Recipient != address {
 			t.Errorf("%s: %+v, %v", address, r, err)
 		}
+	}
+}
+
+// An address has one form, whose local part may have spaces: a bounce of it comes back to the return path that it was
+// asked for with, and its entry is found.
+func TestQuoted(t *testing.T) {
+	t.Parallel()
+	w := start(t, t.TempDir(), "")
+	const address = "John Doe@x.example"
+	ask, err := w.Ask(t.Context(), &proto.SuppressAsk{List: "news", Address: address, QueueID: "4jWn4F1YhnzSshsm4", Sender: "list@example.org"})
+	if err != nil || ask.Path == "" {
+		t.Fatalf("%+v, %v", ask, err)
+	}
+	if got := w.tell(proto.ToldBounce, "news", address, "BadDomain", ask.Path); got != "bounce" {
+		t.Errorf("its bounce: %s", got)
+	}
+	if got := w.suppressed("news", "john doe@X.example") + w.suppressed("news", "doe@x.example"); got != "bounce-" {
+		t.Error(got)
 	}
 }
 

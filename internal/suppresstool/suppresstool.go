@@ -23,6 +23,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
 	"posthaste/internal/suppress/suppressclient"
 	"posthaste/internal/whoami"
 )
@@ -39,8 +40,8 @@ const all = "*"
 
 // An Entry is an entry as list -j prints it.
 type Entry struct {
-	List    string     `json:"list"` // "*": it holds for all lists; TENANT/ and TENANT/LIST are a tenant's
-	Address string     `json:"address"`
+	List    string     `json:"list"`    // "*": it holds for all lists; TENANT/ and TENANT/LIST are a tenant's
+	Address string     `json:"address"` // as RFC 5321 has it
 	Reason  string     `json:"reason"`
 	Origin  string     `json:"origin,omitempty"`
 	Detail  string     `json:"detail,omitempty"`
@@ -148,10 +149,13 @@ func (c *command) scope() string { return suppressclient.Scope(c.tenant, listNam
 func (c *command) named() bool { return c.tenant != "" || c.list != "" }
 
 // entries are those that the arguments name.
-func (c *command) entries(reason string) []proto.Suppression {
+func (c *command) entries(reason string) (list []proto.Suppression, err error) {
 	now := c.now()
-	var list []proto.Suppression
-	for _, a := range c.args {
+	for i, a := range c.args {
+		a, ok := rfc5322.Mailbox(a)
+		if !ok {
+			return nil, cli.Errorf(cli.ExitUsage, "%.100q is no mail address", c.args[i])
+		}
 		e := proto.Suppression{List: c.scope(), Address: a, Reason: reason, Origin: who(), Time: now.Unix()}
 		if c.reason != "" {
 			e.Reason = c.reason
@@ -161,7 +165,7 @@ func (c *command) entries(reason string) []proto.Suppression {
 		}
 		list = append(list, e)
 	}
-	return list
+	return list, nil
 }
 
 // who has typed the command.
@@ -182,12 +186,19 @@ func (c *command) change(what string, list []proto.Suppression) (uint64, error) 
 }
 
 func (c *command) add() error {
-	_, err := c.change(proto.SuppressAdd, c.entries("manual"))
+	list, err := c.entries("manual")
+	if err == nil {
+		_, err = c.change(proto.SuppressAdd, list)
+	}
 	return err
 }
 
 func (c *command) remove() error {
-	n, err := c.change(proto.SuppressRemove, c.entries(""))
+	list, err := c.entries("")
+	if err != nil {
+		return err
+	}
+	n, err := c.change(proto.SuppressRemove, list)
 	if err != nil {
 		return err
 	}
@@ -199,7 +210,11 @@ func (c *command) remove() error {
 
 // check says of each address whether mail of the list may go to it, or, without a list, which lists it is on.
 func (c *command) check() (found bool, err error) {
-	for _, a := range c.args {
+	for _, text := range c.args {
+		a, ok := rfc5322.Mailbox(text)
+		if !ok {
+			return false, cli.Errorf(cli.ExitUsage, "%.100q is no mail address", text)
+		}
 		if !c.named() {
 			some, err := c.checkAll(a)
 			if err != nil {
@@ -213,7 +228,7 @@ func (c *command) check() (found bool, err error) {
 			return false, cli.Errorf(cli.ExitUnavailable, "%v", err)
 		}
 		if !reply.Suppressed {
-			fmt.Fprintf(c.Stdout, "%s: not suppressed\n", a)
+			fmt.Fprintf(c.Stdout, "%s: not suppressed\n", rfc5322.Quote(a))
 			continue
 		}
 		found = true
@@ -236,14 +251,14 @@ func (c *command) checkAll(address string) (found bool, err error) {
 		}
 	}
 	if !found {
-		fmt.Fprintf(c.Stdout, "%s: not suppressed, for any list\n", address)
+		fmt.Fprintf(c.Stdout, "%s: not suppressed, for any list\n", rfc5322.Quote(address))
 	}
 	return found, nil
 }
 
 // describe is an entry in words.
 func describe(e *proto.Suppression) string {
-	text := fmt.Sprintf("%s: %s, list %s, since %s", e.Address, e.Reason, shown(e.List), time.Unix(e.Time, 0).UTC().Format("2006-01-02 15:04 UTC"))
+	text := fmt.Sprintf("%s: %s, list %s, since %s", rfc5322.Quote(e.Address), e.Reason, shown(e.List), time.Unix(e.Time, 0).UTC().Format("2006-01-02 15:04 UTC"))
 	if e.Until != 0 {
 		text += ", until " + time.Unix(e.Until, 0).UTC().Format("2006-01-02 15:04 UTC")
 	}
@@ -287,7 +302,7 @@ func (c *command) each(f func(e *proto.Suppression) error) error {
 
 // entryOf is an entry as JSON has it.
 func entryOf(e *proto.Suppression) Entry {
-	j := Entry{List: shown(e.List), Address: e.Address, Reason: e.Reason, Origin: e.Origin, Detail: e.Detail, Time: time.Unix(e.Time, 0).UTC()}
+	j := Entry{List: shown(e.List), Address: rfc5322.Quote(e.Address), Reason: e.Reason, Origin: e.Origin, Detail: e.Detail, Time: time.Unix(e.Time, 0).UTC()}
 	if e.Until != 0 {
 		until := time.Unix(e.Until, 0).UTC()
 		j.Until = &until

@@ -157,8 +157,22 @@ func TestCommand(t *testing.T) {
 		{args: "remove -l news jim@x.test", status: 65, want: "1 of 1 addresses were not on list news"},
 		{args: "import -l marks", stdin: "\\#1@x.test\n\\\\2@x.test\na,b;c@x.test\n#4@x.test\n", want: "3 entries imported\n"},
 		{args: "export -l marks", want: "\\#1@x.test\tmarks\t"},
-		{args: "export -l marks", want: "\n\\\\2@x.test\tmarks\t"},
-		{args: "export -l marks", want: "\na,b;c@x.test\tmarks\t"},
+		{args: "export -l marks", want: "\n\"\\\\2\"@x.test\tmarks\t"},
+		{args: "export -l marks", want: "\n\"a,b;c\"@x.test\tmarks\t"},
+		// Quotes and backslashes are those of RFC 5321, and go where they are not needed.
+		{args: "import -l quoted", stdin: "\"j\\oe\"@x.test\n\"john doe\"@x.test\n\"a@b,c\"@x.test\n", want: "3 entries imported\n"},
+		{args: "export -l quoted", want: "\njoe@x.test\tquoted\t"},
+		{args: "export -l quoted", want: "\n\"john doe\"@x.test\tquoted\t"},
+		{args: "export -l quoted -F csv", want: "\n\"\"\"john doe\"\"@x.test\",quoted,"},
+		{args: "export -l quoted -F json", want: `"address":"\"john doe\"@x.test"`},
+		{args: "list -l quoted", want: "\"john doe\"@x.test: import, list quoted, since"},
+		{args: "check -l quoted \"joe\"@x.test", status: 1, want: "joe@x.test: import, list quoted, since"},
+		{args: "check -l quoted \"jim\"@x.test", want: "jim@x.test: not suppressed\n"},
+		{args: "check \"joe@x.test", status: 64, want: "is no mail address"},
+		{args: "import -l quoted", stdin: "john doe@x.test\n", status: 65, want: "is no mail address"},
+		{args: "import -l quoted", stdin: "\"joe\"@x.test,\"jim\"@x.test\n", status: 65, want: "is no mail address"},
+		{args: "remove -l quoted joe@x.test \"a@b,c\"@x.test"},
+		{args: "add joe", status: 64, want: "is no mail address"},
 		{args: "import", stdin: "a@x.test,b@x.test\n", status: 65, want: "is no mail address"},
 		{args: "import", stdin: "a@x.test;bounce\n", status: 65, want: "is no mail address"},
 		{args: "import -l shop", stdin: "# old\na@x.test\r\n\nb@x.test\tnews\tbounce\t1795867200\t0\tQ1\t550 no\n", want: "2 entries imported\n"},
@@ -243,7 +257,7 @@ func TestCommand(t *testing.T) {
 	// All pages are printed, and what is exported can be imported, in each format.
 	for format, head := range map[string]int{"tab": 0, "csv": 1, "json": 0} {
 		out, _ := run("", "export", "-F", format)
-		if n := strings.Count(out, "\n") - head; n != 6 {
+		if n := strings.Count(out, "\n") - head; n != 7 {
 			t.Errorf("%s: %d entries: %s", format, n, out)
 		}
 		before := fmt.Sprint(f.entries)

@@ -18,10 +18,12 @@ import (
 
 	"posthaste/internal/cli"
 	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
 	"posthaste/internal/suppress/suppressclient"
 )
 
-// Export and import have three formats, all with an entry on each line:
+// Export and import have three formats, all with an entry on each line, and addresses as RFC 5321 has them, quoted where
+// they must be:
 //
 //	tab   fields between tabs, in the order of columns, times in seconds since 1970
 //	csv   RFC 4180: a line with the names of the columns first, times as of RFC 3339
@@ -38,7 +40,7 @@ func (c *command) export() error {
 	out := bufio.NewWriter(c.Stdout)
 	table := csv.NewWriter(out)
 	write := func(e *proto.Suppression) error {
-		_, err := fmt.Fprintf(out, "%s\t%s\t%s\t%d\t%d\t%s\t%s\n", written(e.Address), shown(e.List), e.Reason, e.Time, e.Until, e.Origin, e.Detail)
+		_, err := fmt.Fprintf(out, "%s\t%s\t%s\t%d\t%d\t%s\t%s\n", written(rfc5322.Quote(e.Address)), shown(e.List), e.Reason, e.Time, e.Until, e.Origin, e.Detail)
 		return err
 	}
 	switch c.format {
@@ -47,7 +49,7 @@ func (c *command) export() error {
 			return unwritten(err)
 		}
 		write = func(e *proto.Suppression) error {
-			return table.Write([]string{e.Address, shown(e.List), e.Reason, stamp(e.Time), stamp(e.Until), e.Origin, e.Detail})
+			return table.Write([]string{rfc5322.Quote(e.Address), shown(e.List), e.Reason, stamp(e.Time), stamp(e.Until), e.Origin, e.Detail})
 		}
 	case "json":
 		enc := json.NewEncoder(out)
@@ -235,24 +237,23 @@ func (c *command) parseJSON(line string) (proto.Suppression, error) {
 	return c.entry([]string{j.Address, j.List, j.Reason, j.Time, j.Until, j.Origin, j.Detail})
 }
 
-// plausible says whether a text may be an address. A list of several between commas is none, nor is a line of a table that
-// has other marks between its fields than tabs; a local part may have these.
-func plausible(address string) bool {
-	at := strings.LastIndexByte(address, '@')
-	if at < 0 || strings.ContainsAny(address, " ") {
-		return false
-	}
-	local, domain := address[:at], address[at+1:]
-	return !strings.ContainsAny(domain, ",;") && !(strings.Contains(local, "@") && strings.ContainsAny(local, ",;"))
+// mailbox reads an address, and says whether it may be one. A list of several between commas is none, nor is a line of a
+// table that has other marks between its fields than tabs; a local part may have these.
+func mailbox(text string) (address string, ok bool) {
+	address, ok = rfc5322.Mailbox(text)
+	local, domain, _ := rfc5322.Split(address)
+	several := text != "" && text[0] != '"' && strings.Contains(local, "@") && strings.ContainsAny(local, ",;")
+	return address, ok && !several && !strings.ContainsAny(domain, ",;")
 }
 
 // entry is that of fields in the order of columns; those at the end may be missing, and all but the first empty.
 func (c *command) entry(f []string) (e proto.Suppression, err error) {
 	f = append(slices.Clone(f), make([]string, len(columns)-len(f))...)
-	e = proto.Suppression{Address: f[0], Reason: "import", Time: c.now().Unix(), Origin: f[5], Detail: f[6]}
-	if !plausible(e.Address) {
-		return e, fmt.Errorf("%.100q is no mail address", e.Address)
+	address, ok := mailbox(f[0])
+	if !ok {
+		return e, fmt.Errorf("%.100q is no mail address", f[0])
 	}
+	e = proto.Suppression{Address: address, Reason: "import", Time: c.now().Unix(), Origin: f[5], Detail: f[6]}
 	if e.List, err = c.belongs(f[1]); err != nil {
 		return e, err
 	}

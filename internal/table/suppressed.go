@@ -12,6 +12,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/rfc5322"
 )
 
 const (
@@ -50,6 +51,12 @@ func (t *suppressedTable) Lookup(ctx context.Context, key string) (string, bool,
 	}
 	if time.Now().UnixNano() < t.again.Load() {
 		return "", false, errors.New("the suppress service has not answered, and is not asked now")
+	}
+	// The mail system's own keys are in internal form; those that people look up may be quoted.
+	if key[0] == '"' {
+		if internal, ok := rfc5322.Mailbox(key); ok {
+			key = internal
+		}
 	}
 	limited, cancel := context.WithTimeout(ctx, suppressTime)
 	defer cancel()

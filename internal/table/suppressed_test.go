@@ -40,7 +40,7 @@ func TestSuppressedTable(t *testing.T) {
 				r.Fail("the list is lost")
 				return
 			}
-			r.Reply(&proto.SuppressAnswer{Suppressed: q.Address == "joe@x.test" && q.List == "shop/", Entry: proto.Suppression{Reason: "complaint"}})
+			r.Reply(&proto.SuppressAnswer{Suppressed: (q.Address == "joe@x.test" || q.Address == "john doe@x.test") && q.List == "shop/", Entry: proto.Suppression{Reason: "complaint"}})
 		}}).Serve(ctx, l, time.Second)
 	})
 	t.Cleanup(func() { cancel(); wg.Wait() })
@@ -58,6 +58,15 @@ func TestSuppressedTable(t *testing.T) {
 		if err != nil || got != want {
 			t.Errorf("%s: %q, %v", spec, got, err)
 		}
+		for _, quoted := range []string{`"john doe"@x.test`, "john doe@x.test"} {
+			other, found, err := table.Lookup(t.Context(), quoted)
+			if !found {
+				other = "-"
+			}
+			if err != nil || other != want {
+				t.Errorf("%s: %s: %q, %v", spec, quoted, other, err)
+			}
+		}
 		for _, part := range []string{"joe", "x.test", "@x.test", "joe@", ""} {
 			if _, found, err := table.Lookup(t.Context(), part); found || err != nil {
 				t.Errorf("%s: %q: %v, %v", spec, part, found, err)
@@ -70,7 +79,7 @@ func TestSuppressedTable(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	if len(asked) != 2*5 {
+	if len(asked) != 4*5 {
 		t.Errorf("%q", asked)
 	}
 	for _, bad := range []string{"suppress:a/b/c", "suppress:/", "suppress:/a", "suppress:a b", "suppress:a*"} {
