@@ -68,7 +68,7 @@ func readFile(t testing.TB, path string) string {
 func TestFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "mail.json")
-	c := newFile(sink(t, "file:"+path+", size_limit=64k, keep=2"))
+	c := newFile(sink(t, "file:"+path+", size_limit=64k, keep=2"), t.Logf)
 	c.limit = 300
 	if err := os.WriteFile(path, nil, 0o640); err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestFileAgain(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{\"a\":1}\n{\"b"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := newFile(sink(t, "file:"+path))
+	c := newFile(sink(t, "file:"+path), t.Logf)
 	defer c.close()
 	one := entry(1, "q")
 	if err := c.send(t.Context(), []eventjournal.Entry{one}); err != nil {
@@ -138,6 +138,41 @@ func TestFileAgain(t *testing.T) {
 	}
 	if got := readFile(t, path); got != string(two.JSON)+"\n" {
 		t.Errorf("a file without an end of a line: %d octets", len(got))
+	}
+}
+
+// NULs, which some file systems have after a power cut, are taken off with all behind them, and kept elsewhere: each line of
+// the file is a whole event afterwards, and the log says so. A file that is whole stays as it is.
+func TestFileNULs(t *testing.T) {
+	t.Parallel()
+	const whole = "{\"a\":1}\n{\"a\":2}\n"
+	nuls := strings.Repeat("\x00", 300<<10)
+	for i, tt := range []struct{ text, torn string }{
+		{whole, ""},
+		{"", ""},
+		{whole + "\x00", "\x00"},
+		{whole + nuls, nuls},
+		{whole + "{\"a\":" + nuls + "\n{\"a\":4}\n", "{\"a\":" + nuls + "\n{\"a\":4}\n"},
+		{whole + nuls + "5}\n{\"a\":6}\n{\"a", nuls + "5}\n{\"a\":6}\n{\"a"},
+		{nuls, nuls},
+	} {
+		path := filepath.Join(t.TempDir(), "mail.json")
+		if err := os.WriteFile(path, []byte(tt.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var said []string
+		c := newFile(sink(t, "file:"+path), func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) })
+		one := entry(1, "q")
+		if err := errors.Join(c.send(t.Context(), []eventjournal.Entry{one}), c.settle(), c.close()); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := readFile(t, path), strings.TrimSuffix(tt.text, tt.torn)+string(one.JSON)+"\n"; got != want {
+			t.Errorf("%d: %q", i, got)
+		}
+		torn, err := os.ReadFile(path + tornSuffix)
+		if string(torn) != tt.torn || (err == nil) != (tt.torn != "") || (len(said) == 1) != (tt.torn != "") {
+			t.Errorf("%d: aside %d octets, %v; said %q", i, len(torn), err, said)
+		}
 	}
 }
 
@@ -665,7 +700,7 @@ func TestReplayWhileSending(t *testing.T) {
 func TestFileSettles(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "mail.json")
-	c := newFile(sink(t, "file:"+path))
+	c := newFile(sink(t, "file:"+path), t.Logf)
 	if err := c.send(t.Context(), entries(3)); err != nil || !c.dirty {
 		t.Fatalf("%v, dirty %v", err, c.dirty)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -24,12 +25,17 @@ type fileCarrier struct {
 	size  int64
 	had   int64       // the size before what no sync has made durable
 	mode  fs.FileMode // of the file before, which the next one gets
-	dirty bool        // something was written that no sync has made durable
-	lost  error       // why something was not made durable, which settle has not said yet
+	say   func(format string, args ...any)
+	dirty bool  // something was written that no sync has made durable
+	lost  error // why something was not made durable, which settle has not said yet
 }
 
-func newFile(s *event.Sink) *fileCarrier {
-	return &fileCarrier{path: s.Target, limit: s.SizeLimit, keep: s.Former, mode: 0o600}
+// tornSuffix is what the file has behind its name that has what a power cut has spoilt.
+const tornSuffix = ".torn"
+
+// newFile makes the carrier of a file. say is told of what is taken off a file that power has failed in.
+func newFile(s *event.Sink, say func(format string, args ...any)) *fileCarrier {
+	return &fileCarrier{path: s.Target, limit: s.SizeLimit, keep: s.Former, mode: 0o600, say: say}
 }
 
 // send implements carrier. Events are durable when settle has returned: a sync for each few events would be most of
@@ -98,8 +104,8 @@ func (c *fileCarrier) ready(n int64) error {
 	return nil
 }
 
-// open opens the file, or makes it. A line without an end, which power has failed in, is taken off: its event
-// comes again.
+// open opens the file, or makes it. What power has failed in is taken off: a line without an end, and NULs with all that
+// follows them. Those events come again, since the journal's position is behind them only when a sync was.
 func (c *fileCarrier) open() error {
 	f, err := os.OpenFile(c.path, os.O_RDWR|os.O_APPEND, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -118,7 +124,7 @@ func (c *fileCarrier) open() error {
 		err = fmt.Errorf("%s is not a regular file", c.path)
 	}
 	if err == nil {
-		c.size, err = wholeLines(f, info.Size())
+		c.size, err = c.mend(f, info.Size())
 	}
 	if err != nil {
 		f.Close()
@@ -128,25 +134,90 @@ func (c *fileCarrier) open() error {
 	return nil
 }
 
-// wholeLines cuts off what follows the last end of a line, and returns how long the file is then.
-func wholeLines(f *os.File, size int64) (int64, error) {
+// tailLook is how far from the end of a file NULs are looked for, in octets. What no sync has made durable is less: there
+// is one each second.
+const tailLook = 64 << 20
+
+// mend cuts off what power has failed in, and returns how long the file is then. Some file systems have its new length on
+// the disk before its contents, and NULs in the place of these: they may be in the midst of a line, and have whole lines
+// behind them. What has NULs is kept in a file of its own, in case they have come about otherwise.
+func (c *fileCarrier) mend(f *os.File, size int64) (int64, error) {
+	at, err := firstNUL(f, max(size-tailLook, 0), size)
+	if err == nil && at < size {
+		if at, err = lineStart(f, at); err == nil {
+			err = c.keepTorn(f, at, size)
+		}
+		if err == nil {
+			err = f.Truncate(at)
+		}
+		if err != nil {
+			return 0, err
+		}
+		c.say("%s: %d octets from octet %d on have NULs, as after a power cut: they are in %s now, and their events come again", c.path, size-at, at, c.path+tornSuffix)
+		size = at
+	}
+	if err != nil {
+		return 0, err
+	}
+	end, err := wholeLines(f, size)
+	if err == nil && end < size {
+		c.say("%s: %d octets without the end of a line are taken off, as after a power cut: their event comes again", c.path, size-end)
+	}
+	return end, err
+}
+
+// firstNUL is where the first NUL is from an octet on, or the size where there is none.
+func firstNUL(f *os.File, from, size int64) (int64, error) {
+	buf := make([]byte, 256<<10)
+	for ; from < size; from += int64(len(buf)) {
+		part := buf[:min(int64(len(buf)), size-from)]
+		if _, err := f.ReadAt(part, from); err != nil {
+			return 0, err
+		}
+		if i := bytes.IndexByte(part, 0); i >= 0 {
+			return from + int64(i), nil
+		}
+	}
+	return size, nil
+}
+
+// lineStart is where the line begins that an octet is in.
+func lineStart(f *os.File, at int64) (int64, error) {
 	var buf [64 << 10]byte
-	for end := size; end > 0; {
+	for end := at; end > 0; {
 		start := max(end-int64(len(buf)), 0)
 		part := buf[:end-start]
 		if _, err := f.ReadAt(part, start); err != nil {
 			return 0, err
 		}
 		if i := bytes.LastIndexByte(part, '\n'); i >= 0 {
-			end = start + int64(i) + 1
-			if end == size {
-				return size, nil
-			}
-			return end, f.Truncate(end)
+			return start + int64(i) + 1, nil
 		}
 		end = start
 	}
-	return 0, f.Truncate(0)
+	return 0, nil
+}
+
+// keepTorn copies a part of the file to another one, in the place of what that had, and has it durable.
+func (c *fileCarrier) keepTorn(f *os.File, from, to int64) error {
+	if err := os.Remove(c.path + tornSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	torn, err := os.OpenFile(c.path+tornSuffix, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(torn, io.NewSectionReader(f, from, to-from))
+	return errors.Join(err, torn.Sync(), torn.Close(), syncDir(filepath.Dir(c.path)))
+}
+
+// wholeLines cuts off what follows the last end of a line, and returns how long the file is then.
+func wholeLines(f *os.File, size int64) (int64, error) {
+	end, err := lineStart(f, size)
+	if err != nil || end == size {
+		return end, err
+	}
+	return end, f.Truncate(end)
 }
 
 // rotate renames the file to .1, that to .2 and so on, and removes what is too much.

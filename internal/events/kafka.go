@@ -150,11 +150,11 @@ func (t *topic) close() error {
 	return nil
 }
 
-// open makes the carrier of a sink. It reads the files that the sink names.
-func open(s *event.Sink, version string) (carrier, error) {
+// open makes the carrier of a sink. It reads the files that the sink names. say is told of what a disk has spoilt.
+func open(s *event.Sink, version string, say func(format string, args ...any)) (carrier, error) {
 	switch s.Type {
 	case event.File:
-		return newFile(s), nil
+		return newFile(s, say), nil
 	case event.Webhook:
 		return newWebhook(s, version)
 	}

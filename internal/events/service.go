@@ -108,7 +108,7 @@ func run(ctx context.Context, env *service.Env) error {
 	}
 	carriers := make([]carrier, len(sinks))
 	for i := range sinks {
-		if carriers[i], err = open(&sinks[i], cfg.String("mail_version")); err != nil {
+		if carriers[i], err = open(&sinks[i], cfg.String("mail_version"), env.Log.Warning); err != nil {
 			return fmt.Errorf("event_sinks: %s: %w", sinks[i].Name, err)
 		}
 		defer carriers[i].close()
