@@ -53,6 +53,9 @@ func (w *workload) session(addr string, text []byte, next *atomic.Int64) (more b
 	k := &client{c: c, r: bufio.NewReader(c)}
 	k.hear("220")
 	k.say("EHLO load.test\r\n", "250")
+	if w.secured != nil {
+		k.secure(w.secured)
+	}
 	for sent := 1; ; sent++ {
 		k.message(w, n, text)
 		if w.perConn > 0 && sent >= w.perConn {
@@ -84,14 +87,19 @@ func (k *client) message(w *workload, n int, text []byte) {
 		want = append(want, "250")
 	}
 	b.WriteString("DATA\r\n")
+	if w.stamps != nil {
+		w.stamps.begun[n].Store(time.Now().UnixNano())
+	}
 	k.say(b.String(), append(want, "354")...)
-	k.say(string(text), "250")
+	k.write(text, "250")
 }
 
 // say writes, and hears a reply of each of these codes.
-func (k *client) say(text string, codes ...string) {
+func (k *client) say(text string, codes ...string) { k.write([]byte(text), codes...) }
+
+func (k *client) write(text []byte, codes ...string) {
 	if k.err == nil {
-		_, k.err = k.c.Write([]byte(text))
+		_, k.err = k.c.Write(text)
 	}
 	for _, code := range codes {
 		k.hear(code)

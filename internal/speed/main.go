@@ -4,6 +4,7 @@
 //	speed [-base commit] [-rounds number] [-workloads name,...] [-loss percent] [-dir directory] [-keep] [-wait]
 //	speed -sending [-workloads settings,...] [-shaping file,...] [-rounds number] [-dir directory] [-keep]
 //	speed -serial [-workloads name,...] [-dir directory] [-keep]
+//	speed -beside [-workloads name,...] [-rounds number] [-messages number] [-busy number] [-bin directory] [-dir directory] [-keep]
 //
 // Both are built, and both mail systems are started from the same main.cf and master.cf, each with
 // a queue of its own on the same disk. They get the same mail in turn: the one, the other; the other,
@@ -46,6 +47,33 @@
 // processors would do, by calculation. For that the way of a message through the services is simulated with these
 // figures. The first line of it is for this machine with what others have left of it, beside what was measured.
 //
+// # Beside Postfix
+//
+// With -beside the present tree and the Postfix that is installed have the same mail in turn, from the same main.cf and
+// master.cf as far as both know what is there. Printed is a table of medians, with the mean ratio of the pairs: what of
+// Postfix's figure Posthaste's is. Processor time is that of all processes of the mail system and of its helpers (a mail
+// filter, a database), until they have come to rest. Root is needed.
+//
+//	workload        what it shows
+//	relay           and relay100, small, connect, fanout, domains: as above; relay100 says what memory is taken too
+//	latency         from MAIL FROM to the last octet at the next hop, the median and the 99th percentile
+//	large           beside both, a program that does nothing but write, sync and send on the same octets
+//	tls             TLS 1.3 in and out, a certificate of ECDSA P-256, X25519; each connection has one message
+//	tls-resumed     the same, and sessions are resumed, in and out
+//	tls-kept        the same with many messages for each connection, in and out
+//	dkim-rsa        signatures by a key of 2,048 bits: of Posthaste's own, and by OpenDKIM for Postfix
+//	dkim-ed25519    the same by an Ed25519 key
+//	milter          a mail filter that reads header and body, and accepts; each mail system has one of its own
+//	body_checks     50 patterns that do not match, and one that does
+//	sql             recipients and aliases from PostgreSQL, by proxymap
+//
+// A round counts only if it was what it should be: the next hop and the load see TLS as it is described, each message
+// has a DKIM signature of which one in each round is verified, the filter has seen each message, body_checks has
+// changed each, and aliases that only the database has are replaced. Anything else is an error.
+//
+// With -busy each round comes twice: with nothing else to do, and beside so many compilers. -messages has a round send
+// at most so many, to try a workload out. -bin has programs that are built already.
+//
 // # Diagnostics
 //
 // The exit status is 0; 1 when there is a loss: the whole interval is worse than -loss percent;
@@ -73,8 +101,20 @@ func main() {
 	flag.BoolVar(&o.wait, "wait", false, "measure smtpd_delivery_wait, on this disk and on one whose syncs take 10 ms longer")
 	flag.BoolVar(&o.sending, "sending", false, "measure what tenants, sources, shaping and events cost")
 	flag.BoolVar(&o.serial, "serial", false, "measure the goroutines that more processors do not make faster")
+	flag.BoolVar(&o.beside, "beside", false, "measure beside the Postfix that is installed")
+	flag.IntVar(&o.messages, "messages", 0, "with -beside: messages in a round, at most; 0: as many as the workload has")
+	flag.IntVar(&o.busy, "busy", 0, "with -beside: a second time beside so many compilers")
+	flag.StringVar(&o.bin, "bin", "", "with -beside: where posthaste and posthaste-tables are built already")
+	flag.StringVar(&o.part, "part", "", "be filter or bare, a process that -beside starts, at two addresses that follow")
 	flag.StringVar(&o.shaping, "shaping", "", "shaping files for -sending, by comma")
 	flag.Parse()
+	if o.part != "" {
+		if err := runPart(o.part, flag.Args()); err != nil {
+			fmt.Fprintln(os.Stderr, "speed:", err)
+			os.Exit(2)
+		}
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	lost, err := run(ctx, &o, os.Stdout)
 	stop()
@@ -97,4 +137,7 @@ type options struct {
 	sending              bool
 	serial               bool
 	shaping              string
+	beside               bool
+	messages, busy       int
+	bin, part            string
 }

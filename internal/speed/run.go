@@ -23,6 +23,9 @@ func run(ctx context.Context, o *options, w io.Writer) (lost bool, err error) {
 	if o.serial {
 		return false, serials(ctx, o, w)
 	}
+	if o.beside {
+		return false, beside(ctx, o, w)
+	}
 	list, err := chosen(o.workloads)
 	if err != nil {
 		return false, err
@@ -62,7 +65,10 @@ func (o *options) place() (dir string, remove func(), err error) {
 	if dir, err = os.MkdirTemp(o.dir, "speed"); err != nil {
 		return "", nil, err
 	}
-	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+	if dir, err = filepath.EvalSymlinks(dir); err == nil {
+		dir, err = filepath.Abs(dir)
+	}
+	if err != nil {
 		return "", nil, err
 	}
 	os.Chmod(dir, 0o755) // services run as another user

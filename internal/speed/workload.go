@@ -15,6 +15,11 @@ type workload struct {
 	recipients int // of each message
 	domains    int // whose recipients they are, in turn
 	senders    int // domains that they come from, in turn; 0: always the same one
+
+	numbered bool     // each message has a recipient of its own, who is named by its number
+	last     string   // the last line of each message; empty: like the others
+	secured  *secured // sessions begin with STARTTLS; nil: they do not
+	stamps   *stamps  // when messages began, if that is to be known
 }
 
 // workloads are all of them. The numbers of messages make a round of about a second on two cores.
@@ -64,6 +69,9 @@ func (w *workload) sender(n int) string {
 
 // recipient is the address of recipient i of message n.
 func (w *workload) recipient(n, i int) string {
+	if w.numbered {
+		return fmt.Sprintf("n%d@d%d.test", n, n%w.domains)
+	}
 	return fmt.Sprintf("r%d@d%d.test", i, n%w.domains)
 }
 
@@ -74,6 +82,9 @@ func (w *workload) text() []byte {
 	const line = "A line of text that is as long as many lines of mail are.\r\n"
 	for b.Len()+len(line) < w.size {
 		b.WriteString(line)
+	}
+	if w.last != "" {
+		b.WriteString(w.last + "\r\n")
 	}
 	return []byte(b.String() + ".\r\n")
 }

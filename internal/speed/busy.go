@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// compilers are what a busy machine does besides: each compiles Go's library again and again, one package at a time.
+// Between busy rounds they stand still.
+type compilers struct {
+	cmds []*exec.Cmd
+	outs []*bytes.Buffer
+}
+
+// startCompilers starts so many, with their files below dir. They stand still at first.
+func startCompilers(n int, dir string) (*compilers, error) {
+	c := &compilers{}
+	for i := range n {
+		place := filepath.Join(dir, fmt.Sprintf("compiler%d", i))
+		if err := os.MkdirAll(place, 0o755); err != nil {
+			c.stop()
+			return nil, err
+		}
+		cmd := exec.Command("/bin/sh", "-c", "while go build -a -p 1 std; do :; done")
+		cmd.Env = append(os.Environ(), "GOCACHE="+place, "GOTMPDIR="+place, "GOMAXPROCS=1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		out := new(bytes.Buffer)
+		cmd.Stdout, cmd.Stderr = out, out
+		if err := cmd.Start(); err != nil {
+			c.stop()
+			return nil, err
+		}
+		c.cmds, c.outs = append(c.cmds, cmd), append(c.outs, out)
+	}
+	c.halt()
+	return c, nil
+}
+
+// signal gives all of them, and what they have started, a signal: SIGSTOP has them stand still, and SIGCONT go on.
+func (c *compilers) signal(sig syscall.Signal) {
+	for _, cmd := range c.cmds {
+		syscall.Kill(-cmd.Process.Pid, sig)
+	}
+}
+
+// run has them compile, and returns when each has begun to.
+func (c *compilers) run(ctx context.Context) error {
+	before := c.used()
+	c.signal(syscall.SIGCONT)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		begun := true
+		for group, t := range c.used() {
+			begun = begun && t > before[group]
+		}
+		switch {
+		case begun:
+			return nil
+		case ctx.Err() != nil:
+			return errors.New("the compilers do not compile")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// halt has them stand still.
+func (c *compilers) halt() { c.signal(syscall.SIGSTOP) }
+
+// used is the processor time of each of them, by process group.
+func (c *compilers) used() map[int]time.Duration {
+	times := map[int]time.Duration{}
+	for _, cmd := range c.cmds {
+		times[cmd.Process.Pid] = 0
+	}
+	dirs, _ := filepath.Glob("/proc/[0-9]*")
+	for _, d := range dirs {
+		b, err := os.ReadFile(d + "/stat")
+		if err != nil {
+			continue
+		}
+		f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+		group, _ := strconv.Atoi(f[2])
+		if _, ok := times[group]; ok {
+			_, own, ended := usedOf(b)
+			times[group] += own + ended
+		}
+	}
+	return times
+}
+
+// stop ends them.
+func (c *compilers) stop() {
+	c.signal(syscall.SIGKILL)
+	for _, cmd := range c.cmds {
+		cmd.Wait()
+	}
+}
