@@ -194,6 +194,9 @@ func (c *command) status(ctx context.Context, asJSON bool) error {
 		default:
 			fmt.Fprintf(c.out, "shard %d: %s, for %v more; epoch %d, %d segments\n", s.ID, clean(s.Node), s.Lease.Round(100*time.Millisecond), s.Epoch, s.Segments)
 		}
+		if s.Unread != "" {
+			fmt.Fprintf(c.out, "shard %d: some of its mail cannot be read, and waits, for %v: %s\n", s.ID, s.Since.Round(time.Second), clean(s.Unread))
+		}
 	}
 	for _, d := range st.Differ {
 		groups := make([]string, len(d.Nodes))

@@ -79,11 +79,16 @@ func (e *engine) readFirst(ctx context.Context, conn *pgx.Conn, shards []*taken)
 		last := false
 		for before := rows; !last && (t.own || rows < openPages*s.pageRows()); rows = before + r.rows {
 			a, err := r.next(ctx, conn)
+			if isOfShard(err) && !conn.IsClosed() {
+				e.waits(r, err) // the others are not to wait for it
+				break
+			}
 			if err != nil {
 				return nil, err
 			}
 			last = a.last
 			e.takeIn(a)
+			found.Exact = found.Exact && a.found.Exact
 			found.InDoubt, found.MoreInDoubt = append(found.InDoubt, a.found.InDoubt...), found.MoreInDoubt+a.found.MoreInDoubt
 			messages += a.idx.n
 		}
@@ -160,36 +165,52 @@ func (e *engine) takeMore(life, ctx context.Context, conn *pgx.Conn, most int, h
 }
 
 // adoptAll reads shards to their ends, one after the other: what is in the first is delivered while the next one is read. Each part is
-// given to the committer as soon as it has been read. One that cannot be read keeps nobody from the others: it is left, or when
-// messages of it have been given out, it has its turn again after them.
+// given to the committer as soon as it has been read. One that cannot be read keeps nobody from the others: it has its turn again after
+// them, or is left when nothing of it has been given out, and it is not its own tables that are damaged.
 func (e *engine) adoptAll(ctx context.Context, list []*reading) {
 	for len(list) > 0 {
-		r := list[0]
-		list = list[1:]
+		i := nextDue(list)
+		r := list[i]
+		list = slices.Delete(list, i, i+1)
+		e.pauseReading(ctx, time.Until(r.due))
 		err := e.readOn(ctx, r)
 		switch {
 		case err == nil:
+			e.readAll(r)
 		case errors.Is(err, queue.ErrClosed), ctx.Err() != nil, e.Err() != nil:
 			return // the engine ends, and all of its shards go
 		case errors.Is(err, queue.ErrNotOurs) && e.has(r.t):
 			e.fail(err)
 			return
+		case r.begun && isOfShard(err):
+			e.waits(r, err)
+			list = append(list, r)
 		case !e.has(r.t):
 			e.leave(r, err)
 		default:
-			if time.Since(r.said) >= remindTime {
-				r.said = time.Now()
-				e.opt.Warn("spool: the rest of what other nodes have left cannot be read: %v", err)
-			}
+			e.remind(err)
+			r.due = time.Now().Add(readAgain)
 			list = append(list, r)
-			e.pauseReading(ctx)
 		}
 	}
 }
 
-// pauseReading waits for readAgain, unless the engine ends.
-func (e *engine) pauseReading(ctx context.Context) {
-	t := time.NewTimer(readAgain)
+// nextDue is which of the shards is to be read first: of those that do not wait, the first.
+func nextDue(list []*reading) (next int) {
+	for i, r := range list {
+		if r.due.Before(list[next].due) {
+			next = i
+		}
+	}
+	return next
+}
+
+// pauseReading waits, unless the engine ends.
+func (e *engine) pauseReading(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
@@ -201,7 +222,7 @@ func (e *engine) pauseReading(ctx context.Context) {
 // leave gives up a shard that cannot be read because of err, and of which nothing has been given out. It is taken again, by whoever is
 // the first.
 func (e *engine) leave(r *reading, err error) {
-	e.opt.Warn("spool: what other nodes have left cannot be read: %v", err)
+	e.remind(err)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.coming, r.t.id)

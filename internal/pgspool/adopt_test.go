@@ -553,7 +553,7 @@ func TestAdoptBesideUnreadable(t *testing.T) {
 	d.expire()
 	conn := d.conn()
 	for _, sql := range []string{
-		"CREATE FUNCTION lost() RETURNS bytea LANGUAGE plpgsql AS $$ BEGIN RAISE 'missing chunk' USING ERRCODE = 'XX001'; END $$",
+		"CREATE FUNCTION lost() RETURNS bytea LANGUAGE plpgsql AS $$ BEGIN RAISE 'missing chunk' USING ERRCODE = 'XX000'; END $$",
 		"ALTER TABLE seg_1_1 RENAME TO kept",
 		"CREATE VIEW seg_1_1 AS SELECT pos, kind, number, lost() AS head, rest, body FROM kept",
 		"UPDATE node SET seen = '-infinity'", // so that both are taken together

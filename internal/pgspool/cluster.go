@@ -91,6 +91,8 @@ type Shard struct {
 	Epoch    int64
 	Lease    time.Duration // what is left of it; negative: it has run out so long ago
 	Segments int
+	Unread   string        // why not all of it can be read; "": it can, as far as is known
+	Since    time.Duration // how long it has been so
 }
 
 // A Status is how the cluster stands.
@@ -147,10 +149,12 @@ func (s *Store) Status(ctx context.Context) (*Status, error) {
 		return nil, clean(err)
 	}
 	rows, _ = conn.Query(ctx, `SELECT id, coalesce(node, ''), shard.epoch, CASE WHEN until = '-infinity' THEN 0 ELSE extract(epoch FROM until - clock_timestamp())::float8 END,
-		(SELECT count(*) FROM segment WHERE shard = id) FROM shard JOIN lease ON shard = id ORDER BY id`)
+		(SELECT count(*) FROM segment WHERE shard = id), coalesce(why, ''), coalesce(extract(epoch FROM clock_timestamp() - since), 0)::float8
+		FROM shard JOIN lease ON lease.shard = id LEFT JOIN unreadable ON unreadable.shard = id AND unreadable.epoch = shard.epoch ORDER BY id`)
 	var sh Shard
-	_, err = pgx.ForEachRow(rows, []any{&sh.ID, &sh.Node, &sh.Epoch, &seconds, &sh.Segments}, func() error {
-		sh.Lease = time.Duration(seconds * float64(time.Second))
+	var since float64
+	_, err = pgx.ForEachRow(rows, []any{&sh.ID, &sh.Node, &sh.Epoch, &seconds, &sh.Segments, &sh.Unread, &since}, func() error {
+		sh.Lease, sh.Since = time.Duration(seconds*float64(time.Second)), time.Duration(since*float64(time.Second))
 		st.Shards = append(st.Shards, sh)
 		return nil
 	})

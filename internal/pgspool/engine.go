@@ -49,7 +49,9 @@ type engine struct {
 	home   *shard                      // new mail goes there
 	named  map[uint64]map[uint32]int64 // recipients of messages that have been named as doubtful since the engine was opened, and when, in µs
 	stats  stats
-	err    error // why nothing is written any more; nil: it is
+	// readSaid is when the log was last told that shards cannot be read on; zero: never.
+	readSaid time.Time
+	err      error // why nothing is written any more; nil: it is
 
 	// drained is set when the node is to give up what it has: agents get no leave any more, and when nothing is in
 	// hand the engine ends.

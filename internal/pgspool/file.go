@@ -156,19 +156,22 @@ func (e *engine) uploadFile(f *file, number uint64) (*shard, *place, error) {
 func (e *engine) turn() *shard {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if h := e.home.head; h == nil || h.bytes < e.store.segmentSize {
+	if h := e.home.head; !e.home.bad && (h == nil || h.bytes < e.store.segmentSize) {
 		return e.home
 	}
-	first, next := e.home, (*shard)(nil)
+	var first, next *shard
 	for id, sh := range e.shards {
-		if id < first.id {
+		if sh.bad {
+			continue
+		}
+		if first == nil || id < first.id {
 			first = sh
 		}
 		if id > e.home.id && (next == nil || id < next.id) {
 			next = sh
 		}
 	}
-	e.home = cmp.Or(next, first)
+	e.home = cmp.Or(next, first, e.home)
 	return e.home
 }
 

@@ -31,7 +31,10 @@ type reading struct {
 	t      *taken
 	began  time.Time
 
-	said time.Time // when the log was last told that it cannot be read on; zero: never
+	tries int       // how often it could not be read on, one after the other
+	due   time.Time // when it is tried again
+	why   string    // what the log was last told of why it cannot be read on
+	said  time.Time // when; zero: never
 
 	begun  bool
 	beside bool     // the queue is open already
@@ -50,6 +53,7 @@ type reading struct {
 	long []uint64
 
 	rows, segments, messages int           // that have been read
+	lost                     bool          // some rows could not be read: what was in hand may be among them
 	owed                     []queue.Doubt // not noted yet, by a planted fault
 	told                     int           // messages that cleanup has been told of, 1 at least; 0: it has been told of none
 }
@@ -107,7 +111,7 @@ func (r *reading) next(ctx context.Context, conn *pgx.Conn) (*adoption, error) {
 	if err := r.findLong(ctx, conn); err != nil {
 		return nil, err
 	}
-	a := &adoption{r: r, idx: r.idx, found: storage.Recovery{Exact: true}, last: len(r.segs) == 0}
+	a := &adoption{r: r, idx: r.idx, found: storage.Recovery{Exact: !r.lost}, last: len(r.segs) == 0}
 	a.inDoubt()
 	// Before anybody may deliver anything of it.
 	doubt := a.doubt
@@ -130,13 +134,30 @@ func (r *reading) next(ctx context.Context, conn *pgx.Conn) (*adoption, error) {
 // readPage reads so many rows of the newest segment that is left.
 func (r *reading) readPage(ctx context.Context, conn *pgx.Conn, most int) error {
 	s := r.t.segs[r.segs[len(r.segs)-1]]
+	n, err := r.readRows(ctx, conn, s, "pos < $1 ORDER BY pos DESC LIMIT $2", r.below, most)
+	if isDamage(err) {
+		n, err = 0, r.readAround(ctx, conn, s)
+	}
+	switch {
+	case sqlState(err) == undefinedTable: // somebody has dropped it
+		r.damaged("table %s is missing, and the mail in it", segmentTable(r.t.id, s.segno))
+	case err != nil:
+		return err
+	case n == most:
+		return nil
+	}
+	r.endSegment(s.segno)
+	return nil
+}
+
+// readRows reads rows of a segment, which come by descending positions, and returns how many there were before an error.
+func (r *reading) readRows(ctx context.Context, conn *pgx.Conn, s *segment, where string, args ...any) (n int, err error) {
 	rows, _ := conn.Query(ctx, "SELECT kind, number, pos, head, coalesce(octet_length(rest), 0), coalesce(octet_length(body), 0) FROM "+
-		segmentTable(r.t.id, s.segno)+" WHERE pos < $1 ORDER BY pos DESC LIMIT $2", r.below, most) // its error is that of reading the rows
+		segmentTable(r.t.id, s.segno)+" WHERE "+where, args...) // its error is that of reading the rows
 	var w row
 	var restLen, bodyLen int
 	var octets int64
-	n := 0
-	_, err := pgx.ForEachRow(rows, []any{&w.kind, &w.number, &w.pos, &w.head, &restLen, &bodyLen}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&w.kind, &w.number, &w.pos, &w.head, &restLen, &bodyLen}, func() error {
 		n++
 		r.below = w.pos
 		if w.kind == rowPART {
@@ -152,16 +173,7 @@ func (r *reading) readPage(ctx context.Context, conn *pgx.Conn, most int) error 
 	r.e.mu.Lock()
 	s.bytes += octets
 	r.e.mu.Unlock()
-	switch {
-	case sqlState(err) == undefinedTable: // somebody has dropped it
-		r.damaged("table %s is missing, and the mail in it", segmentTable(r.t.id, s.segno))
-	case err != nil:
-		return err
-	case n == most:
-		return nil
-	}
-	r.endSegment(s.segno)
-	return nil
+	return n, err
 }
 
 // endSegment goes on to the next one. Of messages that have left, and have no records in older ones, nothing need be known any more.

@@ -9,6 +9,7 @@ type shard struct {
 	head    *segment            // where new rows go; nil: nothing has been written yet
 	nextSeg uint32              // number of the next segment; no number is used twice
 	reading *reading            // what of it is still to be read; nil: nothing is
+	bad     bool                // the database does not give the rest of it: new mail goes to others
 }
 
 // A segment is a table. Guarded by engine.mu, but for segno.
@@ -21,6 +22,7 @@ type segment struct {
 	// read says that content has been copied from it that may be read at this moment, and since when: it is
 	// left for a while. 0: there is none.
 	read int64
+	lost bool // it has rows that the database did not give when it was read: it is kept, so that they can be restored
 }
 
 // reserve takes n positions of the head. The caller holds engine.mu.
