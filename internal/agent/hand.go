@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 )
 
@@ -58,14 +60,47 @@ func (run *running) hand(m *proto.Hand) func() error {
 		if err == nil && len(reply.Refused) > 0 {
 			err = errors.New(reply.Refused[0].Reason)
 		}
+		s.unhanded.note(s.opt.Log, m.ID, err)
 		if err != nil {
-			s.opt.Log.Warning("%s: %v: %v", m.ID, errHand, err)
 			err = errHand
 		}
 		done <- err
 	})
 	return sync.OnceValue(func() error { return <-done })
 }
+
+// unhanded is the deliveries that could not be recorded, one after the other and for the
+// same reason. When a part of the queue is handed over, or the database has failed, there is
+// one for each delivery that was about to begin: the log has a line for the first, and one
+// with how many more there were. Each has its own line with status=deferred besides.
+type unhanded struct {
+	mu  sync.Mutex
+	why string
+	n   int // beside the first
+}
+
+// note notes what came of recording a delivery.
+func (u *unhanded) note(log *maillog.Logger, id mail.QueueID, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	why := ""
+	if err != nil {
+		why = err.Error()
+	}
+	if why != "" && why == u.why {
+		u.n++
+		return
+	}
+	if u.n > 0 {
+		log.Warning("%d more deliveries cannot be recorded in the queue: %s", u.n, u.why)
+	}
+	if u.why, u.n = why, 0; why != "" {
+		log.Warning("%s: %v: %v", id, errHand, err)
+	}
+}
+
+// end tells what has not been told.
+func (u *unhanded) end(log *maillog.Logger) { u.note(log, "", nil) }
 
 // handAll is Hand for a Deliverer that does not call it. It is false when nothing must be
 // delivered, which has been reported.

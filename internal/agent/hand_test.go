@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 )
 
@@ -126,5 +128,39 @@ func TestHandPassed(t *testing.T) {
 	}
 	if !slices.Equal(asked, []int{5}) || reply.Outcomes[0].Action != dsn.Delivered {
 		t.Errorf("%v, %+v", asked, reply.Outcomes)
+	}
+}
+
+// Deliveries that cannot be recorded for one reason, as at a handover, have two lines in the log: for the first, and with how many more there
+// were, as soon as one is recorded, or fails for another reason, or the process ends.
+func TestUnhandedCounted(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	log := maillog.New("postfix/smtp", maillog.NewWriter(&out, maillog.Classic))
+	var u unhanded
+	handover, cut := errors.New("3 of 8 shards have been handed over"), errors.New("the connection is lost")
+	for i := range 100 {
+		u.note(log, mail.QueueID(fmt.Sprint("m", i)), handover)
+	}
+	u.note(log, "n1", cut)
+	u.note(log, "n2", nil)
+	u.note(log, "n3", handover)
+	u.note(log, "n4", handover)
+	u.end(log)
+	u.end(log)
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		_, text, _ := strings.Cut(strings.TrimSpace(line), "warning: ")
+		got = append(got, text)
+	}
+	want := []string{
+		"m0: the delivery cannot be recorded in the queue: 3 of 8 shards have been handed over",
+		"99 more deliveries cannot be recorded in the queue: 3 of 8 shards have been handed over",
+		"n1: the delivery cannot be recorded in the queue: the connection is lost",
+		"n3: the delivery cannot be recorded in the queue: 3 of 8 shards have been handed over",
+		"1 more deliveries cannot be recorded in the queue: 3 of 8 shards have been handed over",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q", got)
 	}
 }

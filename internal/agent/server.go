@@ -96,7 +96,9 @@ type Server struct {
 	others  map[mail.Transport]*ipc.Client
 	wg      ipc.Workers
 	srv     ipc.Server
-	news    chan struct{} // capacity 1: somebody is to be told of something, perhaps
+	// unhanded is what the log is still to be told of deliveries that were not recorded.
+	unhanded unhanded
+	news     chan struct{} // capacity 1: somebody is to be told of something, perhaps
 }
 
 // running is a delivery under way: the order, what the Deliverer sees of it, and

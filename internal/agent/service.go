@@ -109,6 +109,7 @@ func run(ctx context.Context, env *service.Env, d Deliverer, reader queueread.Re
 	// A process that retires brings its deliveries to their natural end, and its
 	// results to the queue manager.
 	s.wg.Wait()
+	s.unhanded.end(s.opt.Log)
 	close(delivered)
 	calling.Wait()
 	s.close()
