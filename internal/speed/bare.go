@@ -6,9 +6,7 @@ import (
 	"errors"
 	"net"
 	"os"
-	"os/signal"
 	"sync"
-	"syscall"
 )
 
 // bareSenders are the connections on which what was stored goes on, as many as the workload has sessions.
@@ -20,9 +18,7 @@ const bareFile = 64 << 20
 // runBare is the limit of disk and loopback: it takes mail on addr, writes it to a file in the working directory,
 // acknowledges what a sync has brought to the disk, and sends it on to next. All messages that wait share the sync. It
 // looks at nothing, remembers nothing and logs nothing.
-func runBare(addr, next string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
+func runBare(ctx context.Context, addr, next string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err

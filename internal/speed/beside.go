@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"time"
 )
 
@@ -221,11 +223,13 @@ func runPart(name string, args []string) error {
 	if len(args) != 2 {
 		return errors.New("-part: two addresses must follow")
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
 	switch name {
 	case "filter":
-		return runFilter(args[0], args[1])
+		return runFilter(ctx, args[0], args[1])
 	case "bare":
-		return runBare(args[0], args[1])
+		return runBare(ctx, args[0], args[1])
 	}
 	return fmt.Errorf("-part %s: there are filter and bare", name)
 }

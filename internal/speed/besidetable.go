@@ -22,8 +22,9 @@ func besideHead(w io.Writer, dir string, o *options) {
 		version = strings.TrimSpace(string(out))
 	}
 	fmt.Fprintf(w, "Beside Postfix %s; medians of %d rounds, and the mean ratio of Posthaste to Postfix with its interval of 95 %%.\n", version, o.rounds)
-	fmt.Fprintf(w, "%d processors (%s), %s, Linux %s; the queues in %s.\n\n", runtime.NumCPU(), lineOf("/proc/cpuinfo", "model name"),
-		strings.TrimPrefix(strings.TrimSpace(fileText("/proc/loadavg")), "load "), strings.TrimSpace(fileText("/proc/sys/kernel/osrelease")), dir)
+	load, _, _ := strings.Cut(fileText("/proc/loadavg"), " ")
+	fmt.Fprintf(w, "%d processors (%s), Linux %s, a load of %s before; the queues are in %s.\n\n", runtime.NumCPU(),
+		lineOf("/proc/cpuinfo", "model name"), strings.TrimSpace(fileText("/proc/sys/kernel/osrelease")), load, dir)
 	head, rule := "| workload | figure | Posthaste | Postfix | ratio |", "|---|---|---|---|---|"
 	if o.busy > 0 {
 		head += fmt.Sprintf(" beside %d compilers: Posthaste | Postfix | ratio |", o.busy)

@@ -26,6 +26,7 @@ type signingKey struct {
 	algorithm string // as signatures name it
 	record    string // what DNS would have of it
 	text      []byte // as files have it
+	signer    crypto.Signer
 }
 
 // rsaKey makes a key of 2,048 bits.
@@ -49,10 +50,10 @@ func ed25519Key() (signingKey, error) {
 	return newKey("ed25519-sha256", "ed25519", public, key)
 }
 
-func newKey(algorithm, kind string, public []byte, private crypto.PrivateKey) (signingKey, error) {
+func newKey(algorithm, kind string, public []byte, private crypto.Signer) (signingKey, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(private)
 	return signingKey{algorithm, "v=DKIM1; k=" + kind + "; p=" + base64.StdEncoding.EncodeToString(public),
-		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})}, err
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), private}, err
 }
 
 // signed is mail that is signed on its way: by Posthaste itself, and for Postfix by OpenDKIM as a mail filter.

@@ -8,11 +8,9 @@ import (
 	"net"
 	"net/textproto"
 	"os"
-	"os/signal"
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"github.com/emersion/go-milter"
 )
@@ -73,9 +71,7 @@ func askCount(addr string) (int, error) {
 
 // runFilter is a mail filter on the first address. To who connects to the second one it says how many messages it has
 // seen.
-func runFilter(addr, countAddr string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
+func runFilter(ctx context.Context, addr, countAddr string) error {
 	filters, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
