@@ -122,3 +122,10 @@ func TestFilterOfPrograms(t *testing.T) {
 		t.Error("error has a filter")
 	}
 }
+
+// String is all that was logged.
+func (l *logLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
