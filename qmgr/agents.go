@@ -45,6 +45,7 @@ type delivery struct {
 	keep      time.Duration // and for how long
 	source    string        // what to send from; "": as the agent's settings say
 	advice    string        // what is to be done otherwise than those settings say
+	provider  string        // who is behind the destination; empty: not known
 	most      int           // messages that may go over that session; 0: as the agent's settings say
 	// Numbers of the recipients in the message. They are this delivery's alone: no other
 	// order has one of them.
@@ -114,7 +115,7 @@ type agentConn struct {
 func (s *Server) deliver(m *message, e *sched.Effect) {
 	d := &delivery{entry: e.Entry, num: e.ID, transport: e.Transport, nexthop: e.Nexthop, agent: e.Agent, cache: e.Cache, keep: e.Keep, source: e.Source, most: int(e.Most), rcpts: e.Rcpts, since: s.now}
 	if e.Terms != nil {
-		d.advice = e.Terms.Advice
+		d.advice, d.provider = e.Terms.Advice, providerOf(e.Terms)
 	}
 	s.entries[e.Entry] = d
 	s.watch()
@@ -285,7 +286,8 @@ func (a *agentConn) send(m *message, d *delivery) {
 	}
 	req := &a.req
 	*req = proto.Deliver{Nexthop: d.nexthop, Envelope: act.env, Index: index, Ref: m.ref, Active: act.since, Session: uint64(d.agent),
-		CacheLoad: d.cache&sched.CacheLoad != 0, CacheKeep: d.cache&sched.CacheStore != 0, Keep: d.keep, Most: d.most, Exact: s.opt.Settings.ExactDoubt, Advice: d.advice}
+		CacheLoad: d.cache&sched.CacheLoad != 0, CacheKeep: d.cache&sched.CacheStore != 0, Keep: d.keep, Most: d.most, Exact: s.opt.Settings.ExactDoubt, Advice: d.advice,
+		Provider: d.provider}
 	if d.source != "" {
 		req.Source, req.Spec = d.source, s.terms.specOf(d.source)
 	}

@@ -171,7 +171,19 @@ func TestMemberTerms(t *testing.T) {
 	if ask(ans, true) != pool {
 		t.Error("the same answer is another pool")
 	}
+	// Its provider is known without limits that others share, and that of a site is the site where nobody knows it.
+	big := ans
+	big.Provider = "big"
+	if got := providerOf(ask(big, true).Members[0].Terms); got != "big" {
+		t.Errorf("the provider is %q", got)
+	}
+	if got := providerOf(ask(big, false).Members[0].Terms); got != "" {
+		t.Errorf("the provider of what is diverted is %q", got)
+	}
 	ans.Site, ans.SiteLimits = "mx.test", "concurrency=7"
+	if got := providerOf(ask(ans, true).Members[0].Terms); got != "mx.test" {
+		t.Errorf("the provider is %q", got)
+	}
 	mb = ask(ans, true).Members[0]
 	if mb.Terms.From[sched.SiteLimit] != (sched.Share{Name: "mx.test", Limits: sched.Limits{Warmup: warm}}) || mb.Terms.From[sched.OwnLimit].Limits.Warmup.N != 0 ||
 		mb.Terms.Shares[sched.SiteLimit].Limits.Concurrency != 7 || !mb.Terms.Rollup {

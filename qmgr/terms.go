@@ -6,6 +6,7 @@
 package qmgr
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"sync"
@@ -196,6 +197,11 @@ func (k *termsKey) terms() *sched.Terms {
 		return nil
 	}
 	return x
+}
+
+// providerOf is who is behind a destination with such terms, else its site; "": neither is known.
+func providerOf(x *sched.Terms) string {
+	return cmp.Or(x.Shares[sched.ProviderLimit].Name, x.Shares[sched.SiteLimit].Name)
 }
 
 // place puts a recipient that has terms or a pool where they say: mail for a site is the site's, and

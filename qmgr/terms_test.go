@@ -64,8 +64,8 @@ func TestProviderLimits(t *testing.T) {
 	st.waitAttached(1)
 	st.arrive("s@from.test", "x@a.test")
 	first := smtp.next()
-	if first.Most != 7 {
-		t.Errorf("a connection is for %d messages", first.Most)
+	if first.Most != 7 || first.Provider != "big" {
+		t.Errorf("a connection is for %d messages, the provider is %q", first.Most, first.Provider)
 	}
 	second := st.arrive("s@from.test", "x@b.test")
 	st.waitExplain(second, `via smtp to b.test: waits since .* for one of the 1 deliveries under the limit of provider big to end`)

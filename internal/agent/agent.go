@@ -78,6 +78,8 @@ type Request struct {
 	// Advice is what the agent is to do otherwise than its settings say, as shaping.ParseAdvice reads
 	// it; empty: nothing. It is for agents that make connections.
 	Advice string
+	// Provider is who is behind the destination, as proto.Deliver has it; what came of the delivery is counted by it.
+	Provider string
 
 	// connecting says that until settled is set the time goes to delay c.
 	connecting bool

@@ -43,7 +43,7 @@ func (l *listed) permits(ctx context.Context, r *Request) bool {
 		return true
 	}
 	env := r.Envelope
-	q := &proto.SuppressAsk{List: env.List, Address: env.Recipients[0].Address}
+	q := &proto.SuppressAsk{List: env.List, Address: env.Recipients[0].Address, Provider: r.Provider, Source: r.Source}
 	// What goes to a content filter comes back, with the sender that it was given: it is to be its own then, so that
 	// the mail is under the list still, and a failure behind the filter is returned to who has sent it.
 	if l.leaves && env.Filter == "" {
@@ -82,7 +82,7 @@ func (l *listed) failed(r *Request, i int, to string, action dsn.Action, d *Deta
 		return
 	}
 	r.failure = &proto.SuppressTell{What: proto.ToldBounce, List: r.Envelope.List, Address: to, Class: e.Class,
-		Origin: e.ID, Detail: cmp.Or(d.DiagText, e.Text)}
+		Origin: e.ID, Detail: cmp.Or(d.DiagText, e.Text), Provider: r.Provider, Source: r.Source}
 }
 
 // tell tells of a recipient who will not get the message. Mail does not wait for it, and the next message to the

@@ -73,7 +73,7 @@ func TestListed(t *testing.T) {
 		l := newListed(&o)
 		r := NewTestRequest(mail.Envelope{ID: "4jWn4F1YhnzSshsm4", Sender: "ann@x.test", List: tt.list, Trace: tt.trace, Filter: tt.filter, MessageID: "<m@x>",
 			Recipients: []mail.Recipient{{Address: tt.to}}}, "", nil, o.Log)
-		r.env.listed = l
+		r.env.listed, r.Provider, r.Source = l, "bigmail", "mta1"
 		r.Classify(rules)
 		from := ""
 		if l.permits(t.Context(), r) {
@@ -88,9 +88,14 @@ func TestListed(t *testing.T) {
 		if got := r.Outcomes()[0].Action; from != tt.from || got != tt.action || len(f.asked) != tt.asked {
 			t.Errorf("%s: delivered with %q, %v, asked %d times", name, from, got, len(f.asked))
 		}
+		for _, q := range f.asked {
+			if q.Provider != "bigmail" || q.Source != "mta1" {
+				t.Errorf("%s: asked %+v", name, q)
+			}
+		}
 		told := ""
 		for _, q := range f.told {
-			if told += q.Class; q.List != tt.list || q.Address != tt.to || q.What != proto.ToldBounce || q.Detail != "550 5.1.1 no such user" {
+			if told += q.Class; q.List != tt.list || q.Address != tt.to || q.What != proto.ToldBounce || q.Provider != "bigmail" || q.Source != "mta1" || q.Detail != "550 5.1.1 no such user" {
 				t.Errorf("%s: %+v", name, q)
 			}
 		}

@@ -21,7 +21,7 @@ import (
 func (r *Request) begin(env *environment, d *proto.Deliver, from source) {
 	r.Envelope, r.Nexthop, r.CacheLoad, r.CacheKeep = &d.Envelope, d.Nexthop, d.CacheLoad, d.CacheKeep
 	r.Session, r.Keep, r.Most = d.Session, d.Keep, d.Most
-	r.Source, r.SourceSpec, r.Advice = d.Source, d.Spec, d.Advice
+	r.Source, r.SourceSpec, r.Advice, r.Provider = d.Source, d.Spec, d.Advice, d.Provider
 	r.order, r.started, r.env, r.from = d, time.Now(), env, from
 	n := len(d.Envelope.Recipients)
 	if r.reply.Outcomes = r.one[:]; n != 1 {
@@ -153,7 +153,7 @@ func (r *Request) logPart(i int, to string, v verdict, d Detail) {
 		Relay: relayOf(&d), ConnUse: d.ConnUse, Delay: now.Sub(r.Envelope.Arrival), Delays: r.delays(now),
 		Resolution: r.env.resolution, DSN: v.status, Status: v.word(), Text: v.text,
 		From: r.env.log.Address(r.OwnSender()), MessageID: r.Envelope.MessageID, EnvID: r.Envelope.EnvID, Source: r.sentFrom,
-		Tenant: r.Envelope.Tenant, Campaign: r.Envelope.Campaign,
+		Tenant: r.Envelope.Tenant, Campaign: r.Envelope.Campaign, Provider: r.Provider,
 		Nexthop: string(r.Nexthop), Size: r.Envelope.Size, Attempt: r.order.Attempt, Session: d.TLS}
 	if v.action == dsn.Deferred || v.action == dsn.Failed {
 		e.Class = r.env.classes.Class(failureText(&v, &d))

@@ -91,6 +91,40 @@ func (s *Set) AddFeedback(tenant, address, kind string) {
 	s.add(makeKey(DomainFeedback, []string{s.names.name(domainOf(address)), kind}), 1)
 }
 
+// maxSite bounds the name of a site, in octets, so that it and a source's have room in a name.
+const maxSite = 60
+
+// noSource is the label of mail that is sent from none.
+const noSource = "(none)"
+
+// AddProviderFeedback counts the same by the provider and the source of the delivery, where these are known.
+func (s *Set) AddProviderFeedback(provider, source, kind string) {
+	s.addProvider(ProviderFeedback, provider, source, kind)
+}
+
+// addProvider counts something by provider and source. Operators name sources, and providers; but a site's name, and how
+// many there are, is strangers' choice.
+func (s *Set) addProvider(id ID, provider, source, what string) {
+	if s == nil || provider == "" {
+		return
+	}
+	if source == "" {
+		source = noSource
+	}
+	// A site's name is those of all its hosts. The first of them are enough.
+	if len(provider) > maxSite {
+		if i := strings.LastIndexByte(provider[:maxSite], ','); i > 0 {
+			provider = provider[:i] + ",..."
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.providers.name(provider+"\x00"+source) == Other {
+		provider, source = Other, Other
+	}
+	s.add(makeKey(id, []string{provider, source, what}), 1)
+}
+
 // domainOf is what is behind an address's last @, or "local" for an address without one.
 func domainOf(addr string) string {
 	if i := strings.LastIndexByte(addr, '@'); i >= 0 {

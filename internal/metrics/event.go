@@ -90,6 +90,7 @@ func (s *Set) delivery(e *maillog.Delivery) {
 	if e.Tenant != "" {
 		s.addTenant(e.Tenant, e.Status)
 	}
+	s.addProvider(ProviderDeliveries, e.Provider, e.Source, e.Status)
 	s.Observe(DeliveryDelay, e.Delay.Seconds(), e.Status)
 	for i, d := range e.Delays {
 		s.Observe(DeliveryStage, d.Seconds(), stages[i])

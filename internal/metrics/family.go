@@ -38,6 +38,8 @@ const (
 	TenantDeliveries
 	Feedback
 	DomainFeedback
+	ProviderDeliveries
+	ProviderFeedback
 	DeliveryDelay
 	DeliveryStage
 	ConnectFailures
@@ -127,16 +129,18 @@ var families = [numFamilies]Family{
 	SASLFailures:    {"posthaste_smtpd_sasl_failures", Counter, true, []string{"method"}, "Attempts to log in that failed."},
 	TLSSessions:     {"posthaste_tls_sessions", Counter, true, []string{"side", "protocol"}, "TLS handshakes that succeeded; side is server or client."},
 
-	Deliveries:       {"posthaste_deliveries", Counter, true, []string{"status"}, "Outcomes of delivery attempts, one for each recipient; service is the transport."},
-	DeliveryReplies:  {"posthaste_delivery_replies", Counter, true, []string{"class", "dsn"}, "The same by what was said: class is 2xx, 4xx or 5xx, dsn the status code (RFC 3463); codes outside the registry are other."},
-	DeliveryFailures: {"posthaste_delivery_failures", Counter, true, []string{"status", "class"}, "Those that failed, by the class that bounce_class_files gives them; none without that parameter."},
-	DomainDeliveries: {"posthaste_domain_deliveries", Counter, false, []string{"domain", "status"}, "The same by the recipient's domain: those with the most deliveries have a name, all others are other."},
-	TenantDeliveries: {"posthaste_tenant_deliveries", Counter, false, []string{"tenant", "status"}, "The same by the tenant, of mail that has one; names as for domains."},
-	Feedback:         {"posthaste_feedback", Counter, false, []string{"tenant", "kind"}, "What came back of mail under the suppression list, by the tenant: bounce, expired, forwarded (an address behind the recipient has failed), complaint, unsubscribed; and suppressed, the recipients who are on the list for it. Mail without a tenant is (none); names as for domains."},
-	DomainFeedback:   {"posthaste_domain_feedback", Counter, false, []string{"domain", "kind"}, "The same by the recipient's domain; over posthaste_domain_deliveries with status sent it is the rate of complaints at a provider."},
-	DeliveryDelay:    {"posthaste_delivery_delay_seconds", Histogram, true, []string{"status"}, "Age of the message when a recipient's attempt ended (delay= of the log)."},
-	DeliveryStage:    {"posthaste_delivery_stage_seconds", Histogram, true, []string{"stage"}, "Where the time went (delays= of the log): before_queue, queue, connect, transmit."},
-	ConnectFailures:  {"posthaste_connect_failures", Counter, true, nil, "Servers that could not be reached."},
+	Deliveries:         {"posthaste_deliveries", Counter, true, []string{"status"}, "Outcomes of delivery attempts, one for each recipient; service is the transport."},
+	DeliveryReplies:    {"posthaste_delivery_replies", Counter, true, []string{"class", "dsn"}, "The same by what was said: class is 2xx, 4xx or 5xx, dsn the status code (RFC 3463); codes outside the registry are other."},
+	DeliveryFailures:   {"posthaste_delivery_failures", Counter, true, []string{"status", "class"}, "Those that failed, by the class that bounce_class_files gives them; none without that parameter."},
+	DomainDeliveries:   {"posthaste_domain_deliveries", Counter, false, []string{"domain", "status"}, "The same by the recipient's domain: those with the most deliveries have a name, all others are other."},
+	TenantDeliveries:   {"posthaste_tenant_deliveries", Counter, false, []string{"tenant", "status"}, "The same by the tenant, of mail that has one; names as for domains."},
+	Feedback:           {"posthaste_feedback", Counter, false, []string{"tenant", "kind"}, "What came back of mail under the suppression list, by the tenant: bounce, expired, forwarded (an address behind the recipient has failed), complaint, unsubscribed; and suppressed, the recipients who are on the list for it. Mail without a tenant is (none); names as for domains."},
+	DomainFeedback:     {"posthaste_domain_feedback", Counter, false, []string{"domain", "kind"}, "The same by the recipient's domain; over posthaste_domain_deliveries with status sent it is the rate of complaints of a domain."},
+	ProviderDeliveries: {"posthaste_provider_deliveries", Counter, false, []string{"provider", "source", "status"}, "Deliveries by the provider that the recipient's domain is with (destination_provider_maps, shaping_files), else by the site of its MX hosts, and by the source that they were sent from, (none) without one. Mail of which neither is known is not counted. Names are those of provider and source together, as for domains."},
+	ProviderFeedback:   {"posthaste_provider_feedback", Counter, false, []string{"provider", "source", "kind"}, "What came back of mail under the suppression list, by provider and source; over posthaste_provider_deliveries with status sent it is the rate of bounces or complaints at a provider. A complaint counts here if the mail left with a return path (return_path_domain)."},
+	DeliveryDelay:      {"posthaste_delivery_delay_seconds", Histogram, true, []string{"status"}, "Age of the message when a recipient's attempt ended (delay= of the log)."},
+	DeliveryStage:      {"posthaste_delivery_stage_seconds", Histogram, true, []string{"stage"}, "Where the time went (delays= of the log): before_queue, queue, connect, transmit."},
+	ConnectFailures:    {"posthaste_connect_failures", Counter, true, nil, "Servers that could not be reached."},
 
 	Activated:       {"posthaste_queue_activations", Counter, false, nil, "Messages that the queue manager took into the active queue; one for each round of attempts."},
 	Removed:         {"posthaste_queue_removals", Counter, false, nil, "Messages that left the queue for good."},

@@ -67,6 +67,8 @@ type Set struct {
 	names  names // recipient domains that have a name
 	// Tenants that have one.
 	tenants names
+	// Providers with sources that have one; between them is a NUL.
+	providers names
 }
 
 type histogram struct {

@@ -219,18 +219,54 @@ func TestDomains(t *testing.T) {
 	}
 }
 
+// Deliveries are counted by provider and source, as many pairs of them as domains, and all others together.
+func TestProviders(t *testing.T) {
+	t.Parallel()
+	s := New()
+	for i := range 1000 {
+		s.Event(maillog.LevelInfo, true, maillog.Delivery{To: "a@b.test", Status: "deferred", DSN: dsn.S(4, 2, 2), Provider: fmt.Sprintf("p%d", i), Source: "mta1"})
+	}
+	s.Event(maillog.LevelInfo, true, maillog.Delivery{To: "a@b.test", Status: "sent", DSN: dsn.S(2, 0, 0), Provider: "P1", Source: "mta1"})
+	s.Event(maillog.LevelInfo, true, maillog.Delivery{To: "a@b.test", Status: "sent", DSN: dsn.S(2, 0, 0)})
+	m := s.Take()
+	for _, c := range []struct {
+		labels []string
+		want   float64
+	}{
+		{[]string{"p1", "mta1", "deferred"}, 1}, {[]string{"P1", "mta1", "sent"}, 1}, {[]string{Other, Other, "deferred"}, 1000 - freeNames},
+	} {
+		if got, _ := find(m, ProviderDeliveries, c.labels...); got.Value != c.want {
+			t.Errorf("%v: %v, want %v", c.labels, got.Value, c.want)
+		}
+	}
+	n := 0.0
+	for _, sm := range m.Samples {
+		if sm.Name == families[ProviderDeliveries].Name {
+			n += sm.Value
+		}
+	}
+	if n != 1001 {
+		t.Errorf("%v deliveries are counted", n)
+	}
+}
+
 // Feedback is counted by tenant and by domain, and what has no tenant has a label of its own.
 func TestFeedback(t *testing.T) {
 	t.Parallel()
 	s := New()
 	s.AddFeedback("shop", "joe@Example.net", "complaint")
 	s.AddFeedback("", "joe@example.net", "bounce")
+	hosts := "mx1.example.net,mx2.example.net,mx3.example.net"
+	s.AddProviderFeedback("bigmail", "mta1", "complaint")
+	s.AddProviderFeedback(hosts+",mx4.example.net,mx5.example.net", "", "bounce")
+	s.AddProviderFeedback("", "mta1", "bounce")
 	(*Set)(nil).AddFeedback("shop", "joe@example.net", "complaint")
 	got := map[string]float64{}
 	for _, m := range s.Take().Samples {
 		got[m.Name+" "+strings.Join(m.Labels, " ")] = m.Value
 	}
-	want := map[string]float64{"posthaste_feedback shop complaint": 1, "posthaste_feedback (none) bounce": 1, "posthaste_domain_feedback example.net complaint": 1, "posthaste_domain_feedback example.net bounce": 1}
+	want := map[string]float64{"posthaste_feedback shop complaint": 1, "posthaste_feedback (none) bounce": 1, "posthaste_domain_feedback example.net complaint": 1, "posthaste_domain_feedback example.net bounce": 1,
+		"posthaste_provider_feedback bigmail mta1 complaint": 1, "posthaste_provider_feedback " + hosts + ",... (none) bounce": 1}
 	if !maps.Equal(got, want) {
 		t.Errorf("%v, expected %v", got, want)
 	}

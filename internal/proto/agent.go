@@ -43,7 +43,9 @@ type Deliver struct {
 	// Advice is what the agent is to do otherwise than its settings say, as shaping.ParseAdvice
 	// reads it; empty: nothing.
 	Advice string
-	stored []byte // see Encoded
+	// Provider is who is behind the destination, else the site, for those who count; empty: neither is known.
+	Provider string
+	stored   []byte // see Encoded
 }
 
 // Encoded says what Envelope.Append would append, where the sender has it, so that the envelope is not encoded again. It
@@ -79,7 +81,7 @@ func (m *Deliver) Append(b []byte) []byte {
 	b = pack.Bool(b, 'x', m.Exact)
 	b = pack.Uint(b, 'm', uint64(m.Most))
 	b = pack.String(pack.String(b, 'f', m.Source), 'g', m.Spec)
-	return pack.String(pack.Uint(b, 'n', uint64(m.Attempt)), 'v', m.Advice)
+	return pack.String(pack.String(pack.Uint(b, 'n', uint64(m.Attempt)), 'v', m.Advice), 'o', m.Provider)
 }
 
 func (m *Deliver) Decode(b []byte) error {
@@ -135,6 +137,8 @@ func (m *Deliver) Decode(b []byte) error {
 			m.Attempt = int(min(r.Uint(), maxMost))
 		case 'v':
 			m.Advice = r.String()
+		case 'o':
+			m.Provider = r.String()
 		}
 	}
 	return r.Err()

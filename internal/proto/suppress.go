@@ -72,6 +72,9 @@ type SuppressAsk struct {
 	Sender        string
 	MessageID     string
 	EnvID         string
+	// Provider and Source are where it goes to and what it is sent from, as Deliver has them: what comes back of it
+	// is counted by them.
+	Provider, Source string
 }
 
 func (*SuppressAsk) Kind() uint16 { return KindSuppressAsk }
@@ -81,7 +84,8 @@ func (m *SuppressAsk) Append(b []byte) []byte {
 	b = pack.String(b, 'q', m.QueueID)
 	b = pack.String(b, 's', m.Sender)
 	b = pack.String(b, 'm', m.MessageID)
-	return pack.String(b, 'e', m.EnvID)
+	b = pack.String(b, 'e', m.EnvID)
+	return pack.String(pack.String(b, 'p', m.Provider), 'f', m.Source)
 }
 func (m *SuppressAsk) Decode(b []byte) error {
 	r := pack.NewTextReader(b)
@@ -99,6 +103,10 @@ func (m *SuppressAsk) Decode(b []byte) error {
 			m.MessageID = r.String()
 		case 'e':
 			m.EnvID = r.String()
+		case 'p':
+			m.Provider = r.String()
+		case 'f':
+			m.Source = r.String()
 		}
 	}
 	return r.Err()
@@ -157,6 +165,8 @@ type SuppressTell struct {
 	// Token is the address that the message left with, if the news came back by that; of one token the same
 	// is taken once.
 	Token string
+	// Provider and Source are those of the delivery, of news without a Token; empty: not known, or there is none.
+	Provider, Source string
 }
 
 func (*SuppressTell) Kind() uint16 { return KindSuppressTell }
@@ -167,7 +177,8 @@ func (m *SuppressTell) Append(b []byte) []byte {
 	b = pack.String(b, 'c', m.Class)
 	b = pack.String(b, 'o', m.Origin)
 	b = pack.String(b, 'd', m.Detail)
-	return pack.String(b, 'k', m.Token)
+	b = pack.String(b, 'k', m.Token)
+	return pack.String(pack.String(b, 'p', m.Provider), 'f', m.Source)
 }
 func (m *SuppressTell) Decode(b []byte) error {
 	r := pack.NewTextReader(b)
@@ -187,6 +198,10 @@ func (m *SuppressTell) Decode(b []byte) error {
 			m.Detail = r.String()
 		case 'k':
 			m.Token = r.String()
+		case 'p':
+			m.Provider = r.String()
+		case 'f':
+			m.Source = r.String()
 		}
 	}
 	return r.Err()

@@ -30,6 +30,7 @@ var errNoRecord = errors.New("there is no record of that delivery")
 // A sent is what is recorded of a delivery.
 type sent struct {
 	List, Sender, Recipient, QueueID, MessageID, EnvID string
+	Provider, Source                                   string
 }
 
 // pack is the record. Tags are on disk.
@@ -39,7 +40,8 @@ func (s *sent) pack() []byte {
 	b = pack.String(b, 'r', s.Recipient)
 	b = pack.String(b, 'q', s.QueueID)
 	b = pack.String(b, 'm', s.MessageID)
-	return pack.String(b, 'e', s.EnvID)
+	b = pack.String(b, 'e', s.EnvID)
+	return pack.String(pack.String(b, 'p', s.Provider), 'f', s.Source)
 }
 
 func unpackSent(b []byte) (s sent, err error) {
@@ -58,6 +60,10 @@ func unpackSent(b []byte) (s sent, err error) {
 			s.MessageID = r.String()
 		case 'e':
 			s.EnvID = r.String()
+		case 'p':
+			s.Provider = r.String()
+		case 'f':
+			s.Source = r.String()
 		}
 	}
 	return s, r.Err()

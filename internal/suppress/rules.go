@@ -83,6 +83,10 @@ func (s *server) tell(q *proto.SuppressTell) (*proto.SuppressTold, error) {
 		if !s.isFor(&token, q.Address) {
 			return nil, fmt.Errorf("the return path was not made for %.100q", q.Address)
 		}
+		// It is only counted by these: what cannot be read is not known.
+		if rec, err := s.recorded(&token); err == nil {
+			q.Provider, q.Source = rec.Provider, rec.Source
+		}
 	}
 	w := s.rules.weigh(q.What, q.Class)
 	if w == nothing && q.Token == "" {
@@ -126,9 +130,11 @@ func (s *server) count(q *proto.SuppressTell, address string, told *proto.Suppre
 	switch q.What {
 	case proto.ToldBounce, proto.ToldExpired, proto.ToldForwarded, proto.ToldComplaint, proto.ToldUnsubscribed:
 		s.metrics.AddFeedback(tenant, address, q.What)
+		s.metrics.AddProviderFeedback(q.Provider, q.Source, q.What)
 	}
 	if told.Added != "" {
 		s.metrics.AddFeedback(tenant, address, "suppressed")
+		s.metrics.AddProviderFeedback(q.Provider, q.Source, "suppressed")
 	}
 }
 

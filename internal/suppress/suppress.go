@@ -234,12 +234,23 @@ func (s *server) ask(q *proto.SuppressAsk) (*proto.SuppressAnswer, error) {
 		return reply, nil
 	}
 	day := returnpath.Day(now)
-	position, err := s.records.append(day, &sent{List: q.List, Sender: q.Sender, Recipient: q.Address, QueueID: q.QueueID, MessageID: q.MessageID, EnvID: q.EnvID})
+	position, err := s.records.append(day, &sent{List: q.List, Sender: q.Sender, Recipient: q.Address, QueueID: q.QueueID, MessageID: q.MessageID, EnvID: q.EnvID,
+		Provider: q.Provider, Source: q.Source})
 	if err != nil {
 		return nil, err
 	}
 	reply.Path = s.paths.Make(returnpath.Token{Day: day, Position: position, QueueID: q.QueueID}, address)
 	return reply, nil
+}
+
+// recorded is what is recorded of the delivery that a token was made for, or the error is errNoRecord.
+func (s *server) recorded(t *returnpath.Token) (rec sent, err error) {
+	rec, err = s.records.read(t.Day, t.Position)
+	// After a power cut another record may be in the place of one that was lost.
+	if err == nil && (!s.isFor(t, rec.Recipient) || t.QueueID != "" && rec.QueueID != t.QueueID) {
+		return sent{}, errNoRecord
+	}
+	return rec, err
 }
 
 // returnPath says for which message an address was made.
@@ -255,12 +266,11 @@ func (s *server) returnPath(q *proto.ReturnPath) (*proto.ReturnPathReply, error)
 	if reply.Bounced, reply.Complained, err = s.store.brought(t.Day, t.Position); err != nil {
 		return nil, err
 	}
-	rec, err := s.records.read(t.Day, t.Position)
+	rec, err := s.recorded(&t)
 	if err != nil && !errors.Is(err, errNoRecord) {
 		return nil, err
 	}
-	// After a power cut another record may be in the place of one that was lost.
-	if err == nil && s.isFor(&t, rec.Recipient) && (t.QueueID == "" || rec.QueueID == t.QueueID) {
+	if err == nil {
 		reply.Recorded, reply.Recipient, reply.QueueID = true, rec.Recipient, rec.QueueID
 		reply.List, reply.Sender, reply.MessageID, reply.EnvID = rec.List, rec.Sender, rec.MessageID, rec.EnvID
 		return reply, nil

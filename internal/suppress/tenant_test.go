@@ -135,8 +135,13 @@ func TestFeedbackCounted(t *testing.T) {
 	} {
 		w.tell(n.what, n.list, n.address, n.class, "")
 	}
-	a, err := w.Ask(t.Context(), &proto.SuppressAsk{List: "shop/", Address: "ann@example.org", QueueID: "4jWn4F1YhnzSshsm4", Sender: "list@example.org"})
+	a, err := w.Ask(t.Context(), &proto.SuppressAsk{List: "shop/", Address: "ann@example.org", QueueID: "4jWn4F1YhnzSshsm4", Sender: "list@example.org",
+		Provider: "bigmail", Source: "mta1"})
 	if err != nil {
+		t.Fatal(err)
+	}
+	// A failure that the agent sees has the provider with it, and what comes back that of its record.
+	if _, err := w.Tell(t.Context(), &proto.SuppressTell{What: proto.ToldBounce, List: "shop/", Address: "tom@example.org", Class: "SpamBlock", Provider: "bigmail"}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // the second one is no news
@@ -146,10 +151,11 @@ func TestFeedbackCounted(t *testing.T) {
 	for _, s := range w.s.metrics.Take().Samples {
 		got[strings.TrimPrefix(s.Name, "posthaste_")+" "+strings.Join(s.Labels, " ")] = s.Value
 	}
-	want := map[string]float64{"feedback shop bounce": 2, "feedback shop unsubscribed": 1, "feedback shop complaint": 1, "feedback shop suppressed": 3,
+	want := map[string]float64{"feedback shop bounce": 3, "feedback shop unsubscribed": 1, "feedback shop complaint": 1, "feedback shop suppressed": 3,
 		"feedback (none) complaint": 1, "feedback (none) suppressed": 1,
 		"domain_feedback example.net bounce": 2, "domain_feedback example.net unsubscribed": 1, "domain_feedback example.net suppressed": 2,
-		"domain_feedback example.com complaint": 1, "domain_feedback example.com suppressed": 1, "domain_feedback example.org complaint": 1, "domain_feedback example.org suppressed": 1}
+		"domain_feedback example.com complaint": 1, "domain_feedback example.com suppressed": 1, "domain_feedback example.org complaint": 1, "domain_feedback example.org suppressed": 1, "domain_feedback example.org bounce": 1,
+		"provider_feedback bigmail (none) bounce": 1, "provider_feedback bigmail mta1 complaint": 1, "provider_feedback bigmail mta1 suppressed": 1}
 	if !maps.Equal(got, want) {
 		t.Errorf("%v\nexpected %v", got, want)
 	}
