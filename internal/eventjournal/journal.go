@@ -70,6 +70,12 @@ var (
 	ErrClosed = errors.New("the journal of events is closed")
 )
 
+// keepBuf is how large a buffer is kept for the next write, at most.
+const keepBuf = 256 << 10
+
+// padding is what fills a write up.
+var padding [align]byte
+
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Options are what a journal is made of.
@@ -116,6 +122,7 @@ type Journal struct {
 	// The writer's own.
 	file vfs.File // of the last segment
 	end  int64    // where the next record goes
+	buf  []byte   // what is written, kept for the next time
 
 	positions positions
 }
@@ -373,14 +380,17 @@ func (j *Journal) commit(work []*appending) (first uint64, err error) {
 		return first, err
 	}
 	seq := first
-	var b []byte
+	b := j.buf[:0]
 	for _, a := range work {
 		for k := range a.list {
 			b = appendRecord(b, seq, &a.list[k])
 			seq++
 		}
 	}
-	b = append(b, make([]byte, aligned(int64(len(b)))-int64(len(b)))...)
+	b = append(b, padding[:aligned(int64(len(b)))-int64(len(b))]...)
+	if cap(b) <= keepBuf { // one event may be large, and few are
+		j.buf = b
+	}
 	if err := j.room(int64(len(b))); err != nil {
 		return first, err
 	}

@@ -21,6 +21,9 @@ const (
 	longestPause = time.Hour
 	// batchOctets bounds what is sent at once, in octets of JSON.
 	batchOctets = 1 << 20
+	// gatherTime is how long a file is left alone when it has all events: most of what an event in a file costs is to write
+	// it, and one write is enough for many. An event that comes after a while is written at once.
+	gatherTime = 50 * time.Millisecond
 	// resendTime bounds how long dead letters are sent again by one order.
 	resendTime = 10 * time.Minute
 )
@@ -115,6 +118,7 @@ func (c *courier) run(ctx context.Context) {
 			// Else it was interrupted: the service ends, or others are wanted.
 			if wanted := c.choose(list); c.deliver(turn, wanted) {
 				c.moved(r.Position(), len(wanted))
+				c.gather(turn, r.Position())
 			}
 		case errors.Is(err, eventjournal.ErrClosed):
 			stop()
@@ -124,6 +128,23 @@ func (c *courier) run(ctx context.Context) {
 			c.pause(turn, lastPause)
 		}
 		stop()
+	}
+}
+
+// gather lets more events come for a sink that is to be given many at once, when it has all before an event, and these
+// are all that there are.
+func (c *courier) gather(ctx context.Context, at uint64) {
+	if _, ok := c.carrier.(settler); !ok {
+		return
+	}
+	if _, next, _ := c.journal.Bounds(); at < next {
+		return
+	}
+	t := time.NewTimer(gatherTime)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
 	}
 }
 
