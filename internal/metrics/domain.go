@@ -91,6 +91,16 @@ func (s *Set) AddFeedback(tenant, address, kind string) {
 	s.add(makeKey(DomainFeedback, []string{s.names.name(domainOf(address)), kind}), 1)
 }
 
+// AddSuppressRefused counts entries that a tenant could not add to the suppression list.
+func (s *Set) AddSuppressRefused(tenant string, n int) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.add(makeKey(SuppressRefused, []string{s.tenants.name(tenant)}), float64(n))
+}
+
 // maxSite bounds the name of a site, in octets, so that it and a source's have room in a name.
 const maxSite = 60
 

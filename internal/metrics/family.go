@@ -40,6 +40,7 @@ const (
 	DomainFeedback
 	ProviderDeliveries
 	ProviderFeedback
+	SuppressRefused
 	DeliveryDelay
 	DeliveryStage
 	ConnectFailures
@@ -137,6 +138,7 @@ var families = [numFamilies]Family{
 	Feedback:           {"posthaste_feedback", Counter, false, []string{"tenant", "kind"}, "What came back of mail under the suppression list, by the tenant: bounce, expired, forwarded (an address behind the recipient has failed), complaint, unsubscribed; and suppressed, the recipients who are on the list for it. Mail without a tenant is (none); names as for domains."},
 	DomainFeedback:     {"posthaste_domain_feedback", Counter, false, []string{"domain", "kind"}, "The same by the recipient's domain; over posthaste_domain_deliveries with status sent it is the rate of complaints of a domain."},
 	ProviderDeliveries: {"posthaste_provider_deliveries", Counter, false, []string{"provider", "source", "status"}, "Deliveries by the provider that the recipient's domain is with (destination_provider_maps, shaping_files), else by the site of its MX hosts, and by the source that they were sent from, (none) without one. Mail of which neither is known is not counted. Names are those of provider and source together, as for domains."},
+	SuppressRefused:    {"posthaste_suppress_refused", Counter, false, []string{"tenant"}, "Entries that tenants were not let add to the suppression list by HTTP, since they have as many as they may (suppress_tenant_limit); names as for domains."},
 	ProviderFeedback:   {"posthaste_provider_feedback", Counter, false, []string{"provider", "source", "kind"}, "What came back of mail under the suppression list, by provider and source; over posthaste_provider_deliveries with status sent it is the rate of bounces or complaints at a provider. A complaint counts here if the mail left with a return path (return_path_domain)."},
 	DeliveryDelay:      {"posthaste_delivery_delay_seconds", Histogram, true, []string{"status"}, "Age of the message when a recipient's attempt ended (delay= of the log)."},
 	DeliveryStage:      {"posthaste_delivery_stage_seconds", Histogram, true, []string{"stage"}, "Where the time went (delays= of the log): before_queue, queue, connect, transmit."},

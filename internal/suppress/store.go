@@ -289,13 +289,15 @@ func (s *store) add(list []proto.Suppression) error {
 	})
 }
 
-// errFull says that a tenant has as many entries as it may have. Nothing was written.
-var errFull = errors.New("the tenant has as many entries as it may have")
+// A fullError says that a tenant has as many entries as it may have. Nothing was written.
+type fullError struct{ tenant string }
+
+func (e *fullError) Error() string { return "tenant " + e.tenant + " has as many entries as it may have" }
 
 // offer writes entries, as add does, and says how many are other ones now. Where one holds by which somebody has complained or
 // unsubscribed, a reason of a lower rank does not take its place, and no reason makes it end sooner. It is seen and
 // decided in one transaction: a complaint that comes at the same time is not lost. No tenant gets more entries than most by
-// it; 0: that is no limit. The error is errFull then.
+// it; 0: that is no limit. The error is a *fullError then.
 func (s *store) offer(list []proto.Suppression, most int) (n uint64, err error) {
 	err = s.db.Update(func(tx *bolt.Tx) error {
 		n = 0
@@ -352,7 +354,7 @@ func (s *store) fit(tx *bolt.Tx, more map[string]int, most int) error {
 		}
 		if h.count > most {
 			s.held[tenant] = holding{h.count - n, h.counted} // the transaction is undone
-			return errFull
+			return &fullError{tenant}
 		}
 		s.held[tenant] = h
 	}

@@ -52,7 +52,8 @@
 // # Diagnostics
 //
 // "QUEUEID: to=<ADDRESS>, list=LIST, suppressed=REASON (DETAIL)": a new entry. "the suppression list was damaged, and is lost":
-// see Durability.
+// see Durability. "tenant TENANT: N entries are not added to the suppression list, which has M of it": its programs want more
+// than suppress_tenant_limit; said once an hour.
 package suppress
 
 import (
@@ -82,6 +83,8 @@ const (
 	tidyEvery  = time.Hour
 	mergeEvery = time.Second
 	maxText    = 512 // octets of an entry's texts
+	sayEvery   = time.Hour
+	maxSaid    = 1000 // tenants
 )
 
 // Spec declares the service.
@@ -125,6 +128,9 @@ type server struct {
 	metrics *metrics.Set // nil: nothing is counted
 	now     func() time.Time
 	wg      sync.WaitGroup
+
+	mu      sync.Mutex
+	refused map[string]time.Time // when the log has said last that a tenant has too many entries
 }
 
 func newServer(cfg *config.Config, paths *returnpath.Coder, dir *statedir.Dir, log *maillog.Logger) (*server, error) {
@@ -306,7 +312,9 @@ func (s *server) change(q *proto.SuppressChange) (*proto.SuppressChanged, error)
 	case proto.SuppressAdd:
 		err = s.store.add(q.Entries)
 	case proto.SuppressOffer:
-		if n, err = s.store.offer(q.Entries, s.rules.most); errors.Is(err, errFull) {
+		var full *fullError
+		if n, err = s.store.offer(q.Entries, s.rules.most); errors.As(err, &full) {
+			s.refuse(full.tenant, len(q.Entries))
 			return &proto.SuppressChanged{Full: true}, nil
 		}
 	case proto.SuppressRemove:
@@ -323,6 +331,22 @@ func (s *server) change(q *proto.SuppressChange) (*proto.SuppressChanged, error)
 		err = fmt.Errorf("suppress: unknown change %.20q", q.What)
 	}
 	return &proto.SuppressChanged{Count: n}, err
+}
+
+// refuse notes that entries of a tenant were refused. Programs try again, and the log has it once an hour of each tenant.
+func (s *server) refuse(tenant string, n int) {
+	s.metrics.AddSuppressRefused(tenant, n)
+	now := s.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if last, ok := s.refused[tenant]; ok && now.Sub(last) < sayEvery && now.After(last.Add(-sayEvery)) {
+		return
+	}
+	if s.refused == nil || len(s.refused) >= maxSaid {
+		s.refused = make(map[string]time.Time)
+	}
+	s.refused[tenant] = now
+	s.log.Warning("tenant %s: %d entries are not added to the suppression list, which has %d of it (suppress_tenant_limit)", tenant, n, s.rules.most)
 }
 
 // tidyRegularly puts imports in place and forgets what is too old, until it is stopped.

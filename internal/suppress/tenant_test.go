@@ -1,14 +1,17 @@
 package suppress
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"posthaste/internal/maillog"
 	"posthaste/internal/metrics"
 	"posthaste/internal/proto"
 	"posthaste/internal/suppress/suppressclient"
@@ -206,11 +209,32 @@ func TestOffered(t *testing.T) {
 	}
 }
 
+// lines is a log that may be read while it is written.
+type lines struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
 // A tenant adds no more entries than it may have. What others add of it counts, and is not refused; other tenants, and entries
 // that are there, are not concerned.
 func TestTenantLimit(t *testing.T) {
 	t.Parallel()
 	w := start(t, t.TempDir(), "suppress_tenant_limit = 5\n")
+	w.s.metrics = metrics.New()
+	var log lines
+	w.s.log = maillog.New("suppressd", maillog.NewWriter(&log, maillog.Classic))
 	offer := func(tenant string, want uint64, wantErr error, names ...string) {
 		t.Helper()
 		var list []proto.Suppression
@@ -251,6 +275,26 @@ func TestTenantLimit(t *testing.T) {
 	offer("other", 0, suppressclient.ErrFull, "5", "6", "7", "8", "9")
 	offer("other", 0, suppressclient.ErrFull, "5", "6", "7", "8")
 	offer("other", 0, suppressclient.ErrFull, "5")
+	// The log has it of each tenant, and not of each request.
+	for tenant, want := range map[string]int{"shop": 1, "other": 1} {
+		if n := strings.Count(log.String(), "tenant "+tenant+": "); n != want {
+			t.Errorf("%d lines of %s: %s", n, tenant, log.String())
+		}
+	}
+	w.later(sayEvery)
+	offer("other", 0, suppressclient.ErrFull, "5")
+	if n := strings.Count(log.String(), "tenant other: 1 entries are not added"); n != 1 {
+		t.Errorf("%d lines: %s", n, log.String())
+	}
+	refused := map[string]float64{}
+	for _, sm := range w.s.metrics.Take().Samples {
+		if sm.Name == "posthaste_suppress_refused" {
+			refused[sm.Labels[0]] = sm.Value
+		}
+	}
+	if !maps.Equal(refused, map[string]float64{"shop": 1 + 2 + 3 + 2, "other": 5 + 5 + 4 + 1 + 1}) {
+		t.Errorf("refused: %v", refused)
+	}
 	w.stop()
 	// Without a limit there may be any number.
 	w = start(t, t.TempDir(), "suppress_tenant_limit = 0\n")
