@@ -131,13 +131,9 @@ func (c *courier) run(ctx context.Context) {
 	}
 }
 
-// gather lets more events come for a sink that is to be given many at once, when it has all before an event, and these
-// are all that there are.
+// gather lets more events come for a file, when it has all before an event and these are all that there are.
 func (c *courier) gather(ctx context.Context, at uint64) {
-	if _, ok := c.carrier.(settler); !ok {
-		return
-	}
-	if _, next, _ := c.journal.Bounds(); at < next {
+	if _, next, _ := c.journal.Bounds(); c.sink.Type != event.File || at < next {
 		return
 	}
 	t := time.NewTimer(gatherTime)

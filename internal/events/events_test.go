@@ -601,6 +601,7 @@ func TestSettle(t *testing.T) {
 			t.Errorf("it was settled %d times, and the position is %d", s.carrier.settled, saved())
 		}
 		s.put("delivered", 2)
+		time.Sleep(gatherTime)
 		synctest.Wait()
 		s.set(func() { s.carrier.unstable = errors.New("no disk") })
 		save()
@@ -632,6 +633,35 @@ func TestSettle(t *testing.T) {
 		if save(); s.carrier.settled != n+1 {
 			t.Error("it is settled again with nothing in between")
 		}
+		s.stop()
+	})
+}
+
+// An event that comes after a while is written to a file at once; those that come soon after it are written together, and
+// an order to send something once more does not wait.
+func TestGather(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		writes := 0
+		s := newScene(t, "file:/x", func([]eventjournal.Entry) error { writes++; return nil })
+		see := func(want int, numbers ...uint64) {
+			t.Helper()
+			synctest.Wait()
+			if got := s.carrier.numbers(); !slices.Equal(got, numbers) || writes != want {
+				t.Errorf("%v in %d writes", got, writes)
+			}
+		}
+		s.put("delivered", 1)
+		see(1, 1)
+		s.put("delivered", 3)
+		see(1, 1)
+		time.Sleep(gatherTime)
+		see(2, 1, 2, 3, 4)
+		s.courier.replay(4)
+		see(3, 1, 2, 3, 4, 4)
+		time.Sleep(time.Second)
+		s.put("delivered", 1)
+		see(4, 1, 2, 3, 4, 4, 5)
 		s.stop()
 	})
 }
