@@ -292,7 +292,9 @@ func (s *store) add(list []proto.Suppression) error {
 // A fullError says that a tenant has as many entries as it may have. Nothing was written.
 type fullError struct{ tenant string }
 
-func (e *fullError) Error() string { return "tenant " + e.tenant + " has as many entries as it may have" }
+func (e *fullError) Error() string {
+	return "tenant " + e.tenant + " has as many entries as it may have"
+}
 
 // offer writes entries, as add does, and says how many are other ones now. Where one holds by which somebody has complained or
 // unsubscribed, a reason of a lower rank does not take its place, and no reason makes it end sooner. It is seen and
