@@ -2,7 +2,6 @@ package event
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -11,8 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"pgregory.net/rapid"
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
@@ -108,119 +105,6 @@ func TestGolden(t *testing.T) {
 			t.Errorf("%s: %v", line, err)
 		}
 	}
-}
-
-// form is the JSON form as package json knows it. The order is that of the document.
-type form struct {
-	Kind       Kind      `json:"kind"`
-	Time       string    `json:"time"`
-	Host       string    `json:"host,omitempty"`
-	QueueID    string    `json:"queue_id,omitempty"`
-	MessageID  string    `json:"message_id,omitempty"`
-	EnvID      string    `json:"envid,omitempty"`
-	Sender     *string   `json:"sender,omitempty"`
-	Recipient  string    `json:"recipient,omitempty"`
-	Original   string    `json:"original_recipient,omitempty"`
-	Recipients []string  `json:"recipients,omitempty"`
-	Count      int       `json:"recipient_count,omitempty"`
-	Size       int64     `json:"size,omitempty"`
-	Transport  string    `json:"transport,omitempty"`
-	NextHop    string    `json:"next_hop,omitempty"`
-	Relay      string    `json:"relay,omitempty"`
-	RelayAddr  string    `json:"relay_address,omitempty"`
-	RelayPort  string    `json:"relay_port,omitempty"`
-	DSN        string    `json:"dsn,omitempty"`
-	Reply      string    `json:"reply,omitempty"`
-	Class      string    `json:"bounce_class,omitempty"`
-	Attempt    int       `json:"attempt,omitempty"`
-	Delay      *float64  `json:"delay,omitempty"`
-	Delays     []float64 `json:"delays,omitempty"`
-	TLS        string    `json:"tls,omitempty"`
-	ClientName string    `json:"client_name,omitempty"`
-	ClientAddr string    `json:"client_address,omitempty"`
-	Helo       string    `json:"helo,omitempty"`
-	Protocol   string    `json:"protocol,omitempty"`
-	SASLUser   string    `json:"sasl_username,omitempty"`
-	Stage      string    `json:"stage,omitempty"`
-	Notice     string    `json:"notice,omitempty"`
-	NewID      string    `json:"new_queue_id,omitempty"`
-	Target     string    `json:"target,omitempty"`
-	By         string    `json:"by,omitempty"`
-	Until      string    `json:"until,omitempty"`
-	Tenant     string    `json:"tenant,omitempty"`
-	Campaign   string    `json:"campaign,omitempty"`
-	List       string    `json:"list,omitempty"`
-	Feedback   string    `json:"feedback_type,omitempty"`
-	Unverified bool      `json:"unverified,omitempty"`
-}
-
-// byPackage is the event as package json writes it, with the same recipients.
-func byPackage(t *testing.T, e *Event, host string, n int) string {
-	t.Helper()
-	f := form{Kind: e.Kind, Time: e.Time.UTC().Format(microTime), Host: host,
-		QueueID: cut(e.QueueID), MessageID: cut(e.MessageID), EnvID: cut(e.EnvID),
-		Recipient: cut(e.Recipient), Original: cut(e.Original), Count: e.Count, Size: e.Size,
-		Transport: cut(e.Transport), NextHop: cut(e.NextHop), Relay: cut(e.Relay), RelayAddr: cut(e.RelayAddr), RelayPort: cut(e.RelayPort),
-		DSN: e.DSN, Reply: cut(e.Reply), Class: cut(e.BounceClass),
-		Attempt: e.Attempt, TLS: cut(e.TLS), ClientName: cut(e.ClientName), ClientAddr: cut(e.ClientAddr), Helo: cut(e.Helo),
-		Protocol: cut(e.Protocol), SASLUser: cut(e.SASLUser), Stage: cut(e.Stage), Notice: e.Notice, NewID: e.NewID,
-		Target: cut(e.Target), By: cut(e.By), Tenant: e.Tenant, Campaign: e.Campaign,
-		List: e.List, Feedback: cut(e.Feedback), Unverified: e.Unverified}
-	if e.FromMessage {
-		sender := cut(e.Sender)
-		f.Sender = &sender
-	}
-	for _, r := range e.Recipients[:n] {
-		f.Recipients = append(f.Recipients, cut(r))
-	}
-	if e.Delays != nil {
-		delay := float64(e.Delay.Microseconds()) / 1e6
-		f.Delay = &delay
-		for _, d := range e.Delays {
-			f.Delays = append(f.Delays, float64(d.Microseconds())/1e6)
-		}
-	}
-	if !e.Until.IsZero() {
-		f.Until = e.Until.UTC().Format(time.RFC3339)
-	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(&f); err != nil {
-		t.Fatal(err)
-	}
-	body := bytes.TrimSuffix(b.Bytes(), []byte("\n"))
-	sum := sha256.Sum256(body)
-	if e.Kind.once() || e.Kind.reported() && e.QueueID != "" {
-		sum = sha256.Sum256([]byte(e.name(host)))
-	}
-	return fmt.Sprintf(`{"schema":1,"id":"%x",%s`, sum[:16], body[1:])
-}
-
-// An event is written as package json writes it, whatever is in it, so that its identifier is what it has always been.
-func TestLikePackage(t *testing.T) {
-	t.Parallel()
-	text := rapid.OneOf(rapid.Just(""), rapid.StringMatching(`[ -~]{0,20}`), rapid.String(), rapid.SampledFrom([]string{"a\xff\u2028<&>", strings.Repeat("é", 700)}))
-	delays := rapid.Custom(func(t *rapid.T) time.Duration { return time.Duration(rapid.Int64Range(0, 1e16).Draw(t, "d")) })
-	rapid.Check(t, func(rt *rapid.T) {
-		draw := func(name string) string { return text.Draw(rt, name) }
-		e := Event{Kind: rapid.SampledFrom(Kinds()).Draw(rt, "kind"), Time: noon.Add(delays.Draw(rt, "time")), QueueID: draw("id"), MessageID: draw("m"), EnvID: draw("e"),
-			Sender: draw("s"), FromMessage: rapid.Bool().Draw(rt, "f"), Size: rapid.Int64Min(0).Draw(rt, "size"), Recipient: draw("r"), Original: draw("o"),
-			Recipients: rapid.SliceOfN(text, 0, 4).Draw(rt, "rs"), Count: rapid.IntRange(0, 9).Draw(rt, "n"), Transport: draw("t"), NextHop: draw("h"), Relay: draw("rl"),
-			RelayAddr: draw("ra"), RelayPort: draw("rp"), DSN: draw("dsn"), Reply: draw("reply"), BounceClass: draw("c"), Attempt: rapid.IntRange(0, 3).Draw(rt, "a"),
-			TLS: draw("tls"), ClientName: draw("cn"), ClientAddr: draw("ca"), Helo: draw("he"), Protocol: draw("p"), SASLUser: draw("u"), Stage: draw("st"),
-			Tenant: draw("te"), Campaign: draw("cm"), NewID: draw("ni"), Notice: draw("no"), Target: draw("ta"), By: draw("by"), List: draw("l"), Feedback: draw("fb"),
-			Unverified: rapid.Bool().Draw(rt, "uv")}
-		if rapid.Bool().Draw(rt, "attempt") {
-			e.Delay, e.Delays = delays.Draw(rt, "delay"), &[4]time.Duration{0, delays.Draw(rt, "d1"), 1000, 999}
-		}
-		if rapid.Bool().Draw(rt, "until") {
-			e.Until = noon
-		}
-		if got, want := string(e.JSON("mail.example.org")), byPackage(t, &e, "mail.example.org", len(e.Recipients)); got != want {
-			rt.Fatalf("\n got %s\nwant %s", got, want)
-		}
-	})
 }
 
 // docs/events.md shows the golden lines, and describes each field and kind.
