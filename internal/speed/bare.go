@@ -23,7 +23,7 @@ func runBare(ctx context.Context, addr, next string) error {
 	if err != nil {
 		return err
 	}
-	b := &bare{stores: make(chan store), sends: make(chan []byte, 1000), failed: make(chan error, bareSenders+1)}
+	b := &bare{stores: make(chan store), sends: make(chan []byte, 1000), failed: make(chan error, bareSenders+1), sync: (*os.File).Sync}
 	s := sinkOn(l)
 	s.ask(&inquiry{take: b.take})
 	var writer, senders sync.WaitGroup
@@ -48,6 +48,7 @@ type bare struct {
 	stores chan store
 	sends  chan []byte
 	failed chan error
+	sync   func(*os.File) error
 	free   sync.Pool // of texts that have gone
 }
 
@@ -98,7 +99,7 @@ func (b *bare) write() error {
 			size += len(s.text)
 		}
 		if err == nil {
-			err = file.Sync()
+			err = b.sync(file)
 		}
 		for _, s := range group {
 			s.done <- err

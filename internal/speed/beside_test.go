@@ -199,6 +199,42 @@ func TestBare(t *testing.T) {
 	}
 }
 
+// Messages that wait share a sync, and none is acknowledged before it, or when it fails.
+func TestBareSync(t *testing.T) {
+	t.Chdir(t.TempDir())
+	bad := errors.New("no disk")
+	for _, fails := range []error{nil, bad} {
+		var list []store
+		syncs := 0
+		b := &bare{stores: make(chan store, 3), sync: func(f *os.File) error {
+			syncs++
+			for i, s := range list {
+				if len(s.done) > 0 {
+					t.Errorf("message %d is acknowledged before the sync", i)
+				}
+			}
+			if text, err := os.ReadFile(f.Name()); err != nil || string(text) != "abc" {
+				t.Errorf("%q is to be synced, %v", text, err)
+			}
+			return fails
+		}}
+		for _, text := range []string{"a", "b", "c"} {
+			s := store{[]byte(text), make(chan error, 1)}
+			list = append(list, s)
+			b.stores <- s
+		}
+		close(b.stores)
+		if err := b.write(); err != nil || syncs != 1 {
+			t.Errorf("%d syncs, %v", syncs, err)
+		}
+		for _, s := range list {
+			if err := <-s.done; err != fails {
+				t.Errorf("told %v, want %v", err, fails)
+			}
+		}
+	}
+}
+
 // The filter says how many messages it has looked at.
 func TestLooker(t *testing.T) {
 	t.Parallel()

@@ -27,7 +27,7 @@ func besideHead(w io.Writer, dir string, o *options) {
 		lineOf("/proc/cpuinfo", "model name"), strings.TrimSpace(fileText("/proc/sys/kernel/osrelease")), load, dir)
 	head, rule := "| workload | figure | Posthaste | Postfix | ratio |", "|---|---|---|---|---|"
 	if o.busy > 0 {
-		head += fmt.Sprintf(" beside %d compilers: Posthaste | Postfix | ratio |", o.busy)
+		head += fmt.Sprintf(" compilers (%d) beside: Posthaste | Postfix | ratio |", o.busy)
 		rule += "---|---|---|"
 	}
 	fmt.Fprintf(w, "%s\n%s\n", head, rule)
