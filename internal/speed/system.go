@@ -191,7 +191,10 @@ func (s *system) carry(ctx context.Context, w *workload) (wall time.Duration, er
 		return 0, fmt.Errorf("%s: %w", s.dir, err)
 	}
 	for limit := time.Now().Add(dialogueTime); s.sink.deliveries.Load() < want; time.Sleep(time.Millisecond) {
-		if ctx.Err() != nil || time.Now().After(limit) {
+		if ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+		if time.Now().After(limit) {
 			return 0, fmt.Errorf("%s: %d deliveries are missing", s.dir, want-s.sink.deliveries.Load())
 		}
 	}
