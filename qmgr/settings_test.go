@@ -56,3 +56,22 @@ func TestTenantWeights(t *testing.T) {
 		}
 	}
 }
+
+// TestSharesLimits: trivial-rewrite is asked for limits if any parameter needs that, each by itself.
+func TestSharesLimits(t *testing.T) {
+	t.Parallel()
+	for main, want := range map[string]bool{
+		"": false, "destination_rollup = no": false, "destination_rollup = No": false, "destination_rollup = mx": true, "destination_rollup =": false,
+		"destination_limit_maps = static:x": true, "shaping_files = /x": true, "egress_source_maps = static:x": true, "egress_pool_maps = static:x": true,
+		"sender_dependent_egress_pool_maps = static:x": true, "default_egress_pool = x": true,
+	} {
+		cfg, err := config.LoadString(main + "\n")
+		if err != nil {
+			t.Errorf("%q: %v", main, err)
+			continue
+		}
+		if got := sharesLimits(cfg); got != want {
+			t.Errorf("%q: %v", main, got)
+		}
+	}
+}
