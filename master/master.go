@@ -97,6 +97,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -261,6 +262,13 @@ func (s *settings) version() string { return s.config.String("mail_version") }
 // statusPanic is the exit status after a panic, which is that of Go's runtime.
 const statusPanic = 2
 
+// settle gives back the memory that only the start has needed: what was made for reading and examining the configuration
+// is garbage now, and so little is allocated later that it would lie there for long.
+func settle() {
+	debug.FreeOSMemory()
+	service.Settle()
+}
+
 // serve runs the mail system. It returns when every process has ended.
 func (m *master) serve(ctx context.Context) {
 	defer m.release()
@@ -285,6 +293,7 @@ func (m *master) serve(ctx context.Context) {
 	if m.opts.Ready != nil {
 		m.opts.Ready()
 	}
+	m.after(service.SettleTime, settle)
 	done := ctx.Done()
 	for !m.finished() {
 		select {

@@ -314,6 +314,8 @@ func (p *process) run() int {
 			})
 		})
 	})
+	settled := time.AfterFunc(SettleTime, Settle)
+	defer settled.Stop()
 	spread(p.spec, func(procs int) { runtime.GOMAXPROCS(procs) })
 	governed := make(chan struct{})
 	watchers.Go(func() { newGovernor(p.spec).run(governed) })
