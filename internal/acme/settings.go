@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/mholt/acmez/v3/acme"
 	"github.com/miekg/dns"
@@ -152,18 +153,18 @@ func certificateName(name string) (string, error) {
 type tsigKey struct{ name, algorithm, secret string }
 
 var (
-	keyName      = regexp.MustCompile(`(?s)\bkey\s+"?([^\s"{};]+)"?\s*\{(.*?)\}`)
-	keyAlgorithm = regexp.MustCompile(`\balgorithm\s+"?([A-Za-z0-9.-]+)"?\s*;`)
-	keySecret    = regexp.MustCompile(`\bsecret\s+"?([A-Za-z0-9+/=]+)"?\s*;`)
+	keyName      = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?s)\bkey\s+"?([^\s"{};]+)"?\s*\{(.*?)\}`) })
+	keyAlgorithm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\balgorithm\s+"?([A-Za-z0-9.-]+)"?\s*;`) })
+	keySecret    = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\bsecret\s+"?([A-Za-z0-9+/=]+)"?\s*;`) })
 )
 
 // parseKey reads the first key in a file of BIND's form.
 func parseKey(text string) (*tsigKey, error) {
-	m := keyName.FindStringSubmatch(text)
+	m := keyName().FindStringSubmatch(text)
 	if m == nil {
 		return nil, errors.New(`expected a TSIG key: key "name" { algorithm hmac-sha256; secret "..."; };`)
 	}
-	algorithm, secret := keyAlgorithm.FindStringSubmatch(m[2]), keySecret.FindStringSubmatch(m[2])
+	algorithm, secret := keyAlgorithm().FindStringSubmatch(m[2]), keySecret().FindStringSubmatch(m[2])
 	if algorithm == nil || secret == nil {
 		return nil, fmt.Errorf("key %s: expected algorithm and secret", m[1])
 	}

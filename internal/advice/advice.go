@@ -25,6 +25,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"posthaste/internal/config"
 	"posthaste/internal/table"
@@ -123,14 +124,18 @@ func service(cfg *config.Config, tables look, s *config.Service) (list []finding
 }
 
 // builtTable finds tables of the types that a command builds.
-var builtTable = regexp.MustCompile(`(?:^|[\s,{=:])(hash|btree|lmdb|cdb|dbm|sdbm):(/[^\s,{}]+)`)
+var builtTable = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?:^|[\s,{=:])(hash|btree|lmdb|cdb|dbm|sdbm):(/[^\s,{}]+)`)
+})
 
 // foreign finds tables of the types that Postfix can have been built with.
-var foreign = regexp.MustCompile(`(?:^|[\s,{=])(?:proxy:)?(ldap|mysql|pgsql|sqlite|memcache|mongodb|nis|nisplus|netinfo|dbm|sdbm):`)
+var foreign = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?:^|[\s,{=])(?:proxy:)?(ldap|mysql|pgsql|sqlite|memcache|mongodb|nis|nisplus|netinfo|dbm|sdbm):`)
+})
 
 // unknown says which types of tables that a value names do not exist here.
 func unknown(value string) (list []string) {
-	for _, m := range foreign.FindAllStringSubmatch(value, -1) {
+	for _, m := range foreign().FindAllStringSubmatch(value, -1) {
 		if !slices.Contains(table.Types(), m[1]) && !readHere(m[1]) {
 			list = append(list, fmt.Sprintf("there are no tables of type %s here; known are: %s", m[1], strings.Join(table.Types(), " ")))
 		}
@@ -179,7 +184,7 @@ func built(name, value string) (list []Table) {
 	if strings.HasSuffix(name, "_cache_database") || strings.HasSuffix(name, "_cache_map") || name == "address_verify_map" {
 		return nil // learnt, not built
 	}
-	for _, m := range builtTable.FindAllStringSubmatch(value, -1) {
+	for _, m := range builtTable().FindAllStringSubmatch(value, -1) {
 		t := Table{Spec: m[1] + ":" + m[2], Source: m[2], Builder: "postmap"}
 		var err error
 		if t.Path, err = table.WriterPath(t.Spec); err != nil {

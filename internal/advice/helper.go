@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"posthaste/internal/config"
 	"posthaste/internal/table"
@@ -97,7 +98,7 @@ func (c *checker) commands() {
 		needed := c.used[s.Name]
 		if s.Command == "spawn" {
 			needed = slices.ContainsFunc(c.values, func(v value) bool {
-				return slices.ContainsFunc(ourSocket.FindAllStringSubmatch(v.text, -1), func(m []string) bool { return filepath.Base(m[1]) == s.Name })
+				return slices.ContainsFunc(ourSocket().FindAllStringSubmatch(v.text, -1), func(m []string) bool { return filepath.Base(m[1]) == s.Name })
 			})
 		}
 		if !needed && slices.Contains(stock, s.Name) {
@@ -156,7 +157,9 @@ func (c *checker) notExecutable(program string) string {
 }
 
 // ourSocket finds sockets in the queue's directory that services of master.cf listen on.
-var ourSocket = regexp.MustCompile(`(?:^|[\s,{=])(?:unix:)?((?:private|public)/[^\s,{}:]+)`)
+var ourSocket = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?:^|[\s,{=])(?:unix:)?((?:private|public)/[^\s,{}:]+)`)
+})
 
 // sockets looks for who listens on those that settings name.
 func (c *checker) sockets() {
@@ -170,7 +173,7 @@ func (c *checker) sockets() {
 		if v.name == "smtpd_sasl_path" && !c.cfg.Bool("smtpd_sasl_auth_enable") {
 			continue
 		}
-		for _, m := range ourSocket.FindAllStringSubmatch(v.text, -1) {
+		for _, m := range ourSocket().FindAllStringSubmatch(v.text, -1) {
 			name := m[1][strings.IndexByte(m[1], '/')+1:]
 			if slices.ContainsFunc(c.services, func(s config.Service) bool { return s.Type != "inet" && s.Name == name }) {
 				continue

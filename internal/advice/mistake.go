@@ -325,7 +325,7 @@ func (c *checker) writable() {
 		look(value{}, c.cfg.Dir()+name)
 	}
 	for _, v := range append(c.of("alias_maps", "alias_database"), c.values...) {
-		for _, m := range namedFile.FindAllStringSubmatch(v.text, -1) {
+		for _, m := range namedFile().FindAllStringSubmatch(v.text, -1) {
 			look(v, m[2])
 			for _, t := range built(v.name, m[1]+":"+m[2]) {
 				look(v, t.Path)

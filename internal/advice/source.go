@@ -5,12 +5,15 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"posthaste/internal/table"
 )
 
 // namedFile finds tables in files: [1] is the type, [2] the path.
-var namedFile = regexp.MustCompile(`(?:^|[\s,{=:!])(hash|btree|lmdb|cdb|dbm|sdbm|texthash|regexp|pcre|cidr|mysql|pgsql|sqlite|ldap):(/[^\s,{}]+)`)
+var namedFile = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?:^|[\s,{=:!])(hash|btree|lmdb|cdb|dbm|sdbm|texthash|regexp|pcre|cidr|mysql|pgsql|sqlite|ldap):(/[^\s,{}]+)`)
+})
 
 // maxSource bounds the text of a table that is read to look for mistakes: what is
 // larger was written by a program.
@@ -26,7 +29,7 @@ type entry struct {
 // entries are those of the tables in files, and of those in the configuration itself, that
 // a value names. What cannot be read has none: who opens the table says so.
 func (c *checker) entries(v value) (list []entry) {
-	for _, m := range namedFile.FindAllStringSubmatch(v.text, -1) {
+	for _, m := range namedFile().FindAllStringSubmatch(v.text, -1) {
 		if slices.Contains([]string{"mysql", "pgsql", "sqlite", "ldap"}, m[1]) {
 			continue
 		}

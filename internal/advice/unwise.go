@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"posthaste/internal/config"
 )
@@ -49,10 +50,12 @@ func (u *unwise) say(parameter, format string, args ...any) {
 }
 
 // secretTable finds tables in the settings of which there is a password.
-var secretTable = regexp.MustCompile(`(?:^|[\s,{=:])(?:mysql|pgsql|ldap):(/[^\s,{}]+)`)
+var secretTable = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:^|[\s,{=:])(?:mysql|pgsql|ldap):(/[^\s,{}]+)`) })
 
 // passwordTable finds tables that are files.
-var passwordTable = regexp.MustCompile(`(?:^|[\s,{=:])(?:hash|btree|lmdb|texthash|cdb):(/[^\s,{}]+)`)
+var passwordTable = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?:^|[\s,{=:])(?:hash|btree|lmdb|texthash|cdb):(/[^\s,{}]+)`)
+})
 
 // files are those that others should not be able to read.
 func (u *unwise) files() {
@@ -79,7 +82,7 @@ func (u *unwise) files() {
 		if err != nil {
 			continue
 		}
-		for _, m := range passwordTable.FindAllStringSubmatch(value, -1) {
+		for _, m := range passwordTable().FindAllStringSubmatch(value, -1) {
 			u.secret(parameter, m[1], "passwords")
 			for _, t := range built(parameter, value) {
 				u.secret(parameter, t.Path, "passwords")
@@ -88,7 +91,7 @@ func (u *unwise) files() {
 	}
 	for _, parameter := range u.cfg.Names() {
 		if value, err := u.cfg.Value(parameter); err == nil {
-			for _, m := range secretTable.FindAllStringSubmatch(value, -1) {
+			for _, m := range secretTable().FindAllStringSubmatch(value, -1) {
 				u.secret(parameter, m[1], "a database's password")
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"net/mail"
 	"regexp"
 	"strings"
+	"sync"
 	"unicode"
 
 	"posthaste/internal/rfc5322"
@@ -228,12 +229,12 @@ func (rep *report) returned(r io.Reader) {
 }
 
 // said finds a server's reply in a text: a code of failure with an enhanced one.
-var said = regexp.MustCompile(`\b5\d\d[ -]+#?5\.\d{1,3}\.\d{1,3}\b[^\r\n]*`)
+var said = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\b5\d\d[ -]+#?5\.\d{1,3}\.\d{1,3}\b[^\r\n]*`) })
 
 // words reads a text. Of a program that does not write reports the reply is all that can be relied on.
 func (rep *report) words(r io.Reader) {
 	text, _ := io.ReadAll(r) // what could be read of it
-	reply := said.Find(text)
+	reply := said().Find(text)
 	if reply == nil {
 		return
 	}

@@ -160,7 +160,7 @@ func (s *scope) addTables(name, value string, files map[string]bool) {
 		return
 	}
 	tableSettings(value, func(name string) { s.uses[name] = true })
-	for _, table := range tableFile.FindAllStringSubmatch(value, -1) {
+	for _, table := range tableFile().FindAllStringSubmatch(value, -1) {
 		files[table[1]+":"+table[2]] = true
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // tableSettingNames are the settings of a table in a database, by its type: in a file of
@@ -35,13 +36,17 @@ var tableSettingNames = map[string][]string{
 
 // Tables of databases in a value: their type, and the name or the path of their settings.
 var (
-	namedTable = regexp.MustCompile(`(?:^|[\s,{=:!])(ldap|mysql|pgsql|sqlite|memcache|mongodb):([A-Za-z0-9_]+)`)
-	tableFile  = regexp.MustCompile(`(?:^|[\s,{=:!])(ldap|mysql|pgsql|sqlite|memcache|mongodb):(/[^\s,{}]+)`)
+	namedTable = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`(?:^|[\s,{=:!])(ldap|mysql|pgsql|sqlite|memcache|mongodb):([A-Za-z0-9_]+)`)
+	})
+	tableFile = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`(?:^|[\s,{=:!])(ldap|mysql|pgsql|sqlite|memcache|mongodb):(/[^\s,{}]+)`)
+	})
 )
 
 // tableSettings finds the names of settings in main.cf that tables in text may have.
 func tableSettings(text string, found func(name string)) {
-	for _, table := range namedTable.FindAllStringSubmatch(text, -1) {
+	for _, table := range namedTable().FindAllStringSubmatch(text, -1) {
 		for _, setting := range tableSettingNames[table[1]] {
 			found(table[2] + "_" + setting)
 		}

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"posthaste/internal/config"
 )
@@ -124,7 +125,7 @@ func (p *plan) paths(file string, line int, raw string) string {
 		replaced = true
 		return p.to + strings.TrimPrefix(path, p.from)
 	})
-	for _, m := range ofDirectory.FindAllStringSubmatch(raw, -1) {
+	for _, m := range ofDirectory().FindAllStringSubmatch(raw, -1) {
 		p.copies[p.from+m[1]] = true
 	}
 	if replaced {
@@ -137,7 +138,9 @@ func (p *plan) paths(file string, line int, raw string) string {
 	return out
 }
 
-var ofDirectory = regexp.MustCompile(`\$(?:config_directory|\{config_directory\}|\(config_directory\))(/[^` + pathEnd + `]+)`)
+var ofDirectory = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\$(?:config_directory|\{config_directory\}|\(config_directory\))(/[^` + pathEnd + `]+)`)
+})
 
 // instance gives a configuration that does not go to the default place a queue
 // of its own: two instances must not share one.
@@ -152,7 +155,9 @@ func (p *plan) instance() {
 }
 
 // relativeSocket finds sockets that are named relative to the queue directory.
-var relativeSocket = regexp.MustCompile(`(?:^|[\s,{:])(?:unix|local):([^/\s,{}:$][^\s,{}:]*)`)
+var relativeSocket = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?:^|[\s,{:])(?:unix|local):([^/\s,{}:$][^\s,{}:]*)`)
+})
 
 // decide finds what a person must decide.
 func (p *plan) decide(cfg *config.Config) {
@@ -169,7 +174,7 @@ func (p *plan) decide(cfg *config.Config) {
 		if name == "smtpd_sasl_path" && value != "" && value[0] != '/' && value != "smtpd" && !strings.Contains(value, ":") {
 			sockets[value] = place
 		}
-		for _, m := range relativeSocket.FindAllStringSubmatch(value, -1) {
+		for _, m := range relativeSocket().FindAllStringSubmatch(value, -1) {
 			if !strings.HasPrefix(m[1], "passwd.by") && !strings.HasPrefix(m[1], "group.by") {
 				sockets[m[1]] = place
 			}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -18,12 +19,14 @@ const DefaultProxy = "private/proxymap"
 
 // proxiedSpec finds the names of tables of the types that proxymap has. What
 // looks like the URL of a server is no table, nor is unix: with a socket's path.
-var proxiedSpec = regexp.MustCompile(`(?:^|[\s,{=:!])((?:ldap|memcache|mongodb|mysql|pgsql|sqlite):(?:/[^/\s,{}]|[^/\s,{}])[^\s,{}]*|unix:(?:passwd|group)\.byname)`)
+var proxiedSpec = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?:^|[\s,{=:!])((?:ldap|memcache|mongodb|mysql|pgsql|sqlite):(?:/[^/\s,{}]|[^/\s,{}])[^\s,{}]*|unix:(?:passwd|group)\.byname)`)
+})
 
 // Proxied lists the tables, type:name, in a setting or an argument that the
 // proxymap service is asked for: by all, or, of the type unix, by those inside chroot.
 func Proxied(text string) (specs []string) {
-	for _, m := range proxiedSpec.FindAllStringSubmatch(text, -1) {
+	for _, m := range proxiedSpec().FindAllStringSubmatch(text, -1) {
 		specs = append(specs, m[1])
 	}
 	return specs

@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // ReadChains reads files of keys and chains. They are one: a key may be in one
@@ -81,11 +82,13 @@ func ReadPair(cert, key string) (tls.Certificate, error) {
 	if err == nil {
 		return c, nil
 	}
-	if text, readErr := os.ReadFile(key); readErr == nil && encrypted.Match(text) {
+	if text, readErr := os.ReadFile(key); readErr == nil && encrypted().Match(text) {
 		err = errors.New("the key is encrypted, and a service cannot ask for its passphrase: decrypt it with \"openssl pkey\", into a file for its owner alone")
 	}
 	return c, fmt.Errorf("certificate %s with key %s: %w", cert, key, err)
 }
 
 // encrypted finds a private key under a passphrase, in PKCS #8 or as OpenSSL had it before.
-var encrypted = regexp.MustCompile(`(?m)^(-----BEGIN ENCRYPTED PRIVATE KEY-----|Proc-Type: 4,ENCRYPTED)\r?$`)
+var encrypted = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^(-----BEGIN ENCRYPTED PRIVATE KEY-----|Proc-Type: 4,ENCRYPTED)\r?$`)
+})

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 
 	"posthaste/internal/config"
 	"posthaste/internal/sasl"
@@ -44,7 +45,7 @@ func hasConsole(dir string) bool {
 }
 
 // commentedConsole is the line of master.cf, as it is in the one of a new installation.
-var commentedConsole = regexp.MustCompile(`(?m)^#(console +unix .*)$`)
+var commentedConsole = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^#(console +unix .*)$`) })
 
 // makeUser makes the console's one user, with a password that nobody else knows, if there is none
 // yet. The password is in a file of its own, so that it is on no screen.

@@ -27,6 +27,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"posthaste/internal/table/postmap"
 )
@@ -120,7 +121,7 @@ func (s *System) Prepare(masterCF string) error {
 	main := fmt.Sprintf(mainCF, s.Dir, filepath.Dir(self), hostname())
 	if hasConsole(filepath.Dir(self)) {
 		main += fmt.Sprintf(consoleCF, s.Dir, me, consolePort(port))
-		masterCF = commentedConsole.ReplaceAllString(masterCF, "$1")
+		masterCF = commentedConsole().ReplaceAllString(masterCF, "$1")
 		if err := s.makeUser(); err != nil {
 			return err
 		}
@@ -154,7 +155,7 @@ func (s *System) movePort() error {
 	if err != nil {
 		return err
 	}
-	old := ownService.FindAllSubmatchIndex(text, -1)
+	old := ownService().FindAllSubmatchIndex(text, -1)
 	if len(old) != 1 {
 		return fmt.Errorf("%s: there are %d lines \"127.0.0.1:PORT inet ... smtpd\", and -p %d is for one: edit the file, and leave -p out", path, len(old), s.Port)
 	}
@@ -171,7 +172,9 @@ func (s *System) movePort() error {
 }
 
 // ownService finds the line in master.cf that withPort makes; [1] is the port.
-var ownService = regexp.MustCompile(`(?m)^127\.0\.0\.1:(\d+)[ \t]+inet[ \t](?:[^\n]*[ \t])?smtpd(?:[ \t]|$)`)
+var ownService = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?m)^127\.0\.0\.1:(\d+)[ \t]+inet[ \t](?:[^\n]*[ \t])?smtpd(?:[ \t]|$)`)
+})
 
 // Recipient is the local user who has a mailbox: who is running it.
 func Recipient() string {

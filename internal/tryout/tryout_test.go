@@ -87,7 +87,7 @@ func TestTruth(t *testing.T) {
 // whose password nobody else can read.
 func TestConsole(t *testing.T) {
 	t.Parallel()
-	if text := commentedConsole.ReplaceAllString(etc.Master, "$1"); !strings.Contains(text, "\nconsole  unix ") {
+	if text := commentedConsole().ReplaceAllString(etc.Master, "$1"); !strings.Contains(text, "\nconsole  unix ") {
 		t.Error("etc/master.cf has no line of the console that could be turned on")
 	}
 	for _, port := range []int{1, 2525, 60035, 60036, 65535} {
