@@ -111,6 +111,7 @@ func (d *signedDNS) start(program string, args ...string) *exec.Cmd {
 	if err := cmd.Start(); err != nil {
 		d.t.Fatal(err)
 	}
+	d.t.Cleanup(testproc.Watch(d.t, cmd, ""))
 	d.t.Cleanup(func() {
 		cmd.Process.Signal(syscall.SIGTERM)
 		cmd.Wait()

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"posthaste/internal/testproc"
 )
 
 // BenchmarkEvents has the same number of messages of 10 KB relayed to a host by a mail system without events and by
@@ -22,6 +24,7 @@ func BenchmarkEvents(b *testing.B) {
 	if err := next.Start(); err != nil {
 		b.Fatal(err)
 	}
+	b.Cleanup(testproc.Watch(b, next, ""))
 	b.Cleanup(func() { next.Process.Kill(); next.Wait() })
 	main := fmt.Sprintf("relayhost = [127.0.0.1]:%d\ndefault_process_limit = 200\n", port)
 	systems := map[string]*system{"off": newSystem(b, options{main: main}),

@@ -37,6 +37,9 @@ func TestMain(m *testing.M) { os.Exit(testusers.Main(suite{m})) }
 type suite struct{ *testing.M }
 
 func (m suite) Run() int {
+	if binDir = os.Getenv(killedBin); binDir != "" {
+		return m.M.Run()
+	}
 	dir, err := os.MkdirTemp("", "posthaste-e2e-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -253,8 +256,10 @@ func (s *system) launch() {
 		s.t.Fatal(err)
 	}
 	s.done = make(chan struct{})
+	unwatch := testproc.Watch(s.t, s.cmd, s.dir)
 	go func(cmd *exec.Cmd, done chan struct{}) {
 		cmd.Wait()
+		unwatch()
 		told.Close()
 		close(done)
 	}(s.cmd, s.done)

@@ -211,6 +211,7 @@ func (s *system) runDovecot(program, conf, socket string, logs ...string) {
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
+	s.t.Cleanup(testproc.Watch(s.t, cmd, ""))
 	s.t.Cleanup(func() {
 		cmd.Process.Signal(os.Interrupt)
 		cmd.Wait()

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"posthaste/internal/testproc"
 )
 
 // OpenDKIM, as most sites have it, signs what we relay: the filter that cares
@@ -29,6 +31,7 @@ func TestOpenDKIM(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(testproc.Watch(t, cmd, ""))
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	s.eventually("opendkim listens", func() bool {
 		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))

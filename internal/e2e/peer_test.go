@@ -88,6 +88,7 @@ func (p *peer) start(cmd *exec.Cmd) {
 	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
+	p.t.Cleanup(testproc.Watch(p.t, cmd, ""))
 	p.t.Cleanup(func() {
 		cmd.Process.Signal(syscall.SIGTERM)
 		cmd.Wait()

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"posthaste/internal/testproc"
 	"posthaste/internal/testwait"
 )
 
@@ -85,6 +86,7 @@ func startSMTPSink(t testing.TB) int {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(testproc.Watch(t, cmd, ""))
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		cmd.Wait()

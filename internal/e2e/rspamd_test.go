@@ -58,6 +58,7 @@ func TestRspamd(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(testproc.Watch(t, cmd, ""))
 	t.Cleanup(func() {
 		cmd.Process.Signal(os.Interrupt) // it stops its own processes
 		cmd.Wait()

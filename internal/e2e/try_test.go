@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"posthaste/internal/vfs/disktest"
+
+	"posthaste/internal/testproc"
 )
 
 // What "make run" starts is a mail server that says what it is, takes mail
@@ -70,7 +72,8 @@ func startTry(t *testing.T, dir string, port int) *system {
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go func() { s.cmd.Wait(); close(s.done) }()
+	unwatch := testproc.Watch(t, s.cmd, dir)
+	go func() { s.cmd.Wait(); unwatch(); close(s.done) }()
 	t.Cleanup(s.stop)
 	s.eventually("it greets", func() bool {
 		select {

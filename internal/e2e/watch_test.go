@@ -30,6 +30,7 @@ func (s *system) watch(args ...string) *watched {
 	if err := cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}
+	s.t.Cleanup(testproc.Watch(s.t, cmd, ""))
 	w.end = func() error {
 		cancel()
 		cmd.Wait()

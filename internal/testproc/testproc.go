@@ -6,9 +6,11 @@ package testproc
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -34,12 +36,35 @@ type Process struct {
 }
 
 // watchdog waits for its standard input to end, which it does when the test
-// program has been killed, stops the server, and removes the files.
-const watchdog = `read -r _
-kill "$1"
-for i in 1 2 3 4 5 6 7 8 9 10; do kill -0 "$1" || break; sleep 1; done
-kill -0 "$1" && kill -9 "-$1"
-rm -rf "$2"`
+// program has been killed. Then it stops the process $1, if that is still the
+// one that began at $2, kills what is left of its group, and all processes whose
+// working directory is in $3, and removes that directory.
+const watchdog = `pid=$1 began=$2 dir=$3
+alive() {
+	IFS= read -r stat <"/proc/$pid/stat" || return 1
+	set -- ${stat##*) }
+	[ "$1" != Z ] && [ "${20}" = "$began" ]
+}
+exec 2>/dev/null
+read -r _
+if alive; then
+	kill "$pid"
+	kill -CONT "$pid"
+	for i in 1 2 3 4 5 6 7 8 9 10; do alive || break; sleep 1; done
+	alive && kill -9 "$pid"
+	kill -9 "-$pid"
+fi
+dir=$(readlink -f "$dir")
+case $dir in /*/*) ;; *) exit ;; esac
+for i in 1 2 3 4 5 6 7 8 9 10; do
+	found=
+	for p in /proc/[0-9]*; do
+		case $(readlink "$p/cwd")/ in "$dir"/*) kill -9 "${p#/proc/}"; found=1 ;; esac
+	done
+	[ "$found" ] || break
+	sleep 0.2
+done
+rm -rf "$dir"`
 
 // Start starts cmd as the leader of a process group of its own, and stops it at
 // the latest when the test ends. dir is the server's temporary directory. It is
@@ -54,14 +79,11 @@ func Start(t testing.TB, cmd *exec.Cmd, dir string) *Process {
 		t.Fatal(err)
 	}
 	p := &Process{Done: make(chan struct{}), t: t, cmd: cmd}
-	dog, err := startWatchdog(cmd.Process.Pid, dir)
+	unwatch, err := watch(cmd, dir)
 	go func() { // Stop waits for it
 		defer close(p.Done)
 		p.wait()
-		if err == nil {
-			dog.Process.Kill()
-			dog.Wait()
-		}
+		unwatch()
 	}()
 	t.Cleanup(p.Stop)
 	if err != nil {
@@ -70,16 +92,57 @@ func Start(t testing.TB, cmd *exec.Cmd, dir string) *Process {
 	return p
 }
 
-// startWatchdog starts the watchdog. The kernel's signal for the death of a
-// parent (prctl PR_SET_PDEATHSIG) would not do: it is lost when a server changes
-// its user, as the original Postfix does.
-func startWatchdog(pid int, dir string) (*exec.Cmd, error) {
-	dog := exec.Command("/bin/sh", "-c", watchdog, "watchdog", strconv.Itoa(pid), dir)
+// Watch is for a process that the caller has started, and ends by itself: when the
+// test program is killed the process is stopped, its group is killed, and so are
+// those that work below dir, which is removed. dir may be empty. unwatch ends that.
+// It is called when the process has ended.
+func Watch(t testing.TB, cmd *exec.Cmd, dir string) (unwatch func()) {
+	t.Helper()
+	unwatch, err := watch(cmd, dir)
+	if err != nil {
+		cmd.Process.Kill()
+		t.Fatal(err)
+	}
+	return unwatch
+}
+
+// watch starts the watchdog. The kernel's signal for the death of a parent (prctl
+// PR_SET_PDEATHSIG) would not do: it comes when the thread ends that made the child,
+// it is lost when a server changes its user, as the original Postfix does, and it
+// does not reach what the child has started.
+func watch(cmd *exec.Cmd, dir string) (unwatch func(), err error) {
+	unwatch = func() {}
+	pid := cmd.Process.Pid
+	began, err := began(pid)
+	if err != nil {
+		return unwatch, err
+	}
+	dog := exec.Command("/bin/sh", "-c", watchdog, "watchdog", strconv.Itoa(pid), began, dir)
 	dog.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C does not end it
 	if _, err := dog.StdinPipe(); err != nil {            // held open by dog
-		return nil, err
+		return unwatch, err
 	}
-	return dog, dog.Start()
+	if err := dog.Start(); err != nil {
+		return unwatch, err
+	}
+	return sync.OnceFunc(func() {
+		dog.Process.Kill()
+		dog.Wait()
+	}), nil
+}
+
+// began is when a process began, as the kernel counts: nobody else with its number
+// has the same.
+func began(pid int) (string, error) {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return "", err
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) < 20 {
+		return "", fmt.Errorf("/proc/%d/stat: %s", pid, stat)
+	}
+	return fields[19], nil
 }
 
 // wait waits until the server has ended, and kills what is left of its group.

@@ -15,7 +15,8 @@ import (
 // TestMain lets the test program run itself as one that will be killed.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("TESTPROC_KILLED"); dir != "" {
-		Start(killed{}, exec.Command("/bin/sh", "-c", ": >$1/started; exec sleep 1000", "sh", dir), dir)
+		// What it starts has a session of its own, works below the directory, and ignores every signal but one.
+		Start(killed{}, exec.Command("/bin/sh", "-c", `mkdir $1/spool; (cd $1/spool; trap "" TERM; exec setsid sleep 1000) & : >$1/started; exec sleep 1000`, "sh", dir), dir)
 		if os.WriteFile(dir+"/watched", nil, 0o644) != nil {
 			os.Exit(1)
 		}

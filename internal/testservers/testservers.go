@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"posthaste/internal/testport"
+	"posthaste/internal/testproc"
 	"posthaste/internal/testwait"
 )
 
@@ -124,8 +125,10 @@ func (s *Server) Start() {
 		s.t.Fatal(err)
 	}
 	s.done = make(chan struct{})
+	unwatch := testproc.Watch(s.t, s.cmd, s.dir)
 	go func(cmd *exec.Cmd, done chan struct{}) {
 		cmd.Wait()
+		unwatch()
 		close(done)
 	}(s.cmd, s.done)
 	s.t.Cleanup(s.Stop)
