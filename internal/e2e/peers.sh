@@ -1,9 +1,30 @@
 #!/bin/sh
 # Installs the foreign programs that tests use, from Debian's packages and npm's registry. Nothing
-# of them is started: postfix is here for smtp-source, smtp-sink and for
+# of them is started, now or when the machine is booted: postfix is here for smtp-source, smtp-sink and for
 # comparing with the original; libnet-ssleay-perl is what swaks has TLS by. "peers.sh check"
-# only says which are missing.
+# only says which are missing, and "peers.sh disable PACKAGE..." has the machine not start the services
+# of packages: what somebody who has installed them with an older peers.sh wants for once.
 set -eu
+
+# disable has the machine not start the services of some packages when it is booted. Who wants one
+# can enable it: a later version of the package leaves it as it is.
+disable() {
+	root=${DPKG_ROOT:-}
+	files=$(dpkg-query --root="$root/" -L "$@")
+	for unit in $(echo "$files" | sed -n 's#^\(/usr\)*/lib/systemd/system/\([^/]*\.\(service\|socket\|timer\|path\)\)$#\2#p'); do
+		DPKG_MAINTSCRIPT_PACKAGE=$1 deb-systemd-helper disable "$unit" >/dev/null
+	done
+	for script in $(echo "$files" | sed -n 's#^/etc/init\.d/\([^/]*\)$#\1#p'); do
+		for start in "$root"/etc/rc[2-5].d/S[0-9][0-9]"$script"; do
+			[ ! -L "$start" ] || mv "$start" "${start%/*}/K01$script"
+		done
+	done
+}
+if [ "${1:-}" = disable ]; then
+	shift
+	disable "$@"
+	exit 0
+fi
 want="btrfs-progs chromium curl dovecot-imapd dovecot-lmtpd dpkg-dev e2fsprogs etcd-server gsasl iproute2 ldap-utils ldnsutils libdb5.3 libevent-2.1-7 libgnutls-dane0 libidn12 libnet-ssleay-perl libnsl2 libopendmarc2 libsisimai-perl libspf2-2 maildrop mandoc mariadb-server memcached mmdebstrap msmtp mutt nsd opendkim opendmarc openssl patroni pflogsumm postfix postfix-ldap postfix-lmdb postfix-mysql postfix-pcre postfix-pgsql postfix-policyd-spf-python postfix-sqlite postgresql-15 procmail prometheus publicsuffix python3 python3-aiosmtpd python3-dkim python3-etcd rspamd s-nail sasl2-bin slapd sqlite3 sslscan swaks systemd unbound vacation xfsprogs"
 # Mail servers that cannot be installed beside postfix are only unpacked, and
 # run from there in a root of their own; the libraries above are theirs. So are
@@ -58,7 +79,15 @@ if [ ! -e $policy ]; then
 	trap 'exit 1' HUP INT TERM
 	chmod 755 $policy
 fi
-[ -z "$missing" ] || apt-get install -y --no-install-recommends $missing
+if [ -n "$missing" ]; then
+	# What is there already is its owner's. With what is installed comes what that depends on.
+	before=$(mktemp)
+	dpkg-query -W -f '${Package}\n' | sort -u >"$before"
+	apt-get install -y --no-install-recommends $missing
+	new=$(dpkg-query -W -f '${Package}\n' | sort -u | comm -13 "$before" - | grep -v '^\(systemd\|dbus\)') || :
+	rm "$before"
+	[ -z "$new" ] || disable $new
+fi
 [ -z "$made" ] || rm -f $policy
 for p in $absent; do
 	work=$(mktemp -d)
