@@ -629,9 +629,10 @@ _posthaste() {
         case $prev in
         -c) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$cur"); return ;;
         -i) :; return ;;
+        -n) :; return ;;
         esac
         if [[ $cur == -* ]]; then
-            _posthaste_words "-1 -c -i -j"
+            _posthaste_words "-1 -c -i -j -n"
         fi
         ;;
     posthaste-trace)

@@ -104,7 +104,15 @@ func (m *mta) copyQueue(ctx context.Context, now time.Time) (*whatif.Copy, error
 	if err != nil && cli.Status(err) != cli.ExitData {
 		return nil, fmt.Errorf("%w: %w", errDown, err)
 	}
-	return mail, err
+	if err != nil || m.node == "" {
+		return mail, err
+	}
+	r, err := m.reach(ctx)
+	if err != nil {
+		return nil, err
+	}
+	mail.Beside(ctx, m.node, r.owners, r.missing, now)
+	return mail, nil
 }
 
 // changeLines are the lines of the parameter o: a program repeats it, and a page has lines in it.

@@ -115,8 +115,7 @@ func (l *live) ratesOf(of []overview.Sampled) *overview.Rates {
 		case r == nil:
 			all = nil
 		case all != nil:
-			all.In, all.Sent, all.Deferred, all.Bounced = all.In+r.In, all.Sent+r.Sent, all.Deferred+r.Deferred, all.Bounced+r.Bounced
-			all.Seconds = max(all.Seconds, r.Seconds)
+			all.Add(r)
 		}
 	}
 	return all

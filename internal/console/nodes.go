@@ -75,19 +75,10 @@ func (m *mta) reach(ctx context.Context) (*reach, error) {
 	if !r.parts.Own() {
 		r.own = nil
 	}
-	last := ""
-	for i, p := range r.parts {
-		if p.Own || i > 0 && p.Node == last {
-			continue
-		}
-		switch last = p.Node; {
-		case p.Node == "":
-			r.missing = append(r.missing, "no node")
-		case p.Down:
-			r.missing = append(r.missing, p.Node)
-		default:
-			r.owners = append(r.owners, r.node(p.Node))
-		}
+	var living []string
+	living, r.missing = r.parts.Living()
+	for _, name := range living {
+		r.owners = append(r.owners, r.node(name))
 	}
 	return r, nil
 }

@@ -224,7 +224,7 @@ func subcommands() []subcommand {
 				"flush": queueID, "suspend": site, "resume": site, "suspended": none, "limit": site, "unlimit": site, "limited": none, "divert": site, "undivert": site, "diverted": none}},
 		{name: "audit", rest: file, options: []option{{'c', "config_dir", directory, "configuration"}, {'j', "", none, "as JSON"}, {'q', "file|none", file, "listing of the queue"},
 			{'s', "time", none, "begin"}, {'u', "time", none, "end"}}},
-		{name: "top", options: []option{{'1', "", none, "once"}, {'c', "config_dir", directory, "configuration"}, {'i', "seconds", none, "how often"}, {'j', "", none, "as JSON"}}},
+		{name: "top", options: []option{{'1', "", none, "once"}, {'c', "config_dir", directory, "configuration"}, {'i', "seconds", none, "how often"}, {'j', "", none, "as JSON"}, {'n', "node", none, "of one node"}}},
 		{name: "trace", rest: queueID, options: []option{{'c', "config_dir", directory, "configuration"}, {'s', "time", none, "begin"}, {'u', "time", none, "end"},
 			{'n', "number", none, "so many blocks"}, {'j', "", none, "as JSON"}, {'l', "", none, "with the lines of the log"}, {'f', "", none, "as it is logged"}},
 			long: traceOptions},

@@ -250,6 +250,30 @@ func RatesOf(before, now *history.Sample) *Rates {
 	return nil
 }
 
+// RatesOfAll are those of all nodes together, by what each of them said before and says now; nil as long as those of one are not
+// known.
+func RatesOfAll(before, now []Sampled) *Rates {
+	all := new(Rates)
+	for _, n := range now {
+		i := slices.IndexFunc(before, func(s Sampled) bool { return s.Node == n.Node })
+		if i < 0 {
+			return nil // a node that was missing begins anew
+		}
+		r := RatesOf(before[i].Sample, n.Sample)
+		if r == nil {
+			return nil
+		}
+		all.Add(r)
+	}
+	return all
+}
+
+// Add adds those of another node.
+func (r *Rates) Add(other *Rates) {
+	r.In, r.Sent, r.Deferred, r.Bounced = r.In+other.In, r.Sent+other.Sent, r.Deferred+other.Deferred, r.Bounced+other.Bounced
+	r.Seconds = max(r.Seconds, other.Seconds)
+}
+
 // A QueueState is one queue.
 type QueueState struct {
 	Queue    string `json:"queue"`

@@ -168,6 +168,25 @@ func (p Parts) Own() bool {
 	return len(p) == 0 || slices.ContainsFunc(p, func(p proto.NodePart) bool { return p.Own })
 }
 
+// Living are the other nodes that have parts and are alive, and missing those that have some and are down; "no node" stands for
+// whose parts are nobody's.
+func (p Parts) Living() (living, missing []string) {
+	for i := range p {
+		if p[i].Own || i > 0 && !p[i-1].Own && p[i-1].Node == p[i].Node {
+			continue
+		}
+		switch {
+		case p[i].Node == "":
+			missing = append(missing, "no node")
+		case p[i].Down:
+			missing = append(missing, p[i].Node)
+		default:
+			living = append(living, p[i].Node)
+		}
+	}
+	return living, missing
+}
+
 // Node is the name of this node of a queue that nodes share; empty for another queue.
 func (q *Queue) Node() string {
 	if !storage.Elsewhere(q.Config) {

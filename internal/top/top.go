@@ -1,6 +1,6 @@
 // Package top is the command posthaste top: what the console's first page shows, for a terminal.
 //
-//	posthaste top [-1j] [-c config_dir] [-i seconds]
+//	posthaste top [-1j] [-c config_dir] [-i seconds] [-n node]
 //
 // It shows how many messages are in which queue and how old the oldest is, the domains whose mail
 // has waited longest with what is wrong with each (also what its answers have taught, and until when it rests), the tenants
@@ -9,6 +9,9 @@
 // again every five seconds (-i), or less often, so that counting takes no more than a twentieth
 // of the time, until it is interrupted. With -1, and where the output is no terminal, it does so
 // once. With -j it prints what the console's API answers to GET /now, one object, once.
+//
+// Where nodes share the queue it counts what all of them have, says whose mail that is, and names the nodes that are down or do not
+// answer, whose mail is missing. With -n it counts what one node has.
 //
 // # Security
 //
@@ -30,7 +33,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 	"unicode/utf8"
@@ -38,7 +43,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"posthaste/internal/cli"
-	"posthaste/internal/history"
 	"posthaste/internal/ipc"
 	"posthaste/internal/overview"
 	"posthaste/internal/queueclient"
@@ -46,7 +50,7 @@ import (
 )
 
 const (
-	usage = "usage: %s [-1j] [-c config_dir] [-i seconds]"
+	usage = "usage: %s [-1j] [-c config_dir] [-i seconds] [-n node]"
 	// share is the share of the time that counting may take: one of so many parts.
 	share = 20
 	// askTime bounds how long the queue manager may take.
@@ -61,8 +65,9 @@ type command struct {
 	every time.Duration
 	once  bool
 	json  bool
-	// What was shown before, for rates; nil: nothing was.
-	before *history.Sample
+	node  string // whose mail is counted; "": that of all nodes
+	// What was shown before, of each node, for rates; nil: nothing was.
+	before []overview.Sampled
 }
 
 // Run carries out the command and returns its exit status.
@@ -100,7 +105,7 @@ func Run(name string, args []string, stdout, stderr io.Writer) int {
 }
 
 func (c *command) parse(args []string) error {
-	opts, rest, err := cli.Getopt(args, "1jc:i:")
+	opts, rest, err := cli.Getopt(args, "1jc:i:n:")
 	if err != nil || len(rest) > 0 {
 		if err != nil {
 			fmt.Fprintf(c.Stderr, "%s: %v\n", c.Name, err)
@@ -115,6 +120,8 @@ func (c *command) parse(args []string) error {
 			c.json = true
 		case 'c':
 			c.dir = o.Value
+		case 'n':
+			c.node = o.Value
 		case 'i':
 			n, err := strconv.Atoi(o.Value)
 			if err != nil || n < 1 || n > 86400 {
@@ -151,18 +158,53 @@ func (c *command) ask(ctx context.Context, queue *queueclient.Queue, now time.Ti
 	if err != nil {
 		return err
 	}
-	return c.show(ctx, conn, now)
-}
-
-func (c *command) show(ctx context.Context, conn *ipc.Conn, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	s, n, err := overview.See(ctx, conn, now)
+	managers, missing, err := c.managers(ctx, queue, conn)
+	if err != nil {
+		return err
+	}
+	seen, err := overview.SeeAll(ctx, managers, now)
 	if err != nil {
 		return cli.Errorf(cli.ExitUnavailable, "%w", err)
 	}
-	n.Rates = overview.RatesOf(c.before, s)
-	c.before = s
+	seen.Now.Missing = append(seen.Now.Missing, missing...)
+	seen.Now.Rates = overview.RatesOfAll(c.before, seen.Of)
+	c.before = seen.Of
+	return c.show(seen.Now)
+}
+
+// managers are the queue managers that count their mail, this node's first, and the nodes that cannot.
+func (c *command) managers(ctx context.Context, queue *queueclient.Queue, conn *ipc.Conn) (list []overview.Manager, missing []string, err error) {
+	parts, err := queue.Parts(ctx, conn)
+	if err != nil {
+		return nil, nil, err
+	}
+	living, missing := parts.Living()
+	if parts.Own() {
+		list = append(list, overview.Manager{Node: queue.Node(), Manager: conn})
+	}
+	for _, name := range living {
+		list = append(list, overview.Manager{Node: name, Manager: queueclient.Elsewhere(conn, name, "")})
+	}
+	if c.node != "" {
+		list = slices.DeleteFunc(list, func(m overview.Manager) bool { return m.Node != c.node })
+		if len(list) == 0 && slices.Contains(missing, c.node) {
+			return nil, nil, cli.Errorf(cli.ExitUnavailable, "node %s is down", c.node)
+		}
+		if len(list) == 0 {
+			return nil, nil, cli.Errorf(cli.ExitUnavailable, "no node %s has a part of the queue", c.node)
+		}
+		missing = nil
+	}
+	if len(list) == 0 {
+		return nil, nil, cli.Errorf(cli.ExitUnavailable, "all nodes that have something of the queue are down")
+	}
+	return list, missing, nil
+}
+
+// show prints what was seen.
+func (c *command) show(n *overview.Now) (err error) {
 	var out []byte
 	if c.json {
 		if out, err = json.Marshal(n); err != nil {
@@ -190,6 +232,12 @@ func Text(n *overview.Now) []byte {
 		if q.Oldest != "" {
 			fmt.Fprintf(&b, " (%s)", q.Oldest)
 		}
+	}
+	if len(n.Nodes) > 0 {
+		fmt.Fprintf(&b, "\non %s", queuelist.Printable(strings.Join(n.Nodes, ", ")))
+	}
+	if len(n.Missing) > 0 {
+		fmt.Fprintf(&b, "\nnot counted, as they are down or do not answer: %s", queuelist.Printable(strings.Join(n.Missing, ", ")))
 	}
 	if r := n.Rates; r != nil {
 		fmt.Fprintf(&b, "\nby the minute  in %.0f  delivered to %.0f  deferred %.0f  bounced %.0f", r.In, r.Sent, r.Deferred, r.Bounced)

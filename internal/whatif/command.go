@@ -126,5 +126,20 @@ func (c *command) take(ctx context.Context, queue *queueclient.Queue) (*Copy, er
 	if err != nil {
 		return nil, err
 	}
-	return Take(ctx, conn, time.Now())
+	now := time.Now()
+	mail, err := Take(ctx, conn, now)
+	if err != nil || queue.Node() == "" {
+		return mail, err
+	}
+	parts, err := queue.Parts(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	living, missing := parts.Living()
+	var others []*queueclient.Node
+	for _, name := range living {
+		others = append(others, queueclient.Elsewhere(conn, name, ""))
+	}
+	mail.Beside(ctx, queue.Node(), others, missing, now)
+	return mail, nil
 }
