@@ -22,7 +22,8 @@ func TestToBeKilled(t *testing.T) {
 		return // TestKilledTest is the test
 	}
 	s := newSystem(t, options{})
-	still := s.processes("qmgr")
+	var still []int
+	s.eventually("the queue manager runs", func() bool { still = s.processes("qmgr"); return len(still) > 0 })
 	signal(still, syscall.SIGSTOP)
 	fmt.Printf("\nmail system: %s %d\n", s.dir, len(still))
 	select {}
