@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -62,14 +63,17 @@ var shardsOf = flag.Int("shards", 1, "BenchmarkLifecycle: of the queue")
 
 var deepest = flag.Int("deepest", 1_000_000, "BenchmarkTakeover: the most messages of the dead node")
 
-// BenchmarkTakeover has a node that lives take over what another has left: from when the leases are over until cleanup is told of the
+// BenchmarkTakeover has nodes that live take over what another has left: from when the leases are over until cleanup is told of the
 // first messages, which can be delivered from then on, and until it is told of all. The dead node had all of its mail in one shard, or in
-// 16. memory is what the index takes of each message, in octets.
+// 16, which one node takes, or four have in the end. s-to-first is the first message of all, s-to-each when each node has some.
+// memory is what the index takes of each message, in octets.
 func BenchmarkTakeover(b *testing.B) {
-	for _, deep := range []int{100_000, 1_000_000, 10_000_000} {
+	for _, deep := range []int{100_000, 1_000_000, 3_000_000, 10_000_000} {
 		for _, shards := range []int{1, 16} {
-			if deep <= *deepest {
-				b.Run(fmt.Sprint(deep, " in ", shards), func(b *testing.B) { takeOver(b, deep, shards) })
+			for _, living := range []int{1, 4} {
+				if deep <= *deepest && living <= shards {
+					b.Run(fmt.Sprint(deep, " in ", shards, " to ", living), func(b *testing.B) { takeOver(b, deep, shards, living) })
+				}
 			}
 		}
 	}
@@ -110,8 +114,79 @@ func fillShard(b *testing.B, e *engine, sh *shard, first uint64, n int) {
 	}
 }
 
-func takeOver(b *testing.B, deep, shards int) {
-	d := newDatabase(b, newServer(b, "shared_buffers=256MB", "max_wal_size=4GB"), shards+1)
+// An heir is a node that takes over a part of what another has left.
+type heir struct {
+	told       chan struct{} // of messages
+	engine     *engine
+	first, all time.Duration // since the leases were over: until it was told of some, and of the last
+}
+
+// openHeirs has so many nodes each have one shard: those with the lowest numbers.
+func openHeirs(b *testing.B, d *database, do func(sql string), name string, living int) (heirs []*heir) {
+	b.Helper()
+	do("UPDATE lease SET until = 'infinity'; UPDATE node SET seen = '-infinity'")
+	for k := range living {
+		// Until it has opened the queue it has the shard by name alone. All are alive for each other from the beginning.
+		node := fmt.Sprint(name, "-", k)
+		do(fmt.Sprintf("INSERT INTO node VALUES ('%s', '%[1]s:/q', clock_timestamp() + interval '1 hour'); UPDATE shard SET node = '%[1]s' WHERE id = %d", node, k+1))
+	}
+	for k := range living {
+		h := &heir{told: make(chan struct{}, 1)}
+		o := storage.Options{TempDir: b.TempDir(), InlineLimit: 128 << 10, Warn: b.Logf, Adopted: func(storage.Engine, storage.Recovery) {
+			select {
+			case h.told <- struct{}{}:
+			default:
+			}
+		}}
+		en, err := d.store(fmt.Sprint(name, "-", k)).Open(b.Context(), o)
+		if err != nil {
+			b.Fatal(err)
+		}
+		h.engine = en.(*engine)
+		if n := len(h.engine.owned()); n != 1 {
+			b.Fatalf("a living node has %d shards", n)
+		}
+		heirs = append(heirs, h)
+	}
+	return heirs
+}
+
+// await waits until the heirs have read so many shards, with their own, and returns how many messages these have.
+func await(heirs []*heir, began time.Time, shards int) (n int) {
+	var waiting sync.WaitGroup
+	left := make(chan struct{}) // all has been read
+	var read atomic.Int32
+	for _, h := range heirs {
+		waiting.Go(func() {
+			had := 0
+			for {
+				select {
+				case <-h.told:
+				case <-left:
+					return
+				}
+				if h.all = time.Since(began); h.first == 0 {
+					h.first = h.all
+				}
+				whole := len(h.engine.whole())
+				if int(read.Add(int32(whole-had))) == shards {
+					close(left)
+				}
+				had = whole
+			}
+		})
+	}
+	waiting.Wait()
+	for _, h := range heirs {
+		for range h.engine.Entries {
+			n++
+		}
+	}
+	return n
+}
+
+func takeOver(b *testing.B, deep, shards, living int) {
+	d := newDatabase(b, newServer(b, "shared_buffers=256MB", "max_wal_size=4GB"), shards+living)
 	a := d.store("a").mustOpen(b)
 	a.stop() // its leases are those of the test
 	conn := d.conn()
@@ -121,46 +196,35 @@ func takeOver(b *testing.B, deep, shards int) {
 			b.Fatal(err)
 		}
 	}
-	for i, sh := range a.owned()[1:] {
+	for i, sh := range a.owned()[living:] {
 		fillShard(b, a, sh, uint64(i*deep/shards+1), deep/shards)
 	}
 	for i := 0; b.Loop(); i++ {
 		b.StopTimer()
-		// Shard 1 is the one of the node that lives.
-		do("UPDATE lease SET until = CASE WHEN shard = 1 THEN timestamptz '-infinity' ELSE 'infinity' END; UPDATE node SET seen = '-infinity'")
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
-		told := make(chan *engine, 1000)
-		o := storage.Options{TempDir: b.TempDir(), InlineLimit: 128 << 10, Warn: b.Logf, Adopted: func(e storage.Engine, _ storage.Recovery) { told <- e.(*engine) }}
-		en, err := d.store(fmt.Sprint("b", i)).Open(b.Context(), o)
-		if err != nil {
-			b.Fatal(err)
-		}
-		e := en.(*engine)
-		do("UPDATE lease SET until = '-infinity' WHERE shard > 1")
+		heirs := openHeirs(b, d, do, fmt.Sprint("b", i), living)
+		do(fmt.Sprintf("UPDATE lease SET until = '-infinity' WHERE shard > %d", living))
 		began := time.Now()
 		b.StartTimer()
-		<-told
-		first := time.Since(began)
-		for len(e.whole()) < shards+1 {
-			<-told
-		}
-		all := time.Since(began)
+		n := await(heirs, began, shards+living)
 		b.StopTimer()
-		n := 0
-		for range e.Entries {
-			n++
-		}
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		if n != deep/shards*shards {
 			b.Fatalf("%d messages", n)
 		}
+		first, each, all := time.Hour, time.Duration(0), time.Duration(0)
+		for _, h := range heirs {
+			b.Logf("%d shards, first message after %v, last after %v", len(h.engine.owned())-1, h.first.Round(time.Millisecond), h.all.Round(time.Millisecond))
+			first, each, all = min(first, h.first), max(each, h.first), max(all, h.all)
+			h.engine.Close()
+		}
 		b.ReportMetric(first.Seconds(), "s-to-first")
+		b.ReportMetric(each.Seconds(), "s-to-each")
 		b.ReportMetric(all.Seconds(), "s-to-all")
 		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(deep), "memory/message")
-		en.Close()
 		b.StartTimer()
 	}
 }
