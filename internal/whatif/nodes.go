@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"posthaste/internal/history"
@@ -16,20 +15,23 @@ import (
 // Beside notes that other nodes share the queue, and that their mail is not in the forecast, which is of this node's. It asks how
 // many messages each of the others has. missing are those that are known to be down.
 func (c *Copy) Beside(ctx context.Context, own string, others []*queueclient.Node, missing []string, now time.Time) {
-	counts := make([]int64, len(others))
-	var asking sync.WaitGroup
-	for i, n := range others {
-		asking.Go(func() { counts[i] = queuedOn(ctx, n, now) })
-	}
-	asking.Wait()
+	counts := make(map[string]int64) // by node
+	_ = queueclient.EachNode(others, func(m queueclient.Caller) error {
+		n, err := waitingAt(ctx, m, now)
+		if node, ok := m.(*queueclient.Node); ok && err == nil {
+			counts[node.Name] = n
+		}
+		return err
+	})
 	missing = slices.Clone(missing)
 	var known []string
-	for i, n := range others {
-		if counts[i] < 0 {
+	for _, n := range others {
+		count, ok := counts[n.Name]
+		if !ok { // what is wrong is not this forecast's business
 			missing = append(missing, n.Name)
 			continue
 		}
-		known = append(known, fmt.Sprintf("%s on node %s", overview.Number(counts[i]), n.Name))
+		known = append(known, fmt.Sprintf("%s on node %s", overview.Number(count), n.Name))
 	}
 	if len(known)+len(missing) == 0 {
 		return // it has all of the queue
@@ -44,16 +46,16 @@ func (c *Copy) Beside(ctx context.Context, own string, others []*queueclient.Nod
 	c.LeftOut = append(c.LeftOut, text)
 }
 
-// queuedOn is how many messages a node has that are not on hold; -1: it does not say.
-func queuedOn(ctx context.Context, n *queueclient.Node, now time.Time) (sum int64) {
-	s, err := history.Take(ctx, n, now)
+// waitingAt is how many messages a node has that are not on hold.
+func waitingAt(ctx context.Context, m queueclient.Caller, now time.Time) (sum int64, err error) {
+	s, err := history.Take(ctx, m, now)
 	if err != nil {
-		return -1
+		return 0, err
 	}
 	for _, q := range overview.Glance(s).Queues {
 		if q.Queue != "hold" {
 			sum += q.Messages
 		}
 	}
-	return sum
+	return sum, nil
 }
