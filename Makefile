@@ -164,7 +164,7 @@ poison:
 
 # Many more random histories and the whole sizes of what make test runs in part, poison, and
 # of the simulations of the whole mail system SEEDS, and of that of nodes NODE_SEEDS, from FIRST on.
-# Three real nodes with Patroni have faults for as long as STORM says.
+# Three real nodes with Patroni have faults for as long as STORM says. A mail system has a whole day of hostile clients.
 SEEDS ?= 20000
 NODE_SEEDS ?= 100000
 FIRST ?= 1000
@@ -175,6 +175,7 @@ soak: poison
 	$(GO) test -timeout 0 ./internal/e2e -mix.whole -skip TestReloadHoldsNobodyUp
 	$(GO) test -timeout 0 ./internal/e2e -run TestReloadHoldsNobodyUp -reload.pause
 	$(GO) test -timeout 0 ./internal/simtest -v -sim.first=$(FIRST) -sim.n=$(SEEDS)
+	$(GO) test -timeout 0 ./internal/simtest -run 'TestHostileDay$$' -v -day.hours=24
 	$(GO) test -timeout 0 ./internal/nodesim -run Seeds -v -sim.first=$(FIRST) -sim.n=$(NODE_SEEDS)
 	$(GO) test -timeout 0 ./internal/e2e -run 'TestClusterStorm$$' -v -cluster.storm=$(STORM) -cluster.storm.seed=$(FIRST)
 

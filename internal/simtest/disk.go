@@ -71,6 +71,8 @@ func (p *process) fresh(name string, now bool) (was bool) {
 		p.created = map[string]bool{}
 	}
 	was = p.created[name]
-	p.created[name] = now
+	if p.created[name] = now; !now {
+		delete(p.created, name)
+	}
 	return was
 }

@@ -70,6 +70,28 @@
 //   - Nothing is returned but what a next hop or local refuses for good.
 //   - The log has no panic, no fatal error and no corrupt message.
 //
+// # A hostile day
+//
+// TestHostileDay is another world around the same services: smtpd behind postscreen, cleanup, qmgr, trivial-rewrite,
+// smtp and bounce, and no fault. For hours of virtual time clients come who want trouble: they send an octet every 290 seconds,
+// never read, speak first, reset or half close the connection at a stage, flood, guess passwords and users, leave in
+// the middle of TLS, lie about the size of chunks, never end a message, send bombs, loops, forged return paths and
+// mail to a thousand recipients or to domains without end. Hosts that mail goes to reply without end, with NULs, with
+// 421, with nothing, and never close; name servers answer nothing, nonsense, and 64 KB. Connections from and to the network
+// hold no more octets than a kernel's, so that who writes to somebody who does not read waits. TLS is real. Clients
+// of many addresses come, and more of them than the caches of names have room for.
+//
+// Some clients are honest. Their mail must be taken within 30 minutes, with what they try again after a temporary refusal,
+// and delivered within 15 more. From time to time garbage is collected, and what is alive is counted: octets
+// of the heap, without the simulated disk, which is in it; octets of the disk; goroutines; connections of the mail system;
+// descriptors; messages in the queue and destinations. The median of the last quarter may be above that of the time
+// from the eighth part to the third by a tenth and a small constant. When the clients have gone the queue must become
+// empty, and connections end. TestHostileDayFindsLeak has something kept of each session for ever, and wants it found.
+//
+// Local delivery, filters, tables of databases and the services that read return paths and links of lists are not in it.
+// postscreen's memory of clients, which has room for 200,000, is full at the beginning of a whole day. The short day has
+// few addresses, so that what is remembered of them has its size early.
+//
 // # Running
 //
 //	go test ./internal/simtest                                  1000 seeds
@@ -77,6 +99,10 @@
 //	go test ./internal/simtest -run Seeds -v -sim.seed=39       one seed, with its log
 //	go test ./internal/simtest -run Seeds -v -sim.seed=39 -sim.mask=5 -sim.trace
 //
+//	go test ./internal/simtest -run 'TestHostileDay$' -v        two hours of hostile clients
+//	go test ./internal/simtest -run 'TestHostileDay$' -v -day.hours=24 -timeout 0
+//
+// -day.heap=DIRECTORY has heap profiles written, -day.log shows the log, -day.rate=N has more or fewer clients come.
 // A seed that fails is shrunk: faults and letters are left out while it still fails. What is printed
 // has the mask of what is left out, for -sim.mask. -sim.trace shows each step.
 //

@@ -20,6 +20,9 @@ func (s *site) step(p *process, what string) {
 	n := s.steps
 	trace := s.plan.trace
 	s.mu.Unlock()
+	if s.outside != nil {
+		return
+	}
 	s.books.tokens()
 	if trace {
 		s.note("step %d: %s %s", n, p.name(), what)

@@ -23,6 +23,7 @@ type entry struct {
 	path string // of its socket
 	spec service.Spec
 	sock *socket
+	most int // sessions at a time; 0: as of any service
 
 	now  *process   // that serves; nil: none
 	next *process   // its successor, at a reload
@@ -77,6 +78,9 @@ func (e *entry) launch() *process {
 }
 
 func (e *entry) maxProc() int {
+	if e.most > 0 {
+		return e.most
+	}
 	if e.spec.Exclusive {
 		return 0
 	}
@@ -122,14 +126,19 @@ func (e *entry) settle() {
 
 // ended is called when a process has ended. Master starts another.
 func (s *site) ended(p *process, err error) {
-	s.books.count(p.metrics.Take())
+	if s.outside == nil {
+		s.books.count(p.metrics.Take())
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := p.entry
 	p.released = true
 	e.old = slices.DeleteFunc(e.old, func(o *process) bool { return o == p })
 	if err != nil && !p.dead() {
-		fmt.Fprintf(&s.log, "%s simtest: %s has failed: %v\n", time.Now().UTC().Format(time.RFC3339Nano), p.name(), err)
+		text := fmt.Sprintf("%s simtest: %s has failed: %v\n", time.Now().UTC().Format(time.RFC3339Nano), p.name(), err)
+		if s.log.WriteString(text); s.outside != nil {
+			s.outside.line([]byte(text))
+		}
 	}
 	if e.next == p {
 		e.next = nil

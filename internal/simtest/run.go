@@ -161,10 +161,13 @@ relay unix - - n - 20 smtp
 local unix - n n - 20 local
 `
 
-var specs = []struct {
+// A masterLine is a service as master.cf has it.
+type masterLine struct {
 	name, path string
 	spec       service.Spec
-}{
+}
+
+var specs = []masterLine{
 	{"cleanup", "public/cleanup", cleanup.Spec()},
 	{"qmgr", "public/qmgr", qmgr.Spec()},
 	{"rewrite", "private/rewrite", trivialrewrite.Spec()},
@@ -178,6 +181,7 @@ var specs = []struct {
 // A World is what all runs of a test have in common: configurations, and the directory that they are in.
 type World struct {
 	events  bool // services tell of events
+	lines   []masterLine
 	dir     string
 	configs []map[string]*config.Config // of variants
 	broken  []map[string]*config.Config // of broken
@@ -204,7 +208,7 @@ func NewTenantWorld(t testing.TB, dir string) *World {
 // newWorld makes one with more settings.
 func newWorld(t testing.TB, dir, more string, variants []string) *World {
 	t.Helper()
-	w := &World{dir: dir, events: more == withEvents}
+	w := &World{dir: dir, events: more == withEvents, lines: specs}
 	if err := w.accounts(); err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +238,7 @@ func (w *World) configure(t testing.TB, i int, more string) map[string]*config.C
 		}
 	}
 	byProcess := map[string]*config.Config{}
-	for _, s := range specs {
+	for _, s := range w.lines {
 		line := service.CommandLine{Name: s.name}
 		cfg, err := config.Load(etc, line.Settings(s.spec.Process, 1)...)
 		if err != nil {

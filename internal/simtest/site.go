@@ -49,6 +49,7 @@ type site struct {
 	mail    *mailroom
 	drop    *dropbox
 	all     sync.WaitGroup // goroutines of processes, hops and clients
+	outside outside        // nil: what the plan says
 
 	mu       sync.Mutex
 	services []*entry
@@ -64,6 +65,14 @@ type site struct {
 	healed   bool          // nothing goes wrong any more
 	setting  int           // which of the configurations is in force
 	failing  int           // which of those with failing tables is instead, counted from 1; 0: none
+}
+
+// An outside is what a site has around it in the place of the plan's next hops, zone and books.
+type outside interface {
+	// connect connects an agent to a host.
+	connect(ctx context.Context, p *process, addr string) (net.Conn, error)
+	names() resolver.Exchanger
+	line(log []byte) // of a process's log
 }
 
 // count numbers the events of a name.
@@ -196,6 +205,9 @@ func (p *process) own(c *conn) bool {
 		p.conns = make(map[*conn]bool)
 	}
 	p.conns[c] = true
+	if len(p.order) > 2*len(p.conns)+100 { // most of them have been closed
+		p.order = slices.DeleteFunc(p.order, func(o *conn) bool { return !p.conns[o] })
+	}
 	p.order = append(p.order, c)
 	return true
 }
@@ -250,6 +262,10 @@ func (p *process) kill(power bool) {
 
 // Write is the process's log.
 func (p *process) Write(line []byte) (int, error) {
+	if o := p.site.outside; o != nil {
+		o.line(line)
+		return len(line), nil
+	}
 	if !p.dead() {
 		s := p.site
 		s.mu.Lock()
@@ -278,10 +294,18 @@ func (w world) Connect(ctx context.Context, network, addr string) (net.Conn, err
 	if err := w.p.step("connect " + addr); err != nil {
 		return nil, err
 	}
+	if o := w.p.site.outside; o != nil {
+		return o.connect(ctx, w.p, addr)
+	}
 	return w.p.site.connectHop(ctx, w.p, addr)
 }
 
-func (w world) Names() resolver.Exchanger { return w.p.site.zone }
+func (w world) Names() resolver.Exchanger {
+	if o := w.p.site.outside; o != nil {
+		return o.names()
+	}
+	return w.p.site.zone
+}
 
 func (w world) Random(b []byte) {
 	w.p.rndMu.Lock()

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"sync"
@@ -36,10 +37,16 @@ type pipe struct {
 	wake   chan struct{}
 	delay  stream
 	slow   time.Duration // the longest delay
+
+	// Of a pipe with a bound, as the kernel's are:
+	room  int           // octets that may be under way; 0: any number, and to write takes no time
+	held  int           // that are
+	by    time.Time     // the writer's deadline; zero: none
+	space chan struct{} // rings when there is room again
 }
 
 func newPipe(delay stream, slow time.Duration) *pipe {
-	return &pipe{wake: make(chan struct{}, 1), delay: delay, slow: slow}
+	return &pipe{wake: make(chan struct{}, 1), space: make(chan struct{}, 1), delay: delay, slow: slow}
 }
 
 // isNew says whether nothing was written at this time yet.
@@ -49,10 +56,41 @@ func (p *pipe) isNew() bool {
 	return !p.said.Equal(time.Now())
 }
 
+// ring wakes who waits to read or to write. Called with mu held.
 func (p *pipe) ring() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
+	for _, c := range []chan struct{}{p.wake, p.space} {
+		select {
+		case c <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// free is how many octets may be written now. Without room it waits for it, until the writer's deadline. A pipe that has
+// ended takes any number: put says what is wrong.
+func (p *pipe) free() (int, error) {
+	for {
+		p.mu.Lock()
+		left, by, over := p.room-p.held, p.by, p.room == 0 || p.ended || p.reset || p.shut
+		p.mu.Unlock()
+		wait := time.Until(by)
+		switch {
+		case over:
+			return math.MaxInt, nil
+		case !by.IsZero() && wait <= 0:
+			return 0, os.ErrDeadlineExceeded
+		case left > 0:
+			return left, nil
+		case by.IsZero():
+			<-p.space
+			continue
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-p.space:
+		case <-t.C:
+		}
+		t.Stop()
 	}
 }
 
@@ -70,6 +108,7 @@ func (p *pipe) put(data []byte, end bool) error {
 		p.queue = append(p.queue, segment{at: p.arrival(false)})
 		p.ended = true
 	}
+	p.held += len(data)
 	for len(data) > 0 {
 		n, begins := p.frames.next(data)
 		at := p.arrival(begins)
@@ -159,6 +198,9 @@ func (p *pipe) take(b []byte) (n int, wait time.Duration, err error) {
 			return 0, 0, io.EOF
 		}
 		n = copy(b, s.data)
+		if p.held -= n; p.room > 0 {
+			p.ring()
+		}
 		if s.data = s.data[n:]; len(s.data) == 0 {
 			p.queue = p.queue[1:]
 		}
@@ -227,18 +269,29 @@ func (c *conn) Write(b []byte) (int, error) {
 			return 0, err
 		}
 	}
-	if err := c.out.put(b, false); err != nil {
-		return 0, err
+	for sent := 0; sent < len(b); {
+		n, err := c.out.free()
+		if err != nil {
+			return sent, err
+		}
+		n = min(n, len(b)-sent)
+		if err := c.out.put(b[sent:sent+n], false); err != nil {
+			return sent, err
+		}
+		sent += n
 	}
 	return len(b), nil
 }
+
+// closeWrite sends the end, and the connection can still be read.
+func (c *conn) closeWrite() { _ = c.out.put(nil, true) }
 
 // Close sends the end behind what has been written.
 func (c *conn) Close() error {
 	_ = c.out.put(nil, true)
 	c.in.mu.Lock()
 	c.in.shut, c.in.queue = true, nil
-	c.in.ring()
+	c.in.ring() // whoever writes to it, too
 	c.in.mu.Unlock()
 	c.owner.disown(c)
 	return nil
@@ -256,7 +309,10 @@ func (c *conn) RemoteAddr() net.Addr { return c.remote }
 // PeerUID is for package ipc.
 func (c *conn) PeerUID() int { return c.uid }
 
-func (c *conn) SetDeadline(t time.Time) error { return c.SetReadDeadline(t) }
+func (c *conn) SetDeadline(t time.Time) error {
+	_ = c.SetWriteDeadline(t)
+	return c.SetReadDeadline(t)
+}
 
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.in.mu.Lock()
@@ -266,8 +322,16 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline does nothing: to write takes no time.
-func (c *conn) SetWriteDeadline(time.Time) error { return nil }
+// SetWriteDeadline is of no effect where to write takes no time.
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.out.mu.Lock()
+	defer c.out.mu.Unlock()
+	if c.out.room > 0 {
+		c.out.by = t
+		c.out.ring()
+	}
+	return nil
+}
 
 // A socket is one that master listens on. It outlives the processes that accept from it.
 type socket struct {
@@ -378,6 +442,15 @@ func (s *site) connect(from *process, name string, slow time.Duration, uid int, 
 	return near, far
 }
 
+// dialled numbers the connections from a process to a path. A long run, in which there are very many processes, numbers
+// them together.
+func (s *site) dialled(from *process, path string) int {
+	if s.outside != nil {
+		return s.count("dial")
+	}
+	return s.count("dial " + from.name() + " " + path)
+}
+
 // dial connects to a socket of the mail system.
 func (s *site) dial(ctx context.Context, from *process, path string, client net.Addr) (net.Conn, error) {
 	if from.dead() {
@@ -387,7 +460,7 @@ func (s *site) dial(ctx context.Context, from *process, path string, client net.
 	if sock == nil {
 		return nil, &net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", syscall.ENOENT)}
 	}
-	name := fmt.Sprintf("%s to %s #%d", from.name(), path, s.count("dial "+from.name()+" "+path))
+	name := fmt.Sprintf("%s to %s #%d", from.name(), path, s.dialled(from, path))
 	near, far := s.connect(from, name, localDelay, 0, client, address(path))
 	if tcp, ok := client.(*net.TCPAddr); ok {
 		near.remote, far.local, far.uid = smtpdAddr, smtpdAddr, -1
