@@ -1,12 +1,15 @@
 package simtest
 
 import (
+	"errors"
 	"flag"
 	"os"
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -77,4 +80,58 @@ func TestHostileDayFindsLeak(t *testing.T) {
 	if grown := strings.Join(unbounded(samples), "\n"); !strings.Contains(grown, "live heap") {
 		t.Errorf("it was not found; %q, %q", grown, wrong)
 	}
+}
+
+// Each thing that grows is found by itself, and what is large from the beginning, or for an hour, is not.
+func TestUnbounded(t *testing.T) {
+	t.Parallel()
+	grows := map[string]func(s *sample, to float64){
+		"octets of live heap":   func(s *sample, to float64) { s.heap = 50e6 * to },
+		"octets of disk":        func(s *sample, to float64) { s.disk = 50e6 * to; s.heap = s.disk },
+		"goroutines":            func(s *sample, to float64) { s.goroutines = 500 * to },
+		"connections":           func(s *sample, to float64) { s.conns = 500 * to },
+		"descriptors":           func(s *sample, to float64) { s.files = 50 * to },
+		"messages in the queue": func(s *sample, to float64) { s.queue = 500 * to },
+		"destinations":          func(s *sample, to float64) { s.destinations = 500 * to },
+	}
+	for what, set := range grows {
+		day := make([]sample, 24)
+		for i := range day {
+			set(&day[i], 1+float64(i)/23)
+		}
+		if got := unbounded(day); len(got) != 1 || !strings.HasPrefix(got[0], what) {
+			t.Errorf("%s grow: %q", what, got)
+		}
+		for i := range day {
+			set(&day[i], 1)
+		}
+		if set(&day[21], 9); len(unbounded(day)) > 0 {
+			t.Errorf("%s are many once: %q", what, unbounded(day))
+		}
+	}
+}
+
+// Who writes to somebody who does not read waits, until there is room or the deadline has come.
+func TestPipeRoom(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{seed: 1}
+		near, far := s.connect(nil, "test", farDelay, -1, address("a"), address("b"))
+		near.out.room = 1000
+		begun := time.Now()
+		near.SetWriteDeadline(begun.Add(time.Minute))
+		n, err := near.Write(make([]byte, 1500))
+		if n != 1000 || !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begun) != time.Minute {
+			t.Errorf("%d octets were written, and %v after %v", n, err, time.Since(begun))
+		}
+		near.SetWriteDeadline(time.Time{})
+		time.AfterFunc(time.Minute, func() { _, _ = far.Read(make([]byte, 500)) })
+		if n, err = near.Write(make([]byte, 500)); n != 500 || err != nil || time.Since(begun) != 2*time.Minute {
+			t.Errorf("with room again %d octets were written, and %v after %v", n, err, time.Since(begun))
+		}
+		time.AfterFunc(time.Minute, func() { _ = far.Close() })
+		if _, err = near.Write(make([]byte, 500)); !errors.Is(err, syscall.EPIPE) {
+			t.Errorf("to somebody who has gone: %v", err)
+		}
+	})
 }
