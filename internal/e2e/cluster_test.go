@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/smtp"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -34,6 +35,12 @@ type cluster struct {
 // newCluster makes a database with a queue of so many shards.
 func newCluster(t *testing.T, next *sink, shards int) *cluster {
 	t.Helper()
+	return clusterOf(t, next, shards, binDir)
+}
+
+// clusterOf is newCluster whose tables the programs in a directory make.
+func clusterOf(t *testing.T, next *sink, shards int, bin string) *cluster {
+	t.Helper()
 	if err := buildPG(); err != nil {
 		t.Fatal(err)
 	}
@@ -44,9 +51,10 @@ spool_postgresql_password_file = {dir}/password
 daemon_directory = {bin}
 `, c.server.Addr) + next.relayhost() + quick
 	first := c.node("init")
-	out, status := first.tool(nil, "cluster", "init", "-n", fmt.Sprint(shards))
-	if status != 0 || !strings.Contains(out, "CREATE TABLE shard") {
-		t.Fatalf("cluster init: status %d\n%s", status, out)
+	first.configure(strings.ReplaceAll(c.main, "{bin}", bin)+"cluster_node_name = init\n", "")
+	init, err := exec.Command(filepath.Join(bin, "posthaste"), "-c", first.path("etc"), "cluster", "init", "-n", fmt.Sprint(shards)).CombinedOutput()
+	if err != nil || !strings.Contains(string(init), "CREATE TABLE shard") {
+		t.Fatalf("cluster init: %v\n%s", err, init)
 	}
 	if out, status := first.tool(nil, "cluster", "init"); status != 69 || !strings.Contains(out, "has a queue already") {
 		t.Errorf("a second init: status %d, %s", status, out)

@@ -13,6 +13,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/queue"
 	"posthaste/internal/storage"
+	"posthaste/internal/testwait"
 )
 
 // BenchmarkLifecycle queues messages of 10 KB durably, and removes each, with so many writers at a time, in
@@ -188,7 +189,8 @@ func await(heirs []*heir, began time.Time, shards int) (n int) {
 func takeOver(b *testing.B, deep, shards, living int) {
 	d := newDatabase(b, newServer(b, "shared_buffers=256MB", "max_wal_size=4GB"), shards+living)
 	a := d.store("a").mustOpen(b)
-	a.stop() // its leases are those of the test
+	testwait.Until(b, "it has all shards", func() bool { return len(a.whole()) == shards+living }) // a slow database gives it some later
+	a.stop()                                                                                       // its leases are those of the test
 	conn := d.conn()
 	do := func(sql string) {
 		b.Helper()
