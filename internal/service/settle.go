@@ -54,7 +54,8 @@ type mapping struct {
 }
 
 // asInFile returns the mappings that have one of the addresses and cannot be written to, if all of them is what the
-// file has. Where a debugger has set a breakpoint, or the dynamic linker has put an address, there are pages that would be lost.
+// file has. Where a debugger has set a breakpoint, or the dynamic linker has put an address, there are pages that would be
+// lost, also when they have been swapped out.
 func asInFile(smaps io.Reader, addresses []uint64) (list []mapping) {
 	var m mapping
 	wanted := false
@@ -71,6 +72,8 @@ func asInFile(smaps io.Reader, addresses []uint64) (list []mapping) {
 			m.resident = kilobytes(value)
 		case string(name) == "Anonymous" && kilobytes(value) == 0:
 			list = append(list, m)
+		case string(name) == "Swap" && kilobytes(value) != 0: // such a page is none of the others
+			list = slices.DeleteFunc(list, func(other mapping) bool { return other.start == m.start })
 		}
 	}
 	return list

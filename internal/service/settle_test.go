@@ -77,11 +77,17 @@ Anonymous:             0 kB
 Rss:                8836 kB
 Pss:                1903 kB
 Anonymous:             0 kB
+Swap:                  0 kB
 VmFlags: rd ex mr mw me
 01143000-01ddc000 r--p 00d43000 fe:00 1 /usr/lib/posthaste/posthaste
 Rss:                7460 kB
 Anonymous:             4 kB
-01ddc000-01e97000 rw-p 019dc000 fe:00 1 /usr/lib/posthaste/posthaste
+01ddc000-01ddd000 r--p 019dc000 fe:00 1 /usr/lib/posthaste/posthaste
+Rss:                   0 kB
+Anonymous:             0 kB
+Swap:                  4 kB
+SwapPss:               4 kB
+01ddd000-01e97000 rw-p 019dd000 fe:00 1 /usr/lib/posthaste/posthaste
 Rss:                 596 kB
 Anonymous:             0 kB
 2c7722400000-2c7722c00000 rw-p 00000000 00:00 0
@@ -95,7 +101,8 @@ Anonymous:          1860 kB
 		"code":                          {[]uint64{0x402000}, []mapping{{0x402000, 0x1143000, 8836}}},
 		"its end is not in it":          {[]uint64{0x402000, 0x402001, 0x1142fff}, []mapping{{0x402000, 0x1143000, 8836}}},
 		"pages that the file has not":   {[]uint64{0x1143000}, nil},
-		"to be written to":              {[]uint64{0x1ddc000, 0x2c7722400000}, nil},
+		"such pages are swapped out":    {[]uint64{0x1ddc000}, nil},
+		"to be written to":              {[]uint64{0x1ddd000, 0x2c7722400000}, nil},
 		"nowhere":                       {[]uint64{0x1000}, nil},
 		"two, of which one has its own": {[]uint64{0x400000, 0x1200000}, []mapping{{0x400000, 0x402000, 8}}},
 	} {
