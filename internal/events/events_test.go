@@ -759,6 +759,60 @@ func TestFileSettles(t *testing.T) {
 	}
 }
 
+// A file that somebody has copied and emptied goes on from its beginning.
+func TestFileEmptied(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "mail.json")
+	c := newFile(sink(t, "file:"+path), t.Logf)
+	defer c.close()
+	if err := errors.Join(c.send(t.Context(), entries(3)), os.Truncate(path, 0), c.send(t.Context(), entries(1))); err != nil {
+		t.Fatal(err)
+	}
+	if text := readFile(t, path); text == "" || c.size != int64(len(text)) {
+		t.Errorf("%q has %d octets, as the carrier has it", text, c.size)
+	}
+}
+
+// A sink that catches up has no more without a sync than what is looked through after a power cut. If that sync fails nothing
+// is written behind what is missing then.
+func TestFileCatchesUp(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "mail.json")
+	c := newFile(sink(t, "file:"+path), t.Logf)
+	defer c.close()
+	large := []eventjournal.Entry{{EventRecord: proto.EventRecord{JSON: bytes.Repeat([]byte("x"), 8<<20)}}}
+	for range 2 * tailLook / (8 << 20) {
+		if err := c.send(t.Context(), large); err != nil {
+			t.Fatal(err)
+		}
+		if c.size-c.had > maxUnsynced {
+			t.Fatalf("%d octets of %d are without a sync", c.size-c.had, c.size)
+		}
+		if c.size-c.had > maxUnsynced-8<<20 && c.size > tailLook {
+			break
+		}
+	}
+	if c.size <= tailLook || c.size >= c.limit || maxUnsynced > tailLook {
+		t.Fatalf("%d octets were written", c.size)
+	}
+	size := c.size
+	c.f.Close()
+	for range 2 {
+		if err := c.send(t.Context(), large); err == nil {
+			t.Error("events are behind those that are missing")
+		}
+	}
+	if info, err := os.Stat(path); err != nil || info.Size() != size {
+		t.Errorf("%v, %d octets, expected %d", err, info.Size(), size)
+	}
+	if err := c.settle(); err == nil {
+		t.Error("what was left without a sync counts as durable")
+	}
+	if err := errors.Join(c.send(t.Context(), entries(1)), c.settle()); err != nil {
+		t.Error(err)
+	}
+}
+
 // What a sink refuses for good goes to dead letters, and nothing else does; it is sent again when somebody wants
 // that, and what is refused again stays.
 func TestDeadLetters(t *testing.T) {

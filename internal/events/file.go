@@ -48,6 +48,12 @@ func (c *fileCarrier) send(_ context.Context, list []eventjournal.Entry) error {
 	if err := c.ready(int64(len(text))); err != nil {
 		return err
 	}
+	if c.dirty && c.size+int64(len(text))-c.had > maxUnsynced {
+		c.sync()
+	}
+	if c.lost != nil { // settle says so, too, and what is missing comes before what is behind it
+		return c.lost
+	}
 	if _, err := c.f.Write(text); err != nil {
 		// What is there of it comes again, whole.
 		return errors.Join(err, c.f.Truncate(c.size), c.close())
@@ -60,16 +66,21 @@ func (c *fileCarrier) send(_ context.Context, list []eventjournal.Entry) error {
 // settle implements settler.
 func (c *fileCarrier) settle() error {
 	if c.dirty {
-		c.dirty = false
-		if err := c.f.Sync(); err != nil {
-			c.lost = errors.Join(err, c.takeBack(), c.close())
-		} else {
-			c.had = c.size
-		}
+		c.sync()
 	}
 	err := c.lost
 	c.lost = nil
 	return err
+}
+
+// sync makes durable what was written, or notes why it could not.
+func (c *fileCarrier) sync() {
+	c.dirty = false
+	if err := c.f.Sync(); err != nil {
+		c.lost = errors.Join(err, c.takeBack(), c.close())
+		return
+	}
+	c.had = c.size
 }
 
 // takeBack cuts off what was not made durable, since it comes again: a disk that goes on to fail would be filled with
@@ -86,7 +97,8 @@ func (c *fileCarrier) ready(n int64) error {
 	if c.f != nil {
 		named, err := os.Stat(c.path)
 		ours, ferr := c.f.Stat()
-		if err != nil || ferr != nil || !os.SameFile(named, ours) {
+		// One that somebody has made shorter has another end: to cut off a line behind the old one would write NULs.
+		if err != nil || ferr != nil || !os.SameFile(named, ours) || ours.Size() < c.size {
 			c.close()
 		}
 	}
@@ -105,7 +117,8 @@ func (c *fileCarrier) ready(n int64) error {
 }
 
 // open opens the file, or makes it. What power has failed in is taken off: a line without an end, and NULs with all that
-// follows them. Those events come again, since the journal's position is behind them only when a sync was.
+// follows them. The events that it has failed in come again, since the journal's position is behind an event only when a
+// sync was.
 func (c *fileCarrier) open() error {
 	f, err := os.OpenFile(c.path, os.O_RDWR|os.O_APPEND, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -134,13 +147,18 @@ func (c *fileCarrier) open() error {
 	return nil
 }
 
-// tailLook is how far from the end of a file NULs are looked for, in octets. What no sync has made durable is less: there
-// is one each second.
-const tailLook = 64 << 20
+const (
+	// tailLook is how far from the end of a file NULs are looked for, in octets.
+	tailLook = 64 << 20
+	// maxUnsynced is how much is written without a sync. There is one each second, but a sink that was away gets what a
+	// disk can take in that time.
+	maxUnsynced = tailLook / 2
+)
 
 // mend cuts off what power has failed in, and returns how long the file is then. Some file systems have its new length on
 // the disk before its contents, and NULs in the place of these: they may be in the midst of a line, and have whole lines
-// behind them. What has NULs is kept in a file of its own, in case they have come about otherwise.
+// behind them. What has NULs is kept in a file of its own: they may be older than the last sync, and their events do not
+// come again then.
 func (c *fileCarrier) mend(f *os.File, size int64) (int64, error) {
 	at, err := firstNUL(f, max(size-tailLook, 0), size)
 	if err == nil && at < size {
@@ -153,7 +171,8 @@ func (c *fileCarrier) mend(f *os.File, size int64) (int64, error) {
 		if err != nil {
 			return 0, err
 		}
-		c.say("%s: %d octets from octet %d on have NULs, as after a power cut: they are in %s now, and their events come again", c.path, size-at, at, c.path+tornSuffix)
+		c.say("%s: %d octets from octet %d on have NULs, as after a power cut: they are in %s now; what was written in the last second before it comes again, and what is older does not",
+			c.path, size-at, at, c.path+tornSuffix)
 		size = at
 	}
 	if err != nil {
