@@ -552,11 +552,13 @@ func TestNextLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScene(t, "file:/x", func([]eventjournal.Entry) error { return nil })
 		s.put("delivered", 3)
+		time.Sleep(time.Second) // a file is gathered for
 		synctest.Wait()
 		if err := s.courier.save(); err != nil {
 			t.Fatal(err)
 		}
 		s.put("delivered", 2)
+		time.Sleep(time.Second) // a file is gathered for
 		synctest.Wait()
 		s.stop() // without save, as when it is killed
 		s.disk = s.disk.Clone()
@@ -564,6 +566,7 @@ func TestNextLife(t *testing.T) {
 		s.carrier.got = nil
 		s.start("file:/x")
 		s.put("delivered", 1)
+		time.Sleep(time.Second) // a file is gathered for
 		synctest.Wait()
 		if got := s.carrier.numbers(); !slices.Equal(got, []uint64{4, 5, 6}) {
 			t.Errorf("the next life sends %v", got)
