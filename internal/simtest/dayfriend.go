@@ -12,7 +12,7 @@ import (
 const (
 	honest        = 4 // clients
 	acceptWithin  = 30 * time.Minute
-	deliverWithin = 15 * time.Minute
+	deliverWithin = 20 * time.Minute
 )
 
 // correspond is an honest client, who sends a letter every ten minutes.

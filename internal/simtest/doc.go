@@ -82,7 +82,7 @@
 // of many addresses come, and more of them than the caches of names have room for.
 //
 // Some clients are honest. Their mail must be taken within 30 minutes, with what they try again after a temporary refusal,
-// and delivered within 15 more. From time to time garbage is collected, and what is alive is counted: octets
+// and delivered within 20 more. From time to time garbage is collected, and what is alive is counted: octets
 // of the heap, without the simulated disk, which is in it; octets of the disk; goroutines; connections of the mail system;
 // descriptors; messages in the queue and destinations. The median of the last quarter may be above that of the time
 // from the eighth part to the third by a tenth and a small constant. When the clients have gone the queue must become
