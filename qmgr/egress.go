@@ -124,8 +124,6 @@ func (t *terms) memberTerms(k *poolKey, base *sched.Terms, m *proto.PoolMember) 
 	// What holds whatever the mail goes from holds for it from this source, too.
 	if base != nil {
 		x = *base
-	} else if k.hop != "" {
-		x.Shares[sched.ProviderLimit].Name = k.terms.provider // it bounds nothing, and is counted by
 	}
 	// The scheduler takes terms of another source for a mistake, and leaves them out.
 	x.Source = m.Source

@@ -177,7 +177,7 @@ func TestMemberTerms(t *testing.T) {
 	if got := providerOf(ask(big, true).Members[0].Terms); got != "big" {
 		t.Errorf("the provider is %q", got)
 	}
-	if got := providerOf(ask(big, false).Members[0].Terms); got != "" {
+	if got := providerOf(all.pool(&big, nil, true, false).Members[0].Terms); got != "" {
 		t.Errorf("the provider of what is diverted is %q", got)
 	}
 	ans.Site, ans.SiteLimits = "mx.test", "concurrency=7"

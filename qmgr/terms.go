@@ -108,7 +108,7 @@ type termsKey struct {
 // does was said as "none". whole says that destinations of the transport may be sites:
 // those that are one recipient each may not, but can have limits in common.
 func (t *terms) of(ans *proto.ResolveReply, whole bool) *sched.Terms {
-	if ans.Site == "" && ans.OwnLimits == "" && ans.ProviderLimits == "" && ans.Advice == "" {
+	if ans.Site == "" && ans.Provider == "" && ans.OwnLimits == "" && ans.ProviderLimits == "" && ans.Advice == "" {
 		return nil
 	}
 	// Loads of many messages come here at once, and none stays for long.
@@ -177,7 +177,7 @@ func (s *Server) wholeSites(ans *proto.ResolveReply) bool {
 // limits and written them anew, so that they have no errors.
 func (k *termsKey) terms() *sched.Terms {
 	x := &sched.Terms{Rollup: k.whole, Advice: k.advice, Place: shaping.ParseAdvice(k.advice).Unit}
-	some := k.whole || k.advice != ""
+	some := k.whole || k.advice != "" || k.provider != "" // deliveries are counted by provider, limits or not
 	for level, text := range [...]string{sched.OwnLimit: k.ownL, sched.SiteLimit: k.siteL, sched.ProviderLimit: k.providerL} {
 		l, err := rate.ParseLimits(text)
 		if text == "" || err != nil {

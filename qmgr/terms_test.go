@@ -192,8 +192,11 @@ func TestTermsOf(t *testing.T) {
 	ask := func(r proto.ResolveReply, whole bool) *sched.Terms { return all.of(&r, whole) }
 	site := proto.ResolveReply{Nexthop: "A.test", Site: "mx", SiteLimits: "concurrency=3"}
 	if ask(proto.ResolveReply{Nexthop: "a.test"}, true) != nil || ask(proto.ResolveReply{OwnLimits: "none"}, true) != nil ||
-		ask(proto.ResolveReply{Provider: "p"}, true) != nil {
+		ask(proto.ResolveReply{Site: "mx", Alone: true}, true) != nil {
 		t.Error("terms that say nothing")
+	}
+	if p := ask(proto.ResolveReply{Provider: "p"}, true); p == nil || providerOf(p) != "p" || p.Shares[sched.ProviderLimit].Limits != (sched.Limits{}) {
+		t.Errorf("a provider without limits: %+v", p)
 	}
 	a := ask(site, true)
 	site.Nexthop = "b.test"
