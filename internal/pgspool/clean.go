@@ -98,8 +98,11 @@ func (e *engine) victim(sh *shard) (v *segment) {
 	}
 	var bytes, alive int64
 	for _, s := range sh.segs {
+		if s.lost {
+			continue // the others are not to be copied again and again since this one stays
+		}
 		bytes, alive = bytes+s.bytes, alive+s.live
-		if s == sh.head || s.pins > 0 || s.lost || s.live == 0 && !e.graceOver(s) {
+		if s == sh.head || s.pins > 0 || s.live == 0 && !e.graceOver(s) {
 			continue
 		}
 		if v == nil || s.live*v.bytes < v.live*s.bytes || s.live*v.bytes == v.live*s.bytes && s.segno < v.segno {

@@ -112,10 +112,10 @@ func readRows(ctx context.Context, conn *pgx.Conn, p rowAt, pos []int64, f func(
 			return nil
 		})
 	}
-	switch state := sqlState(err); {
-	case err == nil, state == undefinedTable:
+	switch {
+	case err == nil, sqlState(err) == undefinedTable:
 		return nil
-	case state != dataCorrupted && state != indexCorrupted:
+	case !isDamage(err):
 		return err
 	}
 	// The others must not be taken for damaged, too: what is not found of a message is given up when its segment is cleaned.

@@ -50,6 +50,9 @@ type gap struct {
 func (r *reading) readAround(ctx context.Context, conn *pgx.Conn, s *segment) error {
 	var g gap
 	if err := r.readRange(ctx, conn, s, 0, r.below, &g); err != nil {
+		if g.n > 0 { // nobody has been told of it
+			r.below = g.first + 1
+		}
 		return err
 	}
 	r.leaveOut(s, &g)
@@ -76,7 +79,6 @@ func (r *reading) readRange(ctx context.Context, conn *pgx.Conn, s *segment, fro
 		}
 		g.last, g.why, r.below = from, err, from
 		if g.n > maxGap {
-			r.below = g.first + 1
 			return err
 		}
 		return nil
