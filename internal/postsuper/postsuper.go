@@ -306,10 +306,12 @@ func (c *command) say(e maillog.Event) {
 // before something failed.
 func (c *command) fulfil(ctx context.Context, b backend) error {
 	var err error
+	_, running := b.(*live)
 	for _, verb := range []byte(verbs) {
 		for _, w := range c.wishes {
-			if w.verb == verb && err == nil {
-				err = c.do(ctx, b, &w)
+			// What is ordered keeps nothing else from being done.
+			if w.verb == verb && (err == nil || running && queueclient.Later(err)) {
+				err = queueclient.Join(err, c.do(ctx, b, &w))
 			}
 		}
 	}

@@ -72,7 +72,7 @@ func (c *command) doSelected(ctx context.Context, b backend, w *wish) error {
 			}
 			return nil
 		})
-		if failed = queueclient.Join(failed, err); !later(failed) {
+		if failed = queueclient.Join(failed, err); !queueclient.Later(failed) {
 			return failed
 		}
 		if c.dry {
@@ -86,7 +86,12 @@ func (c *command) doSelected(ctx context.Context, b backend, w *wish) error {
 // doShared fulfils a wish for a queue that nodes share: each does it to those of the messages that it has, in the queues that are named.
 // What this node has taken over and not read yet no listing of its own has: it is left to the queue manager here, too.
 func (c *command) doShared(ctx context.Context, l *live, w *wish) error {
-	where := selection.New(time.Now())
+	// A message that is named is meant whatever the clock of its node said. All mail is what there is now: what is requeued comes anew.
+	at := time.Time{}
+	if w.all {
+		at = time.Now()
+	}
+	where := selection.New(at)
 	for _, q := range c.queues {
 		// Other queues hold no messages, or none that a queue manager knows.
 		if slices.Contains(selection.Queues, q) {
@@ -108,16 +113,13 @@ func (c *command) doShared(ctx context.Context, l *live, w *wish) error {
 			}
 			return nil
 		})
-		if failed = queueclient.Join(failed, err); later(failed) {
+		if failed = queueclient.Join(failed, err); queueclient.Later(failed) {
 			continue
 		}
 		return failed
 	}
 	return failed
 }
-
-// later says that nothing has failed: what was not done is ordered, and so is the next step.
-func later(err error) bool { return err == nil || cli.Status(err) == cli.ExitTemp }
 
 // stepsOf are the steps of a verb, in their order.
 func stepsOf(verb byte) []byte {
@@ -214,17 +216,18 @@ func chooseAt(ctx context.Context, manager queueclient.Caller, ch *choice, f fun
 		}
 		return f(result{ids: reply.IDs})
 	}
+	var failed error
 	for group := range slices.Chunk(ch.ids, proto.SelectIDs) {
-		q.IDs = group
-		if err := queueclient.Select(ctx, manager, q, take); err != nil {
-			return err
+		q.IDs, q.Cursor = group, 0
+		if failed = queueclient.Join(failed, queueclient.Select(ctx, manager, q, take)); !queueclient.Later(failed) {
+			return failed
 		}
 	}
 	if ch.all {
 		q.IDs, q.Cursor = nil, 0
-		return queueclient.Select(ctx, manager, q, take)
+		failed = queueclient.Join(failed, queueclient.Select(ctx, manager, q, take))
 	}
-	return nil
+	return failed
 }
 
 // eligible are those of the messages that the step has something to do with.

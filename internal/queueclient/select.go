@@ -2,6 +2,7 @@ package queueclient
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -62,6 +63,14 @@ func Messages(n int) string {
 	return fmt.Sprintf("%d messages", n)
 }
 
+// errMissed has the exit status of an order, and is none.
+var errMissed = errors.New("changed again and again while they were looked at, and were left alone: try again")
+
+// Later says that nothing has failed: what was not done is ordered, and so is what is asked for next.
+func Later(err error) bool {
+	return err == nil || cli.Status(err) == cli.ExitTemp && !errors.Is(err, errMissed)
+}
+
 // Select has q carried out on the whole queue, or on q's IDs, and calls f with
 // what came of each page. What is kept in memory does not depend on the length
 // of the queue. The error of a page that was not carried out in full comes
@@ -89,7 +98,7 @@ func Select(ctx context.Context, conn Caller, q *proto.Select, f func(*proto.Sel
 		q.Cursor = reply.Next
 	}
 	if missed > 0 {
-		return Join(cli.Errorf(cli.ExitTemp, "%s changed again and again while they were looked at, and were left alone: try again", Messages(missed)), unread)
+		return Join(cli.Errorf(cli.ExitTemp, "%s %w", Messages(missed), errMissed), unread)
 	}
 	return unread
 }
