@@ -15,7 +15,7 @@ import (
 func (a *Agent) filterReply(ctx context.Context, line []byte) []byte {
 	value, found, err := a.tab.replies.Lookup(ctx, string(line), false)
 	if err != nil {
-		a.log.Warning("%s: %v", a.tab.replies.Title(), err)
+		a.log.Warning("%v", err)
 		return line
 	}
 	if !found {
@@ -30,7 +30,7 @@ func (a *Agent) keepRecord(record string) bool {
 	value, found, err := a.tab.records.Lookup(context.Background(), record, false)
 	switch {
 	case err != nil:
-		a.log.Warning("%s: %v", a.tab.records.Title(), err)
+		a.log.Warning("%v", err)
 		return false // what is not to be used may be dangerous
 	case !found:
 		return true

@@ -284,7 +284,7 @@ func (d *delivery) discarded(t *target) []string {
 	if !d.tab.discard.Empty() {
 		value, found, err := d.tab.discard.Lookup(context.Background(), t.address(), false)
 		if err != nil {
-			d.log.Warning("%s: %v", d.tab.discard.Title(), err)
+			d.log.Warning("%v", err)
 		} else if found {
 			words = strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' })
 		}
@@ -318,7 +318,7 @@ func (d *delivery) pixWorkarounds(s *session, t *target, banner string) []string
 	words := d.set.pix
 	if !d.tab.pix.Empty() {
 		if value, found, err := d.tab.pix.Lookup(context.Background(), t.address(), false); err != nil {
-			d.log.Warning("%s: %v", d.tab.pix.Title(), err)
+			d.log.Warning("%v", err)
 		} else if found {
 			words = strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' })
 		}

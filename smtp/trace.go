@@ -35,7 +35,7 @@ func (a *Agent) traced(t *target) bool {
 	}
 	found, err := a.trace.peers.MatchClient(context.Background(), t.host, t.address())
 	if err != nil {
-		a.log.Warning("debug_peer_list: %v", err)
+		a.log.Warning("%v", err)
 	}
 	return found
 }
