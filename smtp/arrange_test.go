@@ -49,6 +49,22 @@ func TestArrange(t *testing.T) {
 			t.Fatalf("%d of %d", len(out), len(prefs))
 		}
 	})
+	// Without smtp_balance_inet_protocols a limit takes nothing away here, and with it one for each family stays.
+	for _, balanced := range []bool{false, true} {
+		d := &delivery{a: &Agent{rnd: rand.New(rand.NewPCG(1, 2))}, set: &settings{preference: "any", balance: balanced, maxAddrs: 2}}
+		var list []target
+		for i := range byte(4) {
+			list = append(list, target{ip: netip.AddrFrom4([4]byte{192, 0, 2, i})})
+		}
+		list = append(list, target{ip: netip.MustParseAddr("2001:db8::1"), pref: 1})
+		want := 5
+		if balanced {
+			want = 2
+		}
+		if out := d.arrange(list); len(out) != want || out[want-1].ip.Is4() {
+			t.Errorf("balanced: %v, %v", balanced, out)
+		}
+	}
 	// Each address of equal MX hosts comes first about as often, whichever host it belongs to.
 	first := make(map[netip.Addr]int)
 	d := &delivery{a: &Agent{rnd: rand.New(rand.NewPCG(1, 2))}, set: &settings{randomize: true, preference: "any"}}

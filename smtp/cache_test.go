@@ -74,6 +74,30 @@ func TestCache(t *testing.T) {
 	})
 }
 
+// TestCacheForgets: when all sessions have expired the cache holds nothing, under no name and no address.
+func TestCacheForgets(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCache(nil)
+		c.leave = func(*session) {}
+		ours, theirs := net.Pipe()
+		defer ours.Close()
+		defer theirs.Close()
+		for i := range 5 {
+			n := fmt.Sprint(i % 3)
+			c.put(&session{wire: newWire(ours, 100)}, 0, cacheKey{hop: n}, cacheKey{path: n}, time.Now().Add(time.Duration(i+1)*time.Second))
+		}
+		time.Sleep(6 * time.Second)
+		synctest.Wait()
+		c.mu.Lock()
+		if c.count != 0 || len(c.byAddr) != 0 || len(c.byName) != 0 {
+			t.Errorf("%d sessions, %d addresses and %d names are left", c.count, len(c.byAddr), len(c.byName))
+		}
+		c.mu.Unlock()
+		c.close()
+	})
+}
+
 // FuzzOffer: whatever a server says that it offers, it is taken in.
 func FuzzOffer(f *testing.F) {
 	for _, s := range []string{"SIZE 1000", "size", "AUTH=PLAIN LOGIN", "AUTH", "XFORWARD NAME", "PIPELINING", "SIZE 99999999999999999999", "8BITMIME x"} {

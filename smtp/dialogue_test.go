@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -26,6 +28,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/resolver"
 	"posthaste/internal/resolver/fakezone"
 	"posthaste/internal/tlsrpt"
 )
@@ -163,8 +166,13 @@ func runDialogue(t *testing.T, file string, ar *txtar.Archive) {
 	sink := new(lines)
 	log := maillog.New("log", sink)
 	z := fakezone.Must(zone)
-	dns := z.Resolver()
-	a, err := newAgent(deps{Config: cfg, Log: log, Resolver: dns, LMTP: lmtp, Args: args, Dial: w.dial, Verbose: verbose})
+	var a *Agent
+	opt := resolver.Options{Exchanger: z, DNSSEC: true, Hosts: os.DevNull}
+	if len(cfg.List("smtp_dns_reply_filter")) > 0 {
+		opt.Filter = func(record string) bool { return a.keepRecord(record) }
+	}
+	dns := resolver.New(opt)
+	a, err = newAgent(deps{Config: cfg, Log: log, Resolver: dns, LMTP: lmtp, Args: args, Dial: w.dial, Verbose: verbose})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,6 +234,7 @@ func deliverText(t *testing.T, a *Agent, cfg *config.Config, log *maillog.Logger
 	nexthop := mail.Nexthop("dest.test")
 	leaves := ""
 	load, keep, big := false, false, false
+	unread := int64(-1)
 	for line := range strings.Lines(head) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		switch key {
@@ -258,6 +267,16 @@ func deliverText(t *testing.T, a *Agent, cfg *config.Config, log *maillog.Logger
 			keep = true
 		case "file":
 			big = true
+		case "lines": // the content ends with so many lines more, of 50 octets each
+			n, _ := strconv.Atoi(value)
+			content = append(content, strings.Repeat(strings.Repeat("x", 48)+"\r\n", n)...)
+		case "open": // the content has no last line end
+			content = bytes.TrimSuffix(content, []byte("\r\n"))
+		case "unread": // the content can be read this far
+			unread, _ = strconv.ParseInt(value, 10, 64)
+			big = true
+		case "local":
+			env.RewriteContext = "local"
 		case "requiretls":
 			env.RequireTLS = true
 		case "tlsoptional":
@@ -283,7 +302,7 @@ func deliverText(t *testing.T, a *Agent, cfg *config.Config, log *maillog.Logger
 	}
 	r.Configure(cfg, program)
 	r.CacheLoad, r.CacheKeep = load, keep
-	a.deliver(context.Background(), observed{r, sink, big}, order{env: r.Envelope, nexthop: nexthop, cacheKeep: keep})
+	a.deliver(context.Background(), observed{r, sink, big, unread}, order{env: r.Envelope, nexthop: nexthop, cacheKeep: keep})
 	synctest.Wait()
 	log.Flush()
 	switch status, reason := r.Site(); {
@@ -310,20 +329,31 @@ func deliverText(t *testing.T, a *Agent, cfg *config.Config, log *maillog.Logger
 // takes note of what is passed to other transports.
 type observed struct {
 	*agent.Request
-	sink *lines
-	big  bool
+	sink   *lines
+	big    bool
+	unread int64 // how much of the content can be read; -1: all of it
 }
 
-type diskContent struct{ agent.Content }
+// diskContent is content in a file, which may have become unreadable.
+type diskContent struct {
+	agent.Content
+	unread int64
+}
 
 func (r observed) Content() (agent.Content, error) {
 	c, err := r.Request.Content()
 	if !r.big {
 		return c, err
 	}
-	return diskContent{c}, err
+	return diskContent{c, r.unread}, err
 }
 func (diskContent) Bytes() []byte { return nil }
+func (c diskContent) Reader() io.Reader {
+	if c.unread < 0 {
+		return c.Content.Reader()
+	}
+	return io.MultiReader(io.LimitReader(c.Content.Reader(), c.unread), iotest.ErrReader(errors.New("the disk is broken")))
+}
 
 func (r observed) Pass(i int, transport mail.Transport, nexthop mail.Nexthop) {
 	fmt.Fprintf(r.sink, "passed: %s to %s, nexthop %s\n", r.Envelope.Recipients[i].Address, transport, nexthop)
@@ -360,10 +390,11 @@ type scripted struct {
 	come chan []byte // what has been read; closed at the end
 	rest []byte
 	goOn <-chan struct{} // what wait waits for
+	over chan struct{}   // closed when the script has ended
 }
 
 func newScripted(t *testing.T, addr string, conn net.Conn) *scripted {
-	return &scripted{t: t, addr: addr, conn: conn, raw: conn, come: make(chan []byte, 10000)}
+	return &scripted{t: t, addr: addr, conn: conn, raw: conn, come: make(chan []byte, 10000), over: make(chan struct{})}
 }
 
 // serve follows a script:
@@ -375,6 +406,7 @@ func newScripted(t *testing.T, addr string, conn net.Conn) *scripted {
 //	C* text     lines must come until this one
 //	any         a line must come, whichever it is
 //	C#          the client must close
+//	gone        the client must close, and end neither message nor session before
 //	hang        read nothing, send nothing, until the client closes
 //	sleep 10s   let time pass
 //	quiet 10s   let time pass, in which the client must send nothing
@@ -382,13 +414,24 @@ func newScripted(t *testing.T, addr string, conn net.Conn) *scripted {
 //	tls NAME    switch to TLS with a certificate of testCA; see startTLS
 //	shut        say no more, over a socket, and go on reading
 //	wait        until the test says that it may go on
+//	reads N     wherever it stands: of the client's octets no more than N are ever read
 //	close       close the connection; so does the end
 func (s *scripted) serve(script string) {
 	var pump sync.WaitGroup
 	come := s.come
-	pump.Go(func() { pumpInto(s.raw, come) })
+	from := io.Reader(s.raw)
+	if _, after, ok := strings.Cut("\n"+script, "\nreads "); ok {
+		number, _, _ := strings.Cut(after, "\n")
+		n, err := strconv.ParseInt(number, 10, 64)
+		if err != nil {
+			s.t.Error(err)
+		}
+		from = io.MultiReader(io.LimitReader(from, n), endsWith(s.over))
+	}
+	pump.Go(func() { pumpInto(from, come) })
 	defer pump.Wait()
 	defer s.raw.Close()
+	defer close(s.over)
 	for line := range strings.Lines(script) {
 		line = strings.TrimSuffix(line, "\n")
 		word, text, _ := strings.Cut(line, " ")
@@ -432,6 +475,14 @@ func (s *scripted) serve(script string) {
 				s.t.Errorf("%s: client said %q, was to close", s.addr, got)
 			}
 			return
+		case "gone": // all that comes is no end of a message, and the client closes
+			for {
+				if got, err := s.line(); err != nil {
+					return
+				} else if got == "." || got == "QUIT" || got == "RSET" {
+					s.t.Errorf("%s: client said %q, was to close", s.addr, got)
+				}
+			}
 		case "hang":
 			for range s.come {
 			}
@@ -471,7 +522,7 @@ func (s *scripted) serve(script string) {
 			ok = ok && s.raw.(interface{ CloseWrite() error }).CloseWrite() == nil
 		case "close":
 			return
-		case "":
+		case "", "reads":
 		default:
 			s.t.Errorf("script: %q", line)
 		}
@@ -481,8 +532,16 @@ func (s *scripted) serve(script string) {
 	}
 }
 
+// endsWith is a reader that has nothing, and ends when the channel is closed.
+type endsWith <-chan struct{}
+
+func (u endsWith) Read([]byte) (int, error) {
+	<-u
+	return 0, io.EOF
+}
+
 // pumpInto reads from a connection so that its peer never waits to be read.
-func pumpInto(conn net.Conn, come chan []byte) {
+func pumpInto(conn io.Reader, come chan []byte) {
 	defer close(come)
 	for {
 		b := make([]byte, 65536)

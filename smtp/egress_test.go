@@ -317,6 +317,40 @@ func TestSourceHAProxy(t *testing.T) {
 	}
 }
 
+// TestProxyRefusesHeader: a proxy that does not take the header that goes before all else is no server, and the
+// connection to it is closed.
+func TestProxyRefusesHeader(t *testing.T) {
+	t.Parallel()
+	ours, theirs := net.Pipe()
+	_ = ours.SetDeadline(time.Now().Add(-time.Second))
+	conn := &closes{Conn: deaf{ours}}
+	defer theirs.Close()
+	log := new(lines)
+	a, done := keptAgent(t, "", log)
+	defer done()
+	a.dial = func(context.Context, string, string) (net.Conn, error) { return conn, nil }
+	o := sendFrom(a, "[127.0.0.1]:1025", "m1", "address=127.0.0.7, helo=m1.test, proxy=haproxy:127.0.0.9:1", false)
+	if o.Status.String() != "4.3.0" || !conn.closed {
+		t.Errorf("%s %s, closed: %v", o.Status, o.Reason, conn.closed)
+	}
+}
+
+// closes notes that a connection was closed.
+type closes struct {
+	net.Conn
+	closed bool
+}
+
+func (c *closes) Close() error {
+	c.closed = true
+	return c.Conn.Close()
+}
+
+// deaf takes nothing.
+type deaf struct{ net.Conn }
+
+func (deaf) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
 // A SOCKS5 proxy (RFC 1928) is asked for the server's address.
 func TestSourceSOCKS5(t *testing.T) {
 	t.Parallel()

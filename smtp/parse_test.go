@@ -187,6 +187,17 @@ func TestLargestReply(t *testing.T) {
 	runtime.KeepAlive(r)
 }
 
+// TestReplyText: of a long reply the log and the notices have the beginning.
+func TestReplyText(t *testing.T) {
+	t.Parallel()
+	line := "550-" + strings.Repeat("x", 95) + "\r\n"
+	w := newWire(canned{r: strings.NewReader(strings.Repeat(line, 100) + "550 end\r\n")}, 2048)
+	r, err := w.readReply(time.Second, nil)
+	if text := r.text(); err != nil || len(text) != maxReplyText || !strings.HasPrefix(text, "550-xxx") {
+		t.Errorf("%d octets of text, %v", len(text), err)
+	}
+}
+
 // endlessReader says piece again and again.
 type endlessReader struct {
 	piece string

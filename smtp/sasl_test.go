@@ -3,8 +3,12 @@ package smtp
 import (
 	"crypto/sha1"
 	"crypto/sha256"
+	"fmt"
 	"hash"
 	"testing"
+	"time"
+
+	"posthaste/internal/dsn"
 )
 
 // The exchanges of RFC 5802 section 5 and RFC 7677 section 3.
@@ -62,6 +66,26 @@ func TestScramHostile(t *testing.T) {
 	}
 }
 
+// TestRefusalBound: of refusals that are over the bound one at a time is forgotten.
+func TestRefusalBound(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	r := &refusals{known: make(map[refusalKey]refusal), life: time.Hour}
+	for i := range maxRefusals + 3 {
+		r.add("h", fmt.Sprint(i), "p", dsn.S(5, 7, 8), "no", now)
+	}
+	if len(r.known) != maxRefusals {
+		t.Errorf("%d refusals are known, want %d", len(r.known), maxRefusals)
+	}
+	last := fmt.Sprint(maxRefusals + 2)
+	if _, ok := r.find("h", last, "p", now.Add(time.Hour-1)); !ok {
+		t.Error("the last refusal is forgotten")
+	}
+	if _, ok := r.find("h", last, "p", now.Add(time.Hour)); ok {
+		t.Error("a refusal counts when its time is over")
+	}
+}
+
 func TestForbidden(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -71,6 +95,7 @@ func TestForbidden(t *testing.T) {
 		{"PLAIN", "noplaintext", true}, {"LOGIN", "noplaintext", true}, {"XOAUTH2", "noplaintext", true},
 		{"CRAM-MD5", "noplaintext", false}, {"SCRAM-SHA-1", "noplaintext", false}, {"PLAIN", "noanonymous", false},
 		{"CRAM-MD5", "mutual_auth", true}, {"SCRAM-SHA-256", "mutual_auth", false}, {"CRAM-MD5", "nodictionary", true},
+		{"SCRAM-SHA-256", "nodictionary", false}, {"OAUTHBEARER", "nodictionary", false}, {"LOGIN", "nodictionary", true},
 		{"SCRAM-SHA-256", "forward_secrecy", true},
 	} {
 		if got := forbidden(tt.mechanism, []string{tt.rule}); got != tt.want {

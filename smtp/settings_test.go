@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/maillog"
+	"posthaste/internal/resolver/fakezone"
 	"posthaste/internal/table"
 )
 
@@ -86,6 +88,35 @@ func TestMinDataRate(t *testing.T) {
 	})
 }
 
+// TestStartRefused: what is wrong in main.cf or in the arguments ends the process at its start, and the
+// error names it.
+func TestStartRefused(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ conf, args, want string }{
+		{"smtp_tls_protocols = TLSv9", "", "smtp_tls_protocols"},
+		{"smtp_tls_mandatory_protocols = >=TLSv9", "", "smtp_tls_mandatory_protocols"},
+		{"smtp_tls_security_level = may\nsmtp_tls_cert_file = /nonexistent.pem", "", "smtp_tls_cert_file"},
+		{"inet_interfaces = bad..name", "", "bad..name"},
+		{"proxy_interfaces = bad..name", "", "bad..name"},
+		{"", "DORX", "unknown argument"},
+		{"", "flags=Z", "flag"},
+	} {
+		cfg, err := config.LoadString("myhostname = me.test\n" + tt.conf + "\n")
+		if err != nil {
+			t.Fatal(tt.conf, err)
+		}
+		dns := fakezone.Must("").Resolver()
+		a, err := newAgent(deps{Config: cfg, Log: maillog.New("smtp", new(lines)), Resolver: dns, Args: strings.Fields(tt.args)})
+		if err == nil {
+			a.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%q, %q: %v, want %s", tt.conf, tt.args, err, tt.want)
+		}
+		dns.Close()
+	}
+}
+
 // TestPrefixes: each program reads its own parameters, and its messages name them.
 func TestPrefixes(t *testing.T) {
 	t.Parallel()
@@ -95,6 +126,9 @@ func TestPrefixes(t *testing.T) {
 		t.Fatal(err)
 	}
 	smtp, lmtp := load(cfg, false), load(cfg, true)
+	if !smtp.randomize {
+		t.Error("addresses are not tried in any order by default")
+	}
 	if smtp.maxAddrs != 3 || lmtp.maxAddrs != 4 || smtp.helloName != "a.test" || lmtp.helloName != "b.test" || smtp.balance || !lmtp.balance {
 		t.Errorf("%+v\n%+v", smtp, lmtp)
 	}

@@ -108,6 +108,27 @@ func TestAllowed(t *testing.T) {
 			t.Errorf("%+v: %v, %q", c.client, left, why)
 		}
 	}
+	// What is on the way to a server asks it.
+	d.a, d.set = &Agent{}, &settings{preference: "any"}
+	d.hop = &nexthop{text: "[192.0.2.1]", host: "192.0.2.1", noMX: true, port: "25"}
+	for _, c := range []struct {
+		client *shaping.Client
+		left   int
+		why    string
+	}{
+		{nil, 1, ""}, {&shaping.Client{Skip: net}, 0, "4.4.4 all hosts of 192.0.2.1 are left out (skip_hosts)"},
+		{&shaping.Client{Prohibited: net}, 0, "5.4.4 host 192.0.2.1[192.0.2.1] is prohibited for mail to 192.0.2.1 (prohibited_hosts)"},
+	} {
+		d.client = c.client
+		left, f := d.route(t.Context())
+		why := ""
+		if f != nil {
+			why = f.Error()
+		}
+		if len(left) != c.left || why != c.why {
+			t.Errorf("%+v: %v, %q", c.client, left, why)
+		}
+	}
 	s := &session{limits: peerLimits{rcpts: 50}}
 	d.client = &shaping.Client{Recipients: 10}
 	if d.boundRecipients(s); s.limits.rcpts != 10 {

@@ -3,6 +3,7 @@ package smtp
 import (
 	"context"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/resolver/fakezone"
+	"posthaste/internal/tlsrpt"
 )
 
 // TestReportsAreKept has an agent count a session, and another one make a
@@ -70,5 +72,39 @@ func TestReportsAreKept(t *testing.T) {
 	}
 	if age := time.Since(env.Arrival); age < 0 || age > time.Hour {
 		t.Error("arrival:", env.Arrival)
+	}
+}
+
+// at is a connection from an address of this host.
+type at struct{ net.Conn }
+
+func (at) LocalAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 200), Port: 4711} }
+
+// TestReportedAddress: a report has the address that the server has seen: with a proxy that of the source, and
+// none if nobody here knows it.
+func TestReportedAddress(t *testing.T) {
+	t.Parallel()
+	for spec, want := range map[string]string{
+		"":                     "192.0.2.200",
+		"address=198.51.100.7": "192.0.2.200",
+		"address=198.51.100.7, proxy=haproxy:192.0.2.9:1": "198.51.100.7",
+		"proxy=socks5:192.0.2.9:1":                        "",
+	} {
+		var got *tlsrpt.Failure
+		d := &delivery{a: &Agent{reports: &reporter{record: func(_ time.Time, _ tlsrpt.Policy, f *tlsrpt.Failure) { got = f }}}}
+		if spec != "" {
+			r := agent.NewTestRequest(envelope(10), "dest.test", []byte("A: b\r\n\r\n"), nil)
+			r.Source, r.SourceSpec = "m1", spec
+			source, err := new(usedSources).of(r)
+			if err != nil {
+				t.Fatal(spec, err)
+			}
+			d.source = source
+		}
+		s := &session{wire: &wire{conn: at{}}, greeted: "mx.x\x07"}
+		d.reportFailure(s, &target{host: "mx1.dest.test", ip: netip.MustParseAddr("192.0.2.1")}, &tlsrpt.Policy{}, &flaw{tlsrpt.ValidationError, "a\nb"})
+		if got == nil || got.SendingIP != want || got.ReceivingIP != "192.0.2.1" || got.MXHelo != "mx.x?" || got.Reason != "a b" {
+			t.Errorf("%q: %+v, want from %q", spec, got, want)
+		}
 	}
 }
