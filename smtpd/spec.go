@@ -199,7 +199,7 @@ func keepRecord(log *maillog.Logger, maps *table.Maps, record string) bool {
 	value, found, err := maps.Lookup(context.Background(), record, false)
 	switch {
 	case err != nil:
-		log.Warning("%s: %v", maps.Title(), err)
+		log.Warning("%v", err)
 		return false // what is not to be used may be dangerous
 	case !found:
 		return true

@@ -53,7 +53,11 @@ func (f *Filter) apply(action dsn.Action, status dsn.Status, text string) (dsn.A
 		return action, status, text
 	}
 	value, found, err := f.maps.Lookup(context.Background(), status.String()+" "+text, false)
-	if err == nil && found {
+	if err != nil {
+		f.log.Warning("%v", err) // which names the table
+		return action, status, text
+	}
+	if found {
 		var changed dsn.Status
 		var words string
 		if changed, words, err = filtered(status, value); err == nil {
