@@ -234,7 +234,7 @@ func deliverText(t *testing.T, a *Agent, cfg *config.Config, log *maillog.Logger
 	nexthop := mail.Nexthop("dest.test")
 	leaves := ""
 	load, keep, big := false, false, false
-	unread := int64(-1)
+	unread := int64(0)
 	for line := range strings.Lines(head) {
 		key, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		switch key {
@@ -302,7 +302,7 @@ func deliverText(t *testing.T, a *Agent, cfg *config.Config, log *maillog.Logger
 	}
 	r.Configure(cfg, program)
 	r.CacheLoad, r.CacheKeep = load, keep
-	a.deliver(context.Background(), observed{r, sink, big, unread}, order{env: r.Envelope, nexthop: nexthop, cacheKeep: keep})
+	a.deliver(context.Background(), observed{r, t, sink, big, unread}, order{env: r.Envelope, nexthop: nexthop, cacheKeep: keep})
 	synctest.Wait()
 	log.Flush()
 	switch status, reason := r.Site(); {
@@ -329,9 +329,10 @@ func deliverText(t *testing.T, a *Agent, cfg *config.Config, log *maillog.Logger
 // takes note of what is passed to other transports.
 type observed struct {
 	*agent.Request
+	t      *testing.T
 	sink   *lines
 	big    bool
-	unread int64 // how much of the content can be read; -1: all of it
+	unread int64 // how much of the content can be read; 0: all of it
 }
 
 // diskContent is content in a file, which may have become unreadable.
@@ -349,10 +350,18 @@ func (r observed) Content() (agent.Content, error) {
 }
 func (diskContent) Bytes() []byte { return nil }
 func (c diskContent) Reader() io.Reader {
-	if c.unread < 0 {
+	if c.unread == 0 {
 		return c.Content.Reader()
 	}
 	return io.MultiReader(io.LimitReader(c.Content.Reader(), c.unread), iotest.ErrReader(errors.New("the disk is broken")))
+}
+
+// Sent compares what the log is told of TLS with what the session was.
+func (r observed) Sent(i int, status dsn.Status, text string, d agent.Detail) {
+	if s := r.Security(); s != "" && strings.HasPrefix(s, "no TLS") == (d.TLS != "") {
+		r.t.Errorf("the session has %q, and the log has %q", s, d.TLS)
+	}
+	r.Request.Sent(i, status, text, d)
 }
 
 func (r observed) Pass(i int, transport mail.Transport, nexthop mail.Nexthop) {

@@ -153,7 +153,7 @@ func TestLargeMessage(t *testing.T) {
 		env := envelope(len(content))
 		env.Body = flags
 		r := agent.NewTestRequest(env, mail.Nexthop("[127.0.0.1]:"+port), content, nil)
-		a.deliver(context.Background(), observed{Request: r, big: true}, order{env: r.Envelope, nexthop: r.Nexthop})
+		a.deliver(context.Background(), observed{Request: r, t: t, big: true}, order{env: r.Envelope, nexthop: r.Nexthop})
 		if o := r.Outcomes()[0]; o.Status.Class != 2 {
 			t.Error(fmt.Sprint(flags), o)
 		}
