@@ -70,6 +70,26 @@ func TestNoticeLists(t *testing.T) {
 			t.Errorf("of %d recipients %d are reported, and the next notice begins with %d, not %d", n, len(list), next, want)
 		}
 	}
+	// The next notice begins with a recipient, and not with a place in a list: the first ones have the message.
+	const had = 7
+	late := &message{nrcpt: had + 2*noticeRcpts + 1, active: &active{}}
+	for i := had; i < int(late.nrcpt); i++ {
+		late.active.noted(&mail.Outcome{Rcpt: i, Action: dsn.Deferred})
+	}
+	named, from := 0, 0
+	for range 3 {
+		list, next := late.failed(dsn.Deferred, from)
+		for _, o := range list {
+			if o.Rcpt != had+named {
+				t.Fatalf("recipient %d is told of where it is %d's turn", o.Rcpt, had+named)
+			}
+			named++
+		}
+		from = next
+	}
+	if named != 2*noticeRcpts+1 || from != 0 {
+		t.Errorf("%d recipients are told of, and then comes %d", named, from)
+	}
 }
 
 // What follows from a notice: who failed is done, of whom a part failed it is recorded that the sender was told, and who has the

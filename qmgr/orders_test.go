@@ -138,6 +138,27 @@ func TestOrdersBound(t *testing.T) {
 	}
 }
 
+// An order about one message goes to the part that has it, whichever of the node's it is.
+func TestOrdersPart(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	id := mail.MakeQueueID(time.Unix(1800000000, 0), 1)
+	// Part 1 has nothing.
+	st.viewer = &fakeCluster{third: "b", list: []storage.Viewed{{Entry: queue.Entry{ID: id, Queue: queue.Deferred, NRcpt: 1, NPending: 1}}}}
+	st.run()
+	for verb, want := range map[proto.Verb][]int{proto.VerbHold: {2, 3}, proto.VerbFlush: {2, 3}} {
+		q := &proto.Command{Verb: verb, ID: id}
+		list, err := st.srv.commandOrders(t.Context(), storage.Order{Call: storage.Call{Kind: proto.KindCommand, Payload: q.Append(nil)}, Node: "b"}, &places{parts: []int{1, 2, 3}})
+		var parts []int
+		for i := range list {
+			parts = append(parts, list[i].Part)
+		}
+		if err != nil || !slices.Equal(parts, want) {
+			t.Errorf("%s: parts %d, want %d; %v", verbWords[verb], parts, want, err)
+		}
+	}
+}
+
 // Orders are carried out one after the other, before anything that is ordered later; one that is refused again and again is given up, and
 // one for a part that was handed on meanwhile stays.
 func TestOrdersCarried(t *testing.T) {

@@ -136,6 +136,34 @@ func TestPartsTold(t *testing.T) {
 	}
 }
 
+// Who has got a message and wants a report of that does not get it once more from a queue manager that starts before
+// the report is made: what came of it is recorded, though the recipient is not done with.
+func TestSuccessIsRecorded(t *testing.T) {
+	t.Parallel()
+	for name, x := range map[string]struct {
+		notify dsn.Notify
+		trace  mail.Trace
+	}{"asked for": {notify: dsn.NotifySuccess}, "traced": {trace: mail.TraceReport}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			st := newStage(t, "")
+			id := st.fill(faketest.Mail{Content: "x\r\n", Envelope: mail.Envelope{Arrival: time.Now(), Sender: "s@from.test", Size: 3, Trace: x.trace,
+				Recipients: []mail.Recipient{{Address: "slow@other.test"}, {Address: "a@to.test", Notify: x.notify}}}})[0]
+			smtp := st.agent("smtp", proto.Inventory{})
+			st.run()
+			for range 2 { // the other recipient's delivery does not end: no report is made before
+				if o := smtp.next(); o.Envelope.Recipients[0].Address == "a@to.test" {
+					o.answer("ok")
+				}
+			}
+			op := st.waitOp(id, "the outcome", func(op *proto.Op) bool { return len(op.Outcomes)+len(op.Done) > 0 })
+			if len(op.Done) != 0 || len(op.Outcomes) != 1 || op.Outcomes[0].Rcpt != 1 || op.Outcomes[0].Action != dsn.Delivered {
+				t.Errorf("recorded: %+v, done %d", op.Outcomes, op.Done)
+			}
+		})
+	}
+}
+
 // A list of which a member has failed is not delivered to once more by a queue manager that starts before the sender
 // has been told: the others have the message. What came of it is recorded at once.
 func TestPartsFailedAreRecorded(t *testing.T) {
