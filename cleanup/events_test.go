@@ -124,3 +124,44 @@ func TestTellAgain(t *testing.T) {
 		}
 	}
 }
+
+// A crowd is an engine with many messages between the first and the last of the log, which nobody can read.
+type crowd struct {
+	engine
+	n int
+}
+
+func (c crowd) Entries(yield func(queue.Entry) bool) {
+	var first queue.Entry
+	c.engine.Entries(func(e queue.Entry) bool {
+		if first.ID == "" || e.Ref.Offset < first.Ref.Offset {
+			first = e
+		}
+		return yield(e)
+	})
+	e := first
+	for i := range c.n {
+		e.ID = mail.MakeQueueID(time.Unix(1700000000, 0), uint64(i))
+		e.Ref.Offset = first.Ref.Offset + 1
+		if !yield(e) {
+			return
+		}
+	}
+}
+
+// Of more messages than are told of after a crash it is the last ones that count: the others were told of long before.
+func TestTellAgainLast(t *testing.T) {
+	t.Parallel()
+	mem := vfs.NewMem(512)
+	l := begin(t, mem, false)
+	l.add(1)
+	last := l.add(1)
+	journal, events := eventtest.New(t, "cleanup", nil)
+	rd := queueread.Log(spool.NewReader(mem, "spool"))
+	defer rd.Close()
+	en := crowd{logEngine{Spool: l.sp}, maxAgain - 1}
+	tellAgain(t.Context(), events, en, &recovery{Unclean: true}, rd)
+	if got, want := journal.Told(), []string{"received " + string(last)}; !slices.Equal(got, want) {
+		t.Errorf("told %q, want %q", got, want)
+	}
+}

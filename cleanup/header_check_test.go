@@ -191,6 +191,12 @@ func TestBodyChecks(t *testing.T) {
 	if want := "Message-Id: <a@b>\r\n\r\nnew\r\nfirst\r\nbefore\r\nend\r\n"; got != want || r.Envelope.Size != int64(len(want)) {
 		t.Errorf("got %q (%d)", got, r.Envelope.Size)
 	}
+	// What takes the place of a line may be as long as it was.
+	same, _ := feed(newCore(t, "body_checks = pcre:{{/^the secret/ REPLACE the xxxxxx word}}\n", nil), submission("remote", "r@x.y"),
+		"Message-Id: <a@b>\r\n\r\nthe secret word\r\nend\r\n", 0)
+	if want := "Message-Id: <a@b>\r\n\r\nthe xxxxxx word\r\nend\r\n"; same != want {
+		t.Errorf("got %q, want %q", same, want)
+	}
 	// Only the beginning is looked at.
 	long := in + strings.Repeat("0123456789\r\n", 10) + "bad\r\n"
 	if _, r := feed(newCore(t, conf, nil), submission("remote", "r@x.y"), long, 0); r.Refused == nil {

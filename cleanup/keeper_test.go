@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"posthaste/internal/ipc"
@@ -423,4 +424,36 @@ func TestKeeperStandsBy(t *testing.T) {
 	if strings.Count(log, "standing by, mail is refused: ") != 1 || strings.Contains(log, "error: ") || !strings.Contains(log, "took over the queue from b") || found.Load() != 4 {
 		t.Errorf("found %d times; log: %s", found.Load(), log)
 	}
+}
+
+// A calm engine is one that has nothing to do.
+type calm struct{ engine }
+
+func (calm) Broken() <-chan struct{} { return nil }
+func (calm) Hurry()                  {}
+
+// The process does not retire while a message comes in parts, and does so when that is given up: nothing else may
+// come that would have it look.
+func TestKeeperRetiresAfterStream(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t.Context(), serverOptions{Core: newCore(t, "", nil), Engine: calm{}})
+		key, st := streamKey{id: "A"}, &stream{parts: make(chan part)}
+		s.streams[key] = st
+		s.wg.Go(func() { s.receive(key, st, s.incomings.Get()) })
+		leaving, retired := make(chan struct{}), false
+		serving, stop := context.WithCancel(t.Context())
+		k := &keeper{leaving: leaving, retire: func() { retired = true }}
+		s.wg.Go(func() { k.watch(serving, stop, calm{}, s) })
+		close(leaving)
+		if synctest.Wait(); retired {
+			t.Error("the process retires while a message is on its way")
+		}
+		close(st.parts) // as when its connection is gone
+		if synctest.Wait(); !retired {
+			t.Error("the message is given up, and the process does not retire")
+		}
+		stop()
+		s.Wait()
+	})
 }
