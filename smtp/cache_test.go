@@ -98,6 +98,36 @@ func TestCacheForgets(t *testing.T) {
 	})
 }
 
+// TestCacheExpiresAgain: the time of sessions that are kept after all others have ended is minded, too.
+func TestCacheExpiresAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		left := 0
+		var c *cache
+		c = newCache(func(*session) {
+			c.mu.Lock()
+			left++
+			c.mu.Unlock()
+		})
+		defer c.close()
+		for n := range 3 {
+			ours, theirs := net.Pipe()
+			defer ours.Close()
+			defer theirs.Close()
+			if !c.put(&session{wire: newWire(ours, 100)}, 0, cacheKey{hop: "n"}, cacheKey{path: "a"}, time.Now().Add(time.Minute)) {
+				t.Fatal("not kept")
+			}
+			time.Sleep(time.Minute + time.Millisecond)
+			synctest.Wait()
+			c.mu.Lock()
+			if left != n+1 || c.count != 0 {
+				t.Errorf("%d sessions have ended of %d, and %d are kept", left, n+1, c.count)
+			}
+			c.mu.Unlock()
+		}
+	})
+}
+
 // FuzzOffer: whatever a server says that it offers, it is taken in.
 func FuzzOffer(f *testing.F) {
 	for _, s := range []string{"SIZE 1000", "size", "AUTH=PLAIN LOGIN", "AUTH", "XFORWARD NAME", "PIPELINING", "SIZE 99999999999999999999", "8BITMIME x"} {
