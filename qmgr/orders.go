@@ -366,9 +366,8 @@ func (s *Server) fulfil(ctx context.Context) error {
 
 // openParts asks cleanup which parts of the queue can be changed through it.
 func (s *Server) openParts(ctx context.Context) ([]proto.OwnedPart, error) {
-	var reply proto.OwnedReply
-	err := s.cleanup.CallAgain(ctx, &proto.Owned{}, &reply)
-	return reply.Parts, err
+	owned, err := s.ownedParts(ctx)
+	return owned.Parts, err
 }
 
 // fulfilOne carries one order out. nil: it is done, or given up.

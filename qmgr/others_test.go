@@ -27,6 +27,7 @@ type fakeCluster struct {
 	begun atomic.Int64                                                   // calls of Ask
 	calls chan func(func(context.Context, storage.Call) ([]byte, error)) // what other nodes ask
 	third string                                                         // who has part 3; "": there is none; "a" is this node
+	moves func()                                                         // called when a part is looked at, which cannot be; nil: it can
 
 	mu     sync.Mutex
 	left   []storage.Order // by Leave
@@ -88,6 +89,10 @@ func (f *fakeCluster) Parts() ([]storage.Part, error) {
 }
 
 func (f *fakeCluster) View(_ context.Context, part int, after, upto uint64, n int) (list []storage.Viewed, next uint64, err error) {
+	if f.moves != nil {
+		f.moves()
+		return nil, 0, errors.New("the database does not answer")
+	}
 	for _, v := range f.list {
 		if num := uint64(msgID(v.ID)); part >= 2 && num > after && (upto == 0 || num <= upto) {
 			if len(list) == n {

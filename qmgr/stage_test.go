@@ -101,6 +101,7 @@ type stage struct {
 	state        *statedir.Dir   // where a handover may lie; nil: none
 	inHand       [][]proto.Hand  // what is in hand when cleanup is asked, each time; the last is said ever after
 	handsLater   chan struct{}   // closed when questions after the first one may be answered; nil: at once
+	ownedMute    bool            // cleanup does not say which parts are this node's
 	callTime     time.Duration   // how long agents have to call; 0: agentPatience
 	events       *event.Reporter // nil: nobody is told of events
 	// deferredLimit is how many deferred messages are in memory; 0: what main.cf says.
@@ -383,6 +384,9 @@ func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {
 		c.Push(st.pushed())
 		r.Reply(&proto.RecordReply{})
 	case proto.KindOwned:
+		if st.ownedMute {
+			return
+		}
 		reply := &proto.OwnedReply{Parts: []proto.OwnedPart{{ID: 1, Epoch: st.epoch}}, Reading: st.unread}
 		if st.epoch++; st.steady {
 			st.epoch--

@@ -43,7 +43,8 @@ func (s *Server) orderUnread(r *ipc.Request, open bool) (u proto.Unread) {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, s.opt.Patience)
 	defer cancel()
-	parts, err := s.readingParts(ctx)
+	owned, err := s.ownedParts(ctx)
+	parts := owned.Reading
 	if len(parts) == 0 && err == nil {
 		return u
 	}
@@ -65,12 +66,15 @@ func (s *Server) orderUnread(r *ipc.Request, open bool) (u proto.Unread) {
 		u.Ordered = fmt.Sprintf("%s has not been read yet. This is ordered: %s; it is carried out when it has been read", partNames(parts), summary(list))
 		return u
 	}
-	// What has been read meanwhile is here.
-	if now, lost := s.readingParts(s.ctx); lost == nil && !slices.ContainsFunc(now, func(id int) bool { return slices.Contains(parts, id) }) && len(parts) > 0 {
-		return u
-	}
 	if len(parts) == 0 {
 		u.Omitted = fmt.Sprintf("whether all of the queue has been read is not known, and nothing is ordered: %v", err)
+		return u
+	}
+	// What has been read meanwhile is here. What is being read no more, and is not open
+	// either, is another node's by now, or nobody's.
+	again, end := context.WithTimeout(s.ctx, s.opt.Patience)
+	defer end()
+	if now, lost := s.ownedParts(again); lost == nil && allOpen(&now, parts) {
 		return u
 	}
 	u.Omitted = fmt.Sprintf("%s has not been read yet, and nothing is ordered of it: %v", partNames(parts), err)
@@ -99,11 +103,21 @@ func (s *Server) meantIDs(r *ipc.Request) []mail.QueueID {
 	return nil
 }
 
-// readingParts are the parts that are this node's and have not been read to their ends.
-func (s *Server) readingParts(ctx context.Context) ([]int, error) {
-	var reply proto.OwnedReply
-	err := s.cleanup.CallAgain(ctx, &proto.Owned{}, &reply)
-	return reply.Reading, err
+// ownedParts asks cleanup which parts of the queue are this node's: those that can be
+// changed, and those that have not been read to their ends.
+func (s *Server) ownedParts(ctx context.Context) (reply proto.OwnedReply, err error) {
+	err = s.cleanup.CallAgain(ctx, &proto.Owned{}, &reply)
+	return reply, err
+}
+
+// allOpen says whether parts of the queue can be changed here.
+func allOpen(owned *proto.OwnedReply, parts []int) bool {
+	for _, id := range parts {
+		if !slices.ContainsFunc(owned.Parts, func(p proto.OwnedPart) bool { return p.ID == id }) {
+			return false
+		}
+	}
+	return true
 }
 
 // unreadOrders are the orders for what is meant in parts that are being read. ids are the
