@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -84,8 +85,8 @@ func (u *unhanded) note(log *maillog.Logger, id mail.QueueID, err error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	why := ""
-	if err != nil {
-		why = err.Error()
+	if err != nil { // it may name the message
+		why = strings.ReplaceAll(err.Error(), fmt.Sprintf("message %q", string(id)), "the message")
 	}
 	if why != "" && why == u.why {
 		u.n++

@@ -147,6 +147,11 @@ func TestUnhandedCounted(t *testing.T) {
 	u.note(log, "n3", handover)
 	u.note(log, "n4", handover)
 	u.end(log)
+	for i := range 3 { // the reason names the message
+		id := mail.QueueID(fmt.Sprint("o", i))
+		u.note(log, id, fmt.Errorf("message %q is not in the queue", string(id)))
+	}
+	u.end(log)
 	u.end(log)
 	var got []string
 	for line := range strings.Lines(out.String()) {
@@ -159,6 +164,8 @@ func TestUnhandedCounted(t *testing.T) {
 		"n1: the delivery cannot be recorded in the queue: the connection is lost",
 		"n3: the delivery cannot be recorded in the queue: 3 of 8 shards have been handed over",
 		"1 more deliveries cannot be recorded in the queue: 3 of 8 shards have been handed over",
+		"o0: the delivery cannot be recorded in the queue: message \"o0\" is not in the queue",
+		"2 more deliveries cannot be recorded in the queue: the message is not in the queue",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q", got)
