@@ -307,20 +307,31 @@ func (m *mta) actAll(ctx context.Context, word string, where *selection.Selectio
 	}
 	verb := verbs[word]
 	err = r.each(func(to queueclient.Caller) error {
-		return each(ctx, to, proto.Select{Where: where.Encode(), Verb: verb, Now: verb == proto.VerbExpire}, func(r *proto.SelectReply) error {
-			done += len(r.IDs)
-			if verb != proto.VerbExpire {
-				return nil
-			}
-			for ids := range slices.Chunk(r.IDs, proto.SelectIDs) { // what is on hold is returned when it is released
-				if err := each(ctx, to, proto.Select{IDs: ids, Verb: proto.VerbRelease}, func(*proto.SelectReply) error { return nil }); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+		n, err := actOn(ctx, to, verb, where)
+		done += n
+		return err
 	})
 	return done, r.missing, err
+}
+
+// actOn is actAll for what one queue manager has.
+func actOn(ctx context.Context, to queueclient.Caller, verb proto.Verb, where *selection.Selection) (done int, err error) {
+	var ordered error // what is released later keeps nobody from the next page
+	err = each(ctx, to, proto.Select{Where: where.Encode(), Verb: verb, Now: verb == proto.VerbExpire}, func(r *proto.SelectReply) error {
+		done += len(r.IDs)
+		if verb != proto.VerbExpire {
+			return nil
+		}
+		for ids := range slices.Chunk(r.IDs, proto.SelectIDs) { // what is on hold is returned when it is released
+			err := each(ctx, to, proto.Select{IDs: ids, Verb: proto.VerbRelease}, func(*proto.SelectReply) error { return nil })
+			if !queueclient.Later(err) {
+				return err
+			}
+			ordered = queueclient.Join(ordered, err)
+		}
+		return nil
+	})
+	return done, queueclient.Join(err, ordered)
 }
 
 // flush has the mail for a destination tried now, and says how many messages that is. What is

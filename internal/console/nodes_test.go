@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/cli"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
@@ -89,7 +90,12 @@ func (n *neighbourhood) answer(r *ipc.Request) bool {
 		if !n.unread || q.Verb == 0 {
 			return false
 		}
-		r.Reply(&proto.SelectReply{IDs: []mail.QueueID{queueID}, Unread: proto.Unread{Ordered: "part 2 of the queue has not been read yet. This is ordered: y"}})
+		reply := &proto.SelectReply{IDs: []mail.QueueID{queueID}, Unread: proto.Unread{Ordered: "part 2 of the queue has not been read yet. This is ordered: y"}}
+		if len(q.IDs) == 0 && q.Cursor == 0 {
+			reply.Next = 7
+		}
+		n.asked = append(n.asked, fmt.Sprint(q.Verb, " ", q.Cursor))
+		r.Reply(reply)
 	default:
 		return false
 	}
@@ -274,6 +280,14 @@ func TestActsOnUnread(t *testing.T) {
 			n.asked = nil
 		})
 	}
+	// What of a page is ordered keeps nobody from the next one.
+	done, err := actOn(t.Context(), ownManager{m}, proto.VerbExpire, selection.New(time.Now()))
+	want := fmt.Sprint(proto.VerbExpire, " 0 ", proto.VerbRelease, " 0 ", proto.VerbExpire, " 7 ", proto.VerbRelease, " 0")
+	w.set(func() {
+		if got := strings.Join(n.asked, " "); got != want || done != 2 || err == nil || cli.Status(err) != cli.ExitTemp {
+			t.Errorf("return all: asked %q, want %q; %d, %v", got, want, done, err)
+		}
+	})
 	n2, _, err := m.flush(t.Context(), "hub.test")
 	if n2 == 0 || err == nil || !strings.Contains(err.Error(), "This is ordered: y") {
 		t.Errorf("%d, %v", n2, err)
