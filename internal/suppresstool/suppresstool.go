@@ -148,11 +148,11 @@ func (c *command) scope() string { return suppressclient.Scope(c.tenant, listNam
 // named says whether they name anything.
 func (c *command) named() bool { return c.tenant != "" || c.list != "" }
 
-// entries are those that the arguments name.
-func (c *command) entries(reason string) (list []proto.Suppression, err error) {
+// entries are those that the arguments name, as read reads them.
+func (c *command) entries(reason string, read func(string) (string, bool)) (list []proto.Suppression, err error) {
 	now := c.now()
 	for i, a := range c.args {
-		a, ok := rfc5322.Mailbox(a)
+		a, ok := read(a)
 		if !ok {
 			return nil, cli.Errorf(cli.ExitUsage, "%.100q is no mail address", c.args[i])
 		}
@@ -186,7 +186,7 @@ func (c *command) change(what string, list []proto.Suppression) (uint64, error) 
 }
 
 func (c *command) add() error {
-	list, err := c.entries("manual")
+	list, err := c.entries("manual", rfc5322.Mailbox)
 	if err == nil {
 		_, err = c.change(proto.SuppressAdd, list)
 	}
@@ -194,7 +194,12 @@ func (c *command) add() error {
 }
 
 func (c *command) remove() error {
-	list, err := c.entries("")
+	list, err := c.entries("", func(text string) (string, bool) {
+		if address, ok := rfc5322.Mailbox(text); ok {
+			return address, true
+		}
+		return former(text)
+	})
 	if err != nil {
 		return err
 	}

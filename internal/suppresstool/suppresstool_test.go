@@ -172,6 +172,13 @@ func TestCommand(t *testing.T) {
 		{args: "import -l quoted", stdin: "john doe@x.test\n", status: 65, want: "is no mail address"},
 		{args: "import -l quoted", stdin: "\"joe\"@x.test,\"jim\"@x.test\n", status: 65, want: "is no mail address"},
 		{args: "remove -l quoted joe@x.test \"a@b,c\"@x.test"},
+		// What an earlier version took for an address can be exported, imported and removed.
+		{args: "import -l former", stdin: "@x.test\n\"\"@y.test\n\"joe@x.test\na@x\"y.test\n", want: "4 entries imported\n"},
+		{args: "export -l former", want: "\n\"\"@x.test\tformer\t"},
+		{args: "export -l former", want: "\n\"\"@y.test\tformer\t"},
+		{args: "export -l former", want: "\"\\\"joe\"@x.test\tformer\t"},
+		{args: "remove -l former @x.test \"\"@y.test \"joe@x.test a@x\"y.test"},
+		{args: "add -l former @x.test", status: 64, want: "is no mail address"},
 		{args: "add joe", status: 64, want: "is no mail address"},
 		{args: "import", stdin: "a@x.test,b@x.test\n", status: 65, want: "is no mail address"},
 		{args: "import", stdin: "a@x.test;bounce\n", status: 65, want: "is no mail address"},

@@ -240,10 +240,23 @@ func (c *command) parseJSON(line string) (proto.Suppression, error) {
 // mailbox reads an address, and says whether it may be one. A list of several between commas is none, nor is a line of a
 // table that has other marks between its fields than tabs; a local part may have these.
 func mailbox(text string) (address string, ok bool) {
-	address, ok = rfc5322.Mailbox(text)
+	address, wellFormed := rfc5322.Mailbox(text)
+	if ok = wellFormed; !ok {
+		address, ok = former(text)
+	}
 	local, domain, _ := rfc5322.Split(address)
-	several := text != "" && text[0] != '"' && strings.Contains(local, "@") && strings.ContainsAny(local, ",;")
+	quoted := wellFormed && text[0] == '"'
+	several := !quoted && strings.Contains(local, "@") && strings.ContainsAny(local, ",;")
 	return address, ok && !several && !strings.ContainsAny(domain, ",;")
+}
+
+// former reads what an earlier version took for an address that a list can have, such as "@example.com": a list may have
+// it, and then its export must not be one that cannot be imported, nor must the entry be there for ever.
+func former(text string) (address string, ok bool) {
+	if rest, empty := strings.CutPrefix(text, `""`); empty && strings.HasPrefix(rest, "@") {
+		text = rest // an empty local part is exported so
+	}
+	return text, suppressclient.ValidAddress(text) && !strings.Contains(text, " ")
 }
 
 // entry is that of fields in the order of columns; those at the end may be missing, and all but the first empty.
