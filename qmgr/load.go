@@ -604,9 +604,15 @@ func (s *Server) learn(l *loading, ev *sched.Event) (m *message) {
 // unreadable is learn for a message that could not be read.
 func (s *Server) unreadable(m *message, l *loading, ev *sched.Event) {
 	*ev = sched.Event{Kind: sched.EventLoadFailed, ID: l.num, Corrupt: l.corrupt}
-	// Removed by another way, for example by a tool that works on a queue at rest.
 	if errors.Is(l.err, queueread.ErrGone) { // cleanup does not have it: there is nothing to do
-		s.opt.Log.Warning("%s: %v", m.id, l.err)
+		// Where nodes share the queue another one has it now. Elsewhere it was removed by another
+		// way, for example by a tool that works on a queue at rest.
+		if s.opt.Settings.Node != "" {
+			s.opt.Log.Log(maillog.Elsewhere{ID: string(m.id)})
+		} else {
+			s.opt.Log.Warning("%s: %v", m.id, l.err)
+		}
+		m.vanished = true
 		s.then(sched.Event{Kind: sched.EventRemove, Scope: sched.ScopeMessage, ID: l.num})
 		s.then(*ev)
 		ev.Kind = 0

@@ -454,14 +454,20 @@ func (r *recorder) answered(q *request, reply *proto.RecordReply, err error) {
 
 // vanished drops a message that cleanup does not have any more, unless that has been decided
 // here: the bounce service has recorded that it is done, and died before it said so. What is
-// left of it in the log must not be delivered.
+// left of it in the log must not be delivered. Where nodes share the queue cleanup has only this
+// node's part of it: the message may as well be another node's now, which delivers it, and so it
+// is not called removed.
 func (r *recorder) vanished(id mail.QueueID) {
 	m := r.s.message(msgID(id))
 	if m == nil || m.id != id || r.removing(id) {
 		return
 	}
 	if _, ok := r.s.sched.Lookup(m.num); ok { // else it is being queued again
-		r.s.opt.Log.Log(maillog.Removed{ID: string(id)})
+		if r.s.opt.Settings.Node != "" {
+			r.s.opt.Log.Log(maillog.Elsewhere{ID: string(id)})
+		} else {
+			r.s.opt.Log.Log(maillog.Removed{ID: string(id)})
+		}
 		m.vanished = true
 		r.s.then(sched.Event{Kind: sched.EventRemove, Scope: sched.ScopeMessage, ID: m.num})
 	}

@@ -146,7 +146,21 @@ func TestCommandsDuringDelivery(t *testing.T) {
 // A message that cleanup does not have any more when it is deferred is dropped, and not tried again.
 func TestVanished(t *testing.T) {
 	t.Parallel()
+	for _, c := range []struct{ name, node, says, not string }{
+		{"log", "", "removed", "part of the queue"},
+		{"shared", "a", "no longer in this node's part of the queue", "removed"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			vanishes(t, c.node, c.says, c.not)
+		})
+	}
+}
+
+// vanishes has one of two messages vanish. Of that one the log says one thing and not another, and of the other message neither.
+func vanishes(t *testing.T, node, says, not string) {
 	st := newStage(t, "")
+	st.node = node
 	ids := st.fill(many(1, "to.test"), many(1, "to.test"))
 	st.vanished = ids[0]
 	smtp := st.agent("smtp", proto.Inventory{})
@@ -160,7 +174,8 @@ func TestVanished(t *testing.T) {
 	}
 	st.waitOp(ids[0], "its removal", removed)
 	st.waitExplain(ids[1], "deferred queue")
-	if log := st.log.String(); !strings.Contains(log, string(ids[0])+": removed") || strings.Contains(log, string(ids[1])+": removed") {
+	log := st.log.String()
+	if !strings.Contains(log, string(ids[0])+": "+says) || strings.Contains(log, string(ids[0])+": "+not) || strings.Contains(log, string(ids[1])+": "+says) {
 		t.Error(log)
 	}
 	st.quiet()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/event/eventtest"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
@@ -424,10 +425,27 @@ func TestRequeueOfHeldFails(t *testing.T) {
 	st.quiet()
 }
 
-// A message that is not in the spool any more is forgotten, not tried for ever.
+// A message that is not in the spool any more is forgotten, not tried for ever. Where nodes share the queue that is no
+// alarm: another one has it.
 func TestGone(t *testing.T) {
 	t.Parallel()
+	t.Run("log", func(t *testing.T) {
+		t.Parallel()
+		goneAtLoad(t, "", ": the message is no longer in the queue")
+	})
+	t.Run("shared", func(t *testing.T) {
+		t.Parallel()
+		if log := goneAtLoad(t, "a", ": no longer in this node's part of the queue"); strings.Contains(log, "warning") {
+			t.Error(log)
+		}
+	})
+}
+
+func goneAtLoad(t *testing.T, node, says string) (log string) {
 	st := newStage(t, "")
+	st.node = node
+	journal, events := eventtest.New(t, "qmgr", nil)
+	st.events = events
 	st.site.Fill(faketest.Mail{Content: "x\r\n", Envelope: mail.Envelope{Arrival: time.Now(), Recipients: []mail.Recipient{{Address: "a@to.test"}}}})
 	id := mail.MakeQueueID(time.Now(), 77)
 	st.entries = []proto.Entry{{Entry: queue.Entry{ID: id, Ref: queue.Ref{File: 999, Segno: 999, Length: 100}, NRcpt: 1, NPending: 1}}}
@@ -436,7 +454,14 @@ func TestGone(t *testing.T) {
 	if text := st.explain(id); text != "" {
 		t.Errorf("it is still here: %s", text)
 	}
+	if list := journal.Told(); len(list) > 0 { // nobody here has deleted it
+		t.Errorf("events: %q", list)
+	}
+	if log = st.log.String(); !strings.Contains(log, string(id)+says) {
+		t.Error(log)
+	}
 	st.quiet()
+	return log
 }
 
 // TestNoticeNotMade: when the bounce service makes no notice, the message stays

@@ -57,6 +57,7 @@ type stage struct {
 	contra   mail.QueueID  // cleanup refuses changes of this message, but for its removal
 	kept     mail.QueueID  // cleanup refuses every change of this one
 	vanished mail.QueueID  // cleanup does not have this message any more
+	node     string        // what this node is called among those that share the queue; empty: it is not shared
 	deaf     bool          // cleanup does not answer Record
 	noted    int           // notes for other nodes, which it does not answer
 	unheard  int           // Records that were not answered
@@ -258,6 +259,7 @@ func (st *stage) run() {
 		st.t.Fatal(err)
 	}
 	settings.Sched.QueueRunDelay = 0
+	settings.Node = st.node
 	if st.deliveryTime > 0 {
 		settings.DeliveryTime = st.deliveryTime
 	}

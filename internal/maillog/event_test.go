@@ -114,6 +114,7 @@ func otherEvents() []Event {
 		QueueActive{ID: "076AF9D46E1", From: "s@a.test", Size: 261, NRcpt: 2},
 		QueueActive{ID: "10E6A9D46EE", Size: 2196, NRcpt: 1},
 		Removed{"076AF9D46E1"},
+		Elsewhere{"076AF9D46E1"},
 		Withdrawn{"076AF9D46E1"},
 		WaitRefused{"076AF9D46E1", "550 5.1.1 <nobody@example.com>: no such user"},
 		Expired{ID: "08A6F9D4443", From: "s@a.test"},

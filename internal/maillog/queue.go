@@ -131,6 +131,20 @@ func (e Removed) AppendFields(b []byte) []byte {
 	return appendString(appendEvent(b, "removed"), "queue_id", e.ID)
 }
 
+// Elsewhere says that a message is not in the part of a shared queue any more that the node has: another node
+// delivers it, or has done so.
+type Elsewhere struct{ ID string }
+
+// Append implements Event.
+func (e Elsewhere) Append(b []byte) []byte {
+	return append(appendID(b, e.ID), "no longer in this node's part of the queue"...)
+}
+
+// AppendFields implements Fielder.
+func (e Elsewhere) AppendFields(b []byte) []byte {
+	return appendString(appendEvent(b, "elsewhere"), "queue_id", e.ID)
+}
+
 // Expired says that a message has been in the queue for too long.
 type Expired struct {
 	ID     string
