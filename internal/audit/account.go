@@ -8,6 +8,7 @@ import (
 	"math"
 
 	"posthaste/internal/logread"
+	"posthaste/internal/reuse"
 )
 
 const (
@@ -16,6 +17,9 @@ const (
 	settleTime = 10e6
 	// logTime is how much of that is usual. Where the log has only seconds, the order within one is not known.
 	logTime = 2e6
+	// nodesTime is settleTime where the log is that of several nodes: their clocks differ, and one that was cut off goes on for a
+	// while with what another one has taken over.
+	nodesTime = 60e6
 	// underWay is how long a delivery that was under way when an operator deleted the message may go on.
 	underWay = 3600e6
 )
@@ -24,6 +28,7 @@ const (
 type held struct {
 	arrival int64
 	pending int  // recipients with something left to do
+	other   bool // another node has it
 	seen    bool // the log has something about it
 	ended   bool // the log says that it has left the queue
 }
@@ -36,6 +41,9 @@ type account struct {
 	queue        map[string]*held
 	looked       bool  // there is a queue
 	listed       int64 // it is as it was then, or shortly before; not earlier lines are not judged by it
+	shared       bool  // nodes share the queue
+	nodes        map[string]bool
+	node         string // whose line it is: the log's family and the host
 	seed         maphash.Seed
 	messages     map[string]*message
 	sessions     map[string]*session
@@ -53,7 +61,7 @@ type account struct {
 }
 
 func newAccount(instance string, since, until int64) *account {
-	return &account{instance: instance, since: since, until: until, listed: math.MaxInt64, seed: maphash.MakeSeed(),
+	return &account{instance: instance, since: since, until: until, listed: math.MaxInt64, nodes: make(map[string]bool), seed: maphash.MakeSeed(),
 		deleted: make(map[uint64]int64), messages: make(map[string]*message), sessions: make(map[string]*session)}
 }
 
@@ -72,12 +80,26 @@ func (a *account) message(id []byte, at int64) *message {
 	return m
 }
 
-// line takes the next line.
-func (a *account) line(l *logread.Line) {
+// alone says whether the log is that of one node which shares its queue with others.
+func (a *account) alone() bool { return a.shared && len(a.nodes) < 2 }
+
+// from notes whose line it is.
+func (a *account) from(family string, l *logread.Line) {
+	a.key = append(append(append(reuse.Truncated(a.key), family...), ' '), l.Host...)
+	if string(a.key) == a.node {
+		return
+	}
+	a.node = string(a.key)
+	a.nodes[a.node] = true
+}
+
+// line takes the next line, of a log of this family.
+func (a *account) line(family string, l *logread.Line) {
 	if a.instance != "" && string(l.Instance) != a.instance {
 		return
 	}
 	a.report.Lines++
+	a.from(family, l)
 	at := l.Time
 	if at == 0 {
 		at = a.now
@@ -88,7 +110,11 @@ func (a *account) line(l *logread.Line) {
 	if at > a.now {
 		a.now = at
 		a.settle(at)
-		a.finishClosed(at - settleTime)
+		if len(a.nodes) < 2 {
+			a.finishClosed(at - settleTime)
+		} else {
+			a.finishClosed(at - nodesTime)
+		}
 	}
 	if len(l.ID) == 0 {
 		a.noMessage(l, at)
@@ -171,6 +197,13 @@ func (a *account) qmgr(l *logread.Line, at int64) {
 		m := a.message(l.ID, at)
 		m.accept(at)
 		m.nrcpt, m.null = max(m.nrcpt, active.NRcpt), len(active.From) == 0
+		m.elsewhere = false
+		return
+	}
+	if l.Elsewhere() {
+		m := a.message(l.ID, at)
+		m.accept(at)
+		m.elsewhere, a.shared = true, true
 		return
 	}
 	if forced, ok := l.Expired(); ok {

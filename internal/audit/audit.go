@@ -41,6 +41,16 @@
 //
 // Memory is taken for messages that have not ended, and for the queue.
 //
+// # Several nodes
+//
+// Nodes that share a queue have a log each, and a message that one has accepted may be delivered by another. With the
+// logs of all nodes the books are those of all: logs are read side by side, by the times of their lines. What host a line is
+// of, and what log, says which processes are the same. Files of one host that do not overlap in time are one log.
+//
+// With the log of one node alone, what it has handed over, or what is in the queue as another node's, counts as handed
+// over, and what others have accepted as taken over. What a node was taken from without a line of its own
+// cannot be told from what is lost, unless it is in the queue.
+//
 // # The queue
 //
 // The queue manager is asked for it, before the log is read; while the mail system is down the spool is
@@ -65,6 +75,7 @@ package audit
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -72,6 +83,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -175,6 +187,7 @@ func (c *command) audit(ctx context.Context) (*Report, error) {
 	if !c.since.IsZero() {
 		a.since = c.since.UnixMicro()
 	}
+	a.shared = q.Node() != ""
 	live, err := c.look(ctx, q, a)
 	if err != nil {
 		return nil, err
@@ -202,36 +215,115 @@ func (c *command) audit(ctx context.Context) (*Report, error) {
 	return &a.report, nil
 }
 
-// read reads the log.
+// A stream is the log of a family of files, one after the other.
+type stream struct {
+	family string
+	files  []string // not opened yet
+	name   string   // of the open one
+	f      io.ReadCloser
+	r      *logread.Reader
+	line   *logread.Line // the next one; nil: there is none
+	at     int64         // its time, or that of the last line that has one
+	host   string        // of the last line that was taken
+	begun  bool          // one was
+	goesOn bool          // it has ended, and another stream goes on with it
+}
+
+// next reads the next line.
+func (s *stream) next(stdin io.Reader, now time.Time) (err error) {
+	for {
+		if s.r == nil {
+			if s.line = nil; len(s.files) == 0 {
+				return nil
+			}
+			s.name, s.files = s.files[0], s.files[1:]
+			if s.f, err = logread.Open(s.name, stdin); err != nil {
+				return err
+			}
+			s.r = logread.NewReader(s.f, now)
+		}
+		if s.line, err = s.r.Next(); err == nil {
+			s.at = cmp.Or(s.line.Time, s.at)
+			return nil
+		}
+		s.close()
+		if err != io.EOF {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+	}
+}
+
+// follow has the stream go on with one that has ended, when its first line is the next: files of one host that do not overlap are one
+// log, whatever they are called.
+func (s *stream) follow(streams []*stream) {
+	if string(s.line.Host) != s.host {
+		s.host = string(s.line.Host)
+	}
+	if s.begun {
+		return
+	}
+	s.begun = true
+	for _, e := range streams {
+		if e.begun && e.line == nil && !e.goesOn && e.host == s.host {
+			s.family, e.goesOn = e.family, true
+			return
+		}
+	}
+}
+
+func (s *stream) close() {
+	if s.f != nil {
+		s.f.Close()
+	}
+	s.f, s.r = nil, nil
+}
+
+// families makes the streams of files that are in order.
+func families(files []string) (streams []*stream) {
+	for _, name := range files {
+		family := logread.Family(name)
+		i := slices.IndexFunc(streams, func(s *stream) bool { return s.family == family })
+		if i < 0 {
+			i = len(streams)
+			streams = append(streams, &stream{family: family})
+		}
+		streams[i].files = append(streams[i].files, name)
+	}
+	return streams
+}
+
+// read reads the log. Logs of different families are those of nodes, and are read side by side, by the times of their lines.
 func (a *account) read(files []string, stdin io.Reader, now time.Time) error {
 	files, err := logread.InOrder(files, now)
 	if err != nil {
 		return err
 	}
-	for _, name := range files {
-		if err := a.readFile(name, stdin, now); err != nil {
+	streams := families(files)
+	defer func() {
+		for _, s := range streams {
+			s.close()
+		}
+	}()
+	for _, s := range streams {
+		if err := s.next(stdin, now); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-func (a *account) readFile(name string, stdin io.Reader, now time.Time) error {
-	f, err := logread.Open(name, stdin)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	r := logread.NewReader(f, now)
 	for {
-		l, err := r.Next()
-		if err == io.EOF {
+		var first *stream
+		for _, s := range streams {
+			if s.line != nil && (first == nil || s.at < first.at) {
+				first = s
+			}
+		}
+		if first == nil {
 			return nil
 		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+		first.follow(streams)
+		a.line(first.family, first.line)
+		if err := first.next(stdin, now); err != nil {
+			return err
 		}
-		a.line(l)
 	}
 }
 
@@ -244,13 +336,14 @@ func (c *command) look(ctx context.Context, q *queueclient.Queue, a *account) (l
 		return false, nil
 	case "":
 	default:
-		if err := c.readListing(a); err != nil {
+		if err := c.readListing(a, q.Node()); err != nil {
 			return false, cli.Errorf(cli.ExitNoInput, "%s: %w", c.listing, err)
 		}
 		return false, nil
 	}
+	own := q.Node()
 	take := func(it *proto.Item) bool {
-		a.queue[string(it.ID)] = &held{arrival: it.Arrival.UnixMicro(), pending: len(it.Recipients)}
+		a.queue[string(it.ID)] = &held{arrival: it.Arrival.UnixMicro(), pending: len(it.Recipients), other: own != "" && it.Node != own}
 		return true
 	}
 	// Where the log has only seconds, what came in this one is not told from what came after now.
@@ -259,7 +352,7 @@ func (c *command) look(ctx context.Context, q *queueclient.Queue, a *account) (l
 	switch {
 	case err == nil:
 		a.listed = listed
-		return true, queueclient.Each(ctx, conn, false, take)
+		return true, q.EachOfAll(ctx, conn, take)
 	case !errors.Is(err, queueclient.ErrDown):
 		return false, err
 	}
@@ -270,7 +363,7 @@ func (c *command) look(ctx context.Context, q *queueclient.Queue, a *account) (l
 }
 
 // readListing takes in a listing of "postqueue -j", as of when the file was written.
-func (c *command) readListing(a *account) error {
+func (c *command) readListing(a *account, own string) error {
 	f, err := os.Open(c.listing)
 	if err != nil {
 		return err
@@ -287,6 +380,7 @@ func (c *command) readListing(a *account) error {
 			Queue      string `json:"queue_name"`
 			ID         string `json:"queue_id"`
 			Arrival    int64  `json:"arrival_time"`
+			Node       string `json:"node"`
 			Recipients []struct{}
 		}
 		if err := d.Decode(&it); err == io.EOF {
@@ -295,7 +389,7 @@ func (c *command) readListing(a *account) error {
 			return err
 		}
 		if it.ID != "" && it.Queue != "maildrop" { // that has not been accepted by cleanup
-			a.queue[it.ID] = &held{arrival: it.Arrival * 1e6, pending: len(it.Recipients)}
+			a.queue[it.ID] = &held{arrival: it.Arrival * 1e6, pending: len(it.Recipients), other: own != "" && it.Node != own}
 		}
 	}
 }

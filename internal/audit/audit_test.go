@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -88,6 +89,70 @@ func TestRunning(t *testing.T) {
 	out, errs, status := run(s, log, "-")
 	if status != 0 || !strings.Contains(out, "accepted                        1          1") || !strings.Contains(out, "queued                          1          1") {
 		t.Errorf("status %d, %s%s", status, out, errs)
+	}
+}
+
+// What the node delivers and has not accepted was taken over, if it is younger than the log.
+func TestTakenOver(t *testing.T) {
+	t.Parallel()
+	start := time.Now().Add(-time.Hour)
+	stamp := start.Format("2006-01-02T15:04:05.000000Z07:00")
+	log := ""
+	for i, born := range []time.Time{start.Add(-time.Minute), start.Add(time.Minute)} {
+		id := string(mail.MakeQueueID(born, uint64(i+1)))
+		log += stamp + " mx postfix/qmgr[1]: " + id + ": from=<s@from.test>, size=3, nrcpt=1 (queue active)\n" +
+			stamp + " mx postfix/smtp[1]: " + id + ": to=<a@b.test>, relay=x, delay=1, delays=0/0/0/1, dsn=2.0.0, status=sent (ok)\n" +
+			stamp + " mx postfix/qmgr[1]: " + id + ": removed\n"
+		stamp = start.Add(2 * time.Minute).Format("2006-01-02T15:04:05.000000Z07:00")
+	}
+	for _, shared := range []bool{false, true} {
+		a := newAccount("postfix", 0, math.MaxInt64)
+		a.shared = shared
+		if err := a.read([]string{"-"}, strings.NewReader(log), time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		a.finish()
+		want := Count{}
+		if shared {
+			want = Count{1, 1}
+		}
+		if b := &a.report.Balance; b.Origins[taken] != want || b.Before != (Count{1, 1}) || b.Fates[delivered] != (Count{2, 2}) {
+			t.Errorf("shared %v: %+v", shared, b)
+		}
+	}
+}
+
+// Files of one host that follow each other are one log, whatever they are called; a session may go on from one to the next. Files
+// that overlap are the logs of two nodes.
+func TestFollows(t *testing.T) {
+	t.Parallel()
+	line := func(second int, text string) string {
+		return time.Date(2026, 11, 23, 10, 0, second, 0, time.UTC).Format(time.RFC3339) + " mx postfix/" + text + "\n"
+	}
+	connect, disconnect := "smtpd[1]: connect from c.test[192.0.2.1]", "smtpd[1]: disconnect from c.test[192.0.2.1] commands=0"
+	for _, c := range []struct {
+		first, second string
+		nodes         int
+	}{
+		{line(1, connect), line(2, disconnect), 1},
+		{line(1, connect) + line(3, disconnect), line(2, connect) + line(4, disconnect), 2},
+	} {
+		dir := t.TempDir()
+		a := newAccount("postfix", 0, math.MaxInt64)
+		var names []string
+		for name, text := range map[string]string{"monday": c.first, "tuesday": c.second} {
+			name = filepath.Join(dir, name)
+			if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			names = append(names, name)
+		}
+		if err := a.read(names, nil, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if len(a.nodes) != c.nodes || len(a.sessions) != 0 {
+			t.Errorf("%d nodes, want %d; %d sessions go on", len(a.nodes), c.nodes, len(a.sessions))
+		}
 	}
 }
 

@@ -89,7 +89,7 @@ func audited(t testing.TB, r io.Reader) *account {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a.line(l)
+		a.line("", l)
 	}
 }
 

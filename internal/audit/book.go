@@ -24,7 +24,7 @@ func (a *account) book(m *message) {
 		n, _ := m.final()
 		a.problem(m, kindOutcome, fmt.Sprintf("it was removed, and %d of %d recipients have no outcome", rest, n+rest))
 	}
-	if h != nil && m.end < a.listed && m.fate != corrupt && m.fate != requeued {
+	if h != nil && m.end < a.listed && !(h.other && a.alone()) && m.fate != corrupt && m.fate != requeued {
 		a.problem(m, kindStays, "the log says that it has left the queue, and it is in the queue")
 	}
 	a.repeated(m)
@@ -100,6 +100,9 @@ func (a *account) add(m *message, whole, left fate, rest int, end int64) {
 	} else {
 		b.Accepted.Messages++
 		b.Accepted.Recipients += all - before
+		if m.origin == unknown && a.alone() && born(m.id) > a.first {
+			m.origin = taken
+		}
 		b.Origins[m.origin].Messages++
 		b.Origins[m.origin].Recipients += all - before
 	}
@@ -135,7 +138,7 @@ func (a *account) fromQueue() {
 	for _, id := range slices.Sorted(maps.Keys(a.queue)) {
 		h := a.queue[id]
 		m := a.messages[id]
-		if m == nil && h.ended {
+		if m == nil && (h.ended || h.other && a.alone()) {
 			continue
 		}
 		if m == nil {
@@ -189,6 +192,9 @@ func (a *account) last(m *message) {
 	h, rest := a.queue[m.id], m.rest()
 	_, done := m.final()
 	switch {
+	case h != nil && h.other && a.alone():
+		a.handOver(m, rest)
+		return
 	case h != nil:
 		if n, _ := m.final(); n+h.pending < m.nrcpt && m.at < a.listed {
 			a.problem(m, kindOutcome, fmt.Sprintf("it has %d recipients: %d have an outcome, and %d are in the queue", m.nrcpt, n, h.pending))
@@ -209,12 +215,22 @@ func (a *account) last(m *message) {
 		m.end = m.left
 		a.add(m, m.returns, m.returns, rest, m.end)
 		return
+	case m.elsewhere && a.alone():
+		a.handOver(m, rest)
+		return
 	case a.looked && m.at < a.listed:
 		m.fate = lost
 		a.problem(m, kindLost, lostText(m, rest))
 	}
 	a.repeated(m)
 	a.add(m, queued, queued, rest, 0)
+}
+
+// handOver books a message that is another node's to account for.
+func (a *account) handOver(m *message, rest int) {
+	m.end = m.left
+	a.repeated(m)
+	a.add(m, handed, handed, rest, m.end)
 }
 
 func lostText(m *message, rest int) string {

@@ -23,6 +23,7 @@ const (
 	deleted        // by an operator
 	corrupt        // damaged, and set aside
 	withdrawn      // its client waited, and was not told that it is queued
+	handed         // another node has it, and the log is that of one node
 	queued         // it is in the queue
 	lost           // nobody knows
 	numFates
@@ -30,7 +31,7 @@ const (
 	waiting fate = 255 // of a recipient: nothing has become of it
 )
 
-var fateNames = [numFates]string{"delivered", "forwarded", "discarded", "probed", "bounced", "expired", "returned", "requeued", "deleted", "corrupt", "withdrawn", "queued", "lost"}
+var fateNames = [numFates]string{"delivered", "forwarded", "discarded", "probed", "bounced", "expired", "returned", "requeued", "deleted", "corrupt", "withdrawn", "handed over", "queued", "lost"}
 
 // An origin is where a message comes from.
 type origin uint8
@@ -41,10 +42,11 @@ const (
 	local                 // a program on this machine
 	notice                // a report that the mail system has made
 	further               // what was forwarded, and what was queued again
+	taken                 // another node has accepted it, and the log is that of one node
 	numOrigins
 )
 
-var originNames = [numOrigins]string{"other", "clients", "local", "notices", "forwarded"}
+var originNames = [numOrigins]string{"other", "clients", "local", "notices", "forwarded", "taken over"}
 
 // A rcpt is a recipient, or what one was expanded to.
 type rcpt struct {
@@ -57,22 +59,23 @@ type rcpt struct {
 
 // A message is what is known of one queue ID. Times are microseconds since 1970.
 type message struct {
-	id      string
-	origin  origin
-	seen    int64 // its first line
-	at      int64 // it was accepted; 0: that is not known yet
-	end     int64 // it left the queue; 0: it has not
-	left    int64 // its last line
-	nrcpt   int   // recipients when it was queued; 0: not known
-	null    bool  // from the null sender
-	told    bool  // its sender was told what has become of it
-	doubt   bool  // the log says that some may get it twice
-	marked  bool  // it is to be discarded, if it is accepted
-	returns fate  // expired or returned: what is left of it is that when it ends; else waiting
-	fate    fate  // of what is left of it since end
-	rcpts   []rcpt
-	places  map[uint64]int // of many recipients in rcpts, by key
-	session *session       // of an origin that is a client, while that is not settled
+	id        string
+	origin    origin
+	seen      int64 // its first line
+	at        int64 // it was accepted; 0: that is not known yet
+	end       int64 // it left the queue; 0: it has not
+	left      int64 // its last line
+	nrcpt     int   // recipients when it was queued; 0: not known
+	null      bool  // from the null sender
+	told      bool  // its sender was told what has become of it
+	doubt     bool  // the log says that some may get it twice
+	marked    bool  // it is to be discarded, if it is accepted
+	returns   fate  // expired or returned: what is left of it is that when it ends; else waiting
+	fate      fate  // of what is left of it since end
+	rcpts     []rcpt
+	places    map[uint64]int // of many recipients in rcpts, by key
+	elsewhere bool           // the node that had it last does not have it any more
+	session   *session       // of an origin that is a client, while that is not settled
 }
 
 // many is how many recipients are searched one by one.

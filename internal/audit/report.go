@@ -104,7 +104,7 @@ func (r *Report) Text(out io.Writer) error {
 	b := &r.Balance
 	row("queued before", b.Before)
 	row("accepted", b.Accepted)
-	for _, o := range [...]origin{client, local, notice, further, unknown} {
+	for _, o := range [...]origin{client, local, notice, further, taken, unknown} {
 		if b.Origins[o] != (Count{}) {
 			row("  "+originNames[o], b.Origins[o])
 		}
@@ -113,7 +113,7 @@ func (r *Report) Text(out io.Writer) error {
 	row("sum", in)
 	fmt.Fprintln(w)
 	for f, c := range b.Fates {
-		if usual := f != int(probed) && f != int(requeued) && f != int(corrupt) && f != int(withdrawn) && f != int(lost); usual || c != (Count{}) {
+		if usual := f != int(probed) && f != int(requeued) && f != int(corrupt) && f != int(withdrawn) && f != int(handed) && f != int(lost); usual || c != (Count{}) {
 			row(fateNames[f], c)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 // overlap.
 type session struct {
 	client   string
-	process  string // the tag, and the number in brackets
+	process  string // as process names it
 	open     int    // connections
 	exact    bool   // all of it is in the log, and it says how many messages were accepted
 	data     int    // so many
@@ -68,13 +68,18 @@ func discards(text []byte) bool {
 // session is the session that a line belongs to.
 func (a *account) session(l *logread.Line) *session {
 	peer := logread.Peer(l.Text)
-	a.key = append(append(append(append(append(reuse.Truncated(a.key), l.Tag...), '['), l.Process...), ' '), peer...)
+	a.key = append(append(append(append(append(append(append(reuse.Truncated(a.key), a.node...), ' '), l.Tag...), '['), l.Process...), ' '), peer...)
 	s := a.sessions[string(a.key)]
 	if s == nil {
-		s = &session{client: string(peer), process: string(l.Tag) + "[" + string(l.Process)}
+		s = &session{client: string(peer), process: a.process(l)}
 		a.sessions[string(a.key)] = s
 	}
 	return s
+}
+
+// process names the process of a line: other nodes may have processes with the same number.
+func (a *account) process(l *logread.Line) string {
+	return a.node + " " + string(l.Tag) + "[" + string(l.Process)
 }
 
 // disconnect is the end of a connection. With the last one it is settled which messages were accepted,
@@ -110,7 +115,7 @@ func (a *account) discard(m *message, at int64) {
 
 // standalone: the process was one of "sendmail -bs", whose mail pickup takes, under other queue IDs.
 func (a *account) standalone(l *logread.Line) {
-	process := string(l.Tag) + "[" + string(l.Process)
+	process := a.process(l)
 	a.ended = slices.DeleteFunc(a.ended, func(e ending) bool {
 		if e.s.process != process {
 			return false

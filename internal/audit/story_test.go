@@ -39,7 +39,9 @@ var forms = map[string]form{
 // A story is an archive of
 //
 //	log    10:00:01 smtpd text, a line each; blank lines are left out
-//	queue  the queue at the end: an ID, time of arrival and number of recipients a line; without the file it is not looked at
+//	log2   the same, of another node of the same host
+//	shared nodes share the queue
+//	queue  the queue at the end: an ID, time of arrival and number of recipients a line, and "other" if another node has it; without the file it is not looked at
 //	args   -s and -u
 //	want   what is said of it
 //
@@ -86,21 +88,23 @@ func tell(t *testing.T, ar *txtar.Archive, f form) string {
 	t.Helper()
 	c := command{now: day.Add(24 * time.Hour)}
 	a := newAccount("postfix", 0, math.MaxInt64)
-	var log strings.Builder
+	logs := map[string]*strings.Builder{"log": {}, "log2": {}}
 	for _, file := range ar.Files {
 		for line := range strings.Lines(string(file.Data)) {
 			words := strings.SplitN(strings.TrimSpace(line), " ", 3)
 			switch {
 			case words[0] == "":
-			case file.Name == "log":
-				log.WriteString(f(words[0], words[1], words[2]) + "\n")
+			case logs[file.Name] != nil:
+				logs[file.Name].WriteString(f(words[0], words[1], words[2]) + "\n")
 			case file.Name == "queue":
 				at, _, err := queueclient.ParseMoment("2026-11-23T"+words[1], c.now)
 				if err != nil {
 					t.Fatal(err)
 				}
 				h := &held{arrival: at.UnixMicro()}
-				fmt.Sscan(words[2], &h.pending)
+				rest := strings.Fields(words[2])
+				fmt.Sscan(rest[0], &h.pending)
+				h.other = len(rest) > 1
 				a.queue[words[0]] = h
 			case file.Name == "args":
 				if err := c.parse(strings.Fields(line)); err != nil {
@@ -108,9 +112,8 @@ func tell(t *testing.T, ar *txtar.Archive, f form) string {
 				}
 			}
 		}
-		if file.Name == "queue" {
-			a.looked = true
-		}
+		a.looked = a.looked || file.Name == "queue"
+		a.shared = a.shared || file.Name == "shared"
 		if file.Name == "log" { // the queue comes behind it
 			a.queue = make(map[string]*held)
 		}
@@ -121,11 +124,18 @@ func tell(t *testing.T, ar *txtar.Archive, f form) string {
 	if !c.until.IsZero() {
 		a.until = c.until.UnixMicro()
 	}
-	name := filepath.Join(t.TempDir(), "log")
-	if err := os.WriteFile(name, []byte(log.String()), 0o600); err != nil {
-		t.Fatal(err)
+	var names []string
+	for name, log := range logs {
+		if log.Len() == 0 {
+			continue
+		}
+		name = filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(name, []byte(log.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, name)
 	}
-	if err := a.read([]string{name}, nil, c.now); err != nil {
+	if err := a.read(names, nil, c.now); err != nil {
 		t.Fatal(err)
 	}
 	a.finish()

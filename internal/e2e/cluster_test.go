@@ -30,6 +30,7 @@ type cluster struct {
 	server *testservers.Server
 	next   *sink
 	main   string // what all nodes have
+	books  books
 }
 
 // newCluster makes a database with a queue of so many shards.
@@ -66,7 +67,14 @@ daemon_directory = {bin}
 func (c *cluster) node(name string) *system {
 	s := newSystem(c.t, options{main: c.main + "cluster_node_name = " + name + "\n", unstarted: true})
 	s.write("password", "secret\n")
+	c.audits(s)
 	return s
+}
+
+// audits has the books of a node be those of the cluster.
+func (c *cluster) audits(s *system) {
+	s.books = &c.books
+	c.books.open++
 }
 
 // doubtful is the queue IDs that "posthaste cluster doubtful" lists.

@@ -114,6 +114,7 @@ func TestClusterRoll(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		n := &rolling{system: newSystem(t, options{unstarted: true}), c: c, name: name}
 		n.write("password", "secret\n")
+		c.audits(n.system)
 		n.use(bin)
 		n.startNode()
 		nodes = append(nodes, n)

@@ -102,6 +102,7 @@ type system struct {
 	cmd      *exec.Cmd
 	out      testproc.Output
 	done     chan struct{}
+	books    *books // of nodes that share a queue; nil: it is alone
 }
 
 // output is what the mail system has printed so far.

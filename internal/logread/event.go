@@ -125,6 +125,11 @@ func number(p []byte, limit int64) (n int64, ok bool) {
 	return n, true
 }
 
+// Elsewhere says whether a message is not in the node's part of a shared queue any more (maillog.Elsewhere).
+func (l *Line) Elsewhere() bool {
+	return string(l.Text) == "no longer in this node's part of the queue"
+}
+
 // Expired says whether a message is returned to its sender, and whether an operator has asked for that
 // (maillog.Expired).
 func (l *Line) Expired() (forced, ok bool) {

@@ -45,6 +45,7 @@ type Line struct {
 	Raw      []byte // all of it, without the line end
 	Time     int64  // microseconds since 1970; 0: it has none that can be read
 	Guessed  bool   // the line has neither the year nor the time zone of Time: these are the Reader's
+	Host     []byte // the machine; empty: the line does not say
 	Tag      []byte // postfix/submission/smtpd
 	Instance []byte // postfix, or another syslog_name: the tag up to its first slash
 	Program  []byte // smtpd: the tag behind its last slash
@@ -141,6 +142,12 @@ func (r *Reader) parse(b []byte) bool {
 		return false
 	}
 	l.Process = b[open+1 : end]
+	if begin > 0 {
+		// What has a colon in it is the time: there is no host.
+		if h := b[bytes.LastIndexByte(b[:begin-1], ' ')+1 : begin-1]; bytes.IndexByte(h, ':') < 0 {
+			l.Host = h
+		}
+	}
 	text := b[end+3:]
 	if bytes.HasPrefix(text, []byte(`{"time":"`)) {
 		return r.object(text)
@@ -237,8 +244,11 @@ func (r *Reader) object(b []byte) bool {
 			if rest, ok = jsonSkip(value); !ok {
 				return false
 			}
-			if string(key) == "pid" {
+			switch string(key) {
+			case "pid":
 				l.Process = value[:len(value)-len(rest)]
+			case "host":
+				l.Host = bytes.Trim(value[:len(value)-len(rest)], `"`)
 			}
 		}
 		if len(rest) == 0 || rest[0] != ',' {

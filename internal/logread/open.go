@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -196,6 +197,17 @@ func begins(name string, now time.Time) (int64, error) {
 			return l.Time, nil
 		}
 	}
+}
+
+// rotated is what logrotate adds to a log's name: a number, or a date.
+var rotated = regexp.MustCompile(`(\.[0-9]+|[.-][0-9]{4}-?[0-9]{2}-?[0-9]{2}(-[0-9]+)?)$`)
+
+// Family is what a log was called before it was rotated and compressed: the same for all files of one log.
+func Family(name string) string {
+	if ext := filepath.Ext(name); slices.Contains(endings, ext) {
+		name = name[:len(name)-len(ext)]
+	}
+	return name[:len(name)-len(rotated.FindString(name))]
 }
 
 // endings are what compressors add to a file's name.

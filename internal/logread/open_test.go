@@ -75,3 +75,16 @@ func TestCompressors(t *testing.T) {
 		})
 	}
 }
+
+func TestFamily(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{
+		"/var/log/mail.log": "/var/log/mail.log", "/var/log/mail.log.1": "/var/log/mail.log", "/var/log/mail.log.12.gz": "/var/log/mail.log",
+		"maillog-20261120": "maillog", "maillog-2026-11-20.zst": "maillog", "mail.log.2026-11-20-3": "mail.log", "-": "-",
+		"node-1": "node-1", "b/mail.log": "b/mail.log", "mx1": "mx1",
+	} {
+		if got := Family(name); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+}

@@ -7,6 +7,7 @@ func auditSection() section {
 		about: []string{
 			"For a span of time, the audit reports how many messages and recipients were in the queue at its beginning, how many were accepted, and their outcomes: delivered; forwarded, in a new message; discarded, by a rule, a filter or discard(8); bounced; expired; returned, because an operator made them expire; deleted; or still queued. It also reports mail that was requeued, set aside as damaged (corrupt), or sent only to verify an address (probed). Notices are separate messages.",
 			"The files are logs, in any order, which may be compressed with gzip, bzip2, xz, zstd or lz4 (for the last three, their programs must be installed); - is standard input. The default is maillog_file and its rotated files. The logs must include the time when the queue is listed, and should begin before the span. The queue comes from the queue manager, or from the spool while the mail system is down.",
+			"Nodes that share a queue have a log each, and one may deliver what another accepted. Give the logs of all nodes, to compare them together: they are read side by side, and files of one host that do not overlap in time are one log. With the log of one node, mail that it handed over, or that is queued on another node, is reported as handed over, and mail that other nodes accepted as taken over. Mail that was taken from a node that was down is then known only while it is queued.",
 		},
 		items: []item{
 			{"Fl j", "Print the report as one JSON object."},
