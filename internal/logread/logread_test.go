@@ -166,6 +166,9 @@ func TestEvents(t *testing.T) {
 			t.Errorf("%s: %q, %v", kind, id, ok)
 		}
 	}
+	if !cut(maillog.Elsewhere{ID: "4aAAAA1z"}).Elsewhere() || cut(maillog.Removed{ID: "4aAAAA1z"}).Elsewhere() {
+		t.Error("what another node has is not told from what is removed")
+	}
 	for text, want := range map[string]string{"requeued as 4bBBBB2z": "4bBBBB2z", "requeued": "", "requeued as x": "-", "removed": "-"} {
 		id, ok := (&Line{Text: []byte(text)}).Requeued()
 		if got := string(id); ok != (want != "-") || ok && got != want {
@@ -315,6 +318,22 @@ func TestGuessed(t *testing.T) {
 			if !ok || l.Time != c.want.UnixMicro() || l.Guessed != c.guessed {
 				t.Errorf("%s: %v, %v, guessed %t", c.line, ok, time.UnixMicro(l.Time).UTC(), l.Guessed)
 			}
+		}
+	}
+}
+
+// Each form of a line says which host it is of. A line without a host has the time in its place.
+func TestHost(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{
+		"Nov 20 17:56:01 mx postfix/smtpd[1357]: x":                                                      "mx",
+		"2026-11-20T17:56:01.123456+01:00 mx.test postfix/smtpd[1]: x":                                    "mx.test",
+		`{"time":"2026-11-20T17:56:01.1+01:00","host":"mx","process":"postfix/smtpd","pid":1,"text":"x"}`: "mx",
+		"Nov 20 17:56:01 postfix/smtpd[1357]: x":                                                         "",
+		"postfix/smtpd[1357]: x":                                                                         "",
+	} {
+		if l, ok := NewParser(time.Now()).Parse([]byte(line)); !ok || string(l.Host) != want {
+			t.Errorf("%s: %q, %v", line, l.Host, ok)
 		}
 	}
 }
