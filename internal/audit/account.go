@@ -83,6 +83,14 @@ func (a *account) message(id []byte, at int64) *message {
 // alone says whether the log is that of one node which shares its queue with others.
 func (a *account) alone() bool { return a.shared && len(a.nodes) < 2 }
 
+// settleTime is how long lines about a message that has left the queue are expected.
+func (a *account) settleTime() int64 {
+	if len(a.nodes) < 2 {
+		return settleTime
+	}
+	return nodesTime
+}
+
 // from notes whose line it is.
 func (a *account) from(family string, l *logread.Line) {
 	a.key = append(append(append(reuse.Truncated(a.key), family...), ' '), l.Host...)
@@ -110,11 +118,7 @@ func (a *account) line(family string, l *logread.Line) {
 	if at > a.now {
 		a.now = at
 		a.settle(at)
-		if len(a.nodes) < 2 {
-			a.finishClosed(at - settleTime)
-		} else {
-			a.finishClosed(at - nodesTime)
-		}
+		a.finishClosed(at - a.settleTime())
 	}
 	if len(l.ID) == 0 {
 		a.noMessage(l, at)

@@ -326,11 +326,11 @@ func TestGuessed(t *testing.T) {
 func TestHost(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
-		"Nov 20 17:56:01 mx postfix/smtpd[1357]: x":                                                      "mx",
+		"Nov 20 17:56:01 mx postfix/smtpd[1357]: x":                                                       "mx",
 		"2026-11-20T17:56:01.123456+01:00 mx.test postfix/smtpd[1]: x":                                    "mx.test",
 		`{"time":"2026-11-20T17:56:01.1+01:00","host":"mx","process":"postfix/smtpd","pid":1,"text":"x"}`: "mx",
-		"Nov 20 17:56:01 postfix/smtpd[1357]: x":                                                         "",
-		"postfix/smtpd[1357]: x":                                                                         "",
+		"Nov 20 17:56:01 postfix/smtpd[1357]: x":                                                          "",
+		"postfix/smtpd[1357]: x":                                                                          "",
 	} {
 		if l, ok := NewParser(time.Now()).Parse([]byte(line)); !ok || string(l.Host) != want {
 			t.Errorf("%s: %q, %v", line, l.Host, ok)
