@@ -23,7 +23,7 @@ func runBare(ctx context.Context, addr, next string) error {
 	if err != nil {
 		return err
 	}
-	b := &bare{stores: make(chan store), sends: make(chan []byte, 1000), failed: make(chan error, bareSenders+1), sync: (*os.File).Sync}
+	b := &bare{stores: make(chan store), sends: make(chan *[]byte, 1000), failed: make(chan error, bareSenders+1), sync: (*os.File).Sync}
 	s := sinkOn(l)
 	s.ask(&inquiry{take: b.take})
 	var writer, senders sync.WaitGroup
@@ -46,7 +46,7 @@ func runBare(ctx context.Context, addr, next string) error {
 
 type bare struct {
 	stores chan store
-	sends  chan []byte
+	sends  chan *[]byte
 	failed chan error
 	sync   func(*os.File) error
 	free   sync.Pool // of texts that have gone
@@ -60,9 +60,12 @@ type store struct {
 
 // take has a message written, and sent on after that.
 func (b *bare) take(text []byte) error {
-	kept, _ := b.free.Get().([]byte)
-	kept = append(kept[:0], text...)
-	s := store{kept, make(chan error, 1)}
+	kept, _ := b.free.Get().(*[]byte)
+	if kept == nil {
+		kept = new([]byte)
+	}
+	*kept = append((*kept)[:0], text...)
+	s := store{*kept, make(chan error, 1)}
 	b.stores <- s
 	if err := <-s.done; err != nil {
 		return err
@@ -133,7 +136,7 @@ func (b *bare) send(next string) error {
 	k.say("EHLO bare.test\r\n", "250")
 	for text := range b.sends {
 		k.say("MAIL FROM:<a@from.test>\r\nRCPT TO:<r0@d0.test>\r\nDATA\r\n", "250", "250", "354")
-		k.write(text)
+		k.write(*text)
 		k.write([]byte(".\r\n"), "250")
 		if k.err != nil {
 			return k.err
