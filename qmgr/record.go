@@ -197,9 +197,13 @@ func (r *recorder) update(m *message, set proto.Op) {
 func (r *recorder) unsure(id mail.QueueID) bool { return len(r.spoken) > 0 && r.spoken[id] > 0 }
 
 // remove records that a message is gone. Whatever else was to be recorded of it is
-// dropped.
+// dropped. Of one that another node has now, for all that is known here, nothing is
+// recorded: this node may get that part of the queue back before cleanup hears of the
+// removal, which would lose a message that nobody has delivered.
 func (r *recorder) remove(m *message) {
-	r.removal(m)
+	if !m.vanished || r.s.opt.Settings.Node == "" {
+		r.removal(m)
+	}
 }
 
 // removal is the change that remove makes.
@@ -468,6 +472,7 @@ func (r *recorder) vanished(id mail.QueueID) {
 		} else {
 			r.s.opt.Log.Log(maillog.Removed{ID: string(id)})
 		}
+		r.s.work(m) // what rests forgets this
 		m.vanished = true
 		r.s.then(sched.Event{Kind: sched.EventRemove, Scope: sched.ScopeMessage, ID: m.num})
 	}

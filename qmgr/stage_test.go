@@ -565,6 +565,19 @@ func (st *stage) waitOp(id mail.QueueID, what string, f func(*proto.Op) bool) pr
 
 func removed(op *proto.Op) bool { return op.Remove }
 
+// forgotten waits until the queue manager has nothing of a message in memory.
+func (st *stage) forgotten(id mail.QueueID) {
+	st.t.Helper()
+	st.until(string(id)+" is forgotten", func() bool {
+		known := make(chan bool)
+		st.srv.post(func() {
+			_, ok := st.srv.sched.Lookup(msgID(id))
+			known <- ok || st.srv.knows(msgID(id))
+		}, sched.Event{})
+		return !<-known
+	})
+}
+
 func inQueue(q queue.Name) func(*proto.Op) bool {
 	return func(op *proto.Op) bool { return op.Set&queue.SetQueue != 0 && op.Queue == q }
 }
