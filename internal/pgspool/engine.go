@@ -186,16 +186,22 @@ func signal(ch chan struct{}) {
 // silentTime is how long a transaction may take before new mail is refused.
 const silentTime = 10 * time.Second
 
+// A silent is queue.ErrSilent, and says what does not answer: it is no disk of this machine.
+type silent string
+
+func (s silent) Error() string      { return "spool: " + string(s) }
+func (silent) Is(target error) bool { return target == queue.ErrSilent }
+
 // Silent implements storage.Engine.
 func (e *engine) Silent() error {
 	if at := e.working.Load(); at != 0 && time.Since(e.born)-time.Duration(at) >= silentTime {
-		return fmt.Errorf("%w: the database, for %v and more", queue.ErrSilent, silentTime)
+		return silent(fmt.Sprintf("the database has not answered for %v and more", silentTime))
 	}
 	if e.turnsAway.Load() {
-		return fmt.Errorf("%w: it is being handed over to other nodes", queue.ErrSilent)
+		return silent("this node's part of the queue is being handed over to other nodes, which take new mail")
 	}
 	if e.lease.overdue() {
-		return fmt.Errorf("%w: the database, which has not renewed the lease for %v", queue.ErrSilent, leaseTime)
+		return silent(fmt.Sprintf("the database has not renewed this node's lease for %v", leaseTime))
 	}
 	return nil
 }
@@ -217,7 +223,7 @@ func (e *engine) Lease(n int) (first uint64, err error) {
 			return conn.QueryRow(ctx, "SELECT nextval('message_number')").Scan(&next)
 		})
 		if err != nil {
-			return 0, fmt.Errorf("%w: message numbers: %w", queue.ErrSilent, clean(err))
+			return 0, fmt.Errorf("%w: %w", silent("the database gives no numbers for messages"), clean(err))
 		}
 		x.next, x.left = uint64(next), numberStep
 	}
