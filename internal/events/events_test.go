@@ -18,6 +18,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -519,10 +520,10 @@ func TestCourier(t *testing.T) {
 			return nil
 		})
 		s.put("delivered", 1)
-		synctest.Wait()
+		heard()
 		s.put("deferred", 2)
 		s.put("delivered", 2)
-		synctest.Wait()
+		heard()
 		if st := s.courier.status(); st.Position != 1 || st.Error != "no route to host" || st.Failing.IsZero() || st.Next.IsZero() {
 			t.Errorf("while it fails: %+v", st)
 		}
@@ -545,6 +546,12 @@ func TestCourier(t *testing.T) {
 	})
 }
 
+// heard waits until what was put is with its carrier, also when that is a file, which is gathered for.
+func heard() {
+	time.Sleep(gatherTime)
+	synctest.Wait()
+}
+
 // Events that were confirmed and not sent are sent by the next life; those that were sent are not, when the position
 // was saved. What was sent and not saved comes again.
 func TestNextLife(t *testing.T) {
@@ -552,22 +559,19 @@ func TestNextLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScene(t, "file:/x", func([]eventjournal.Entry) error { return nil })
 		s.put("delivered", 3)
-		time.Sleep(time.Second) // a file is gathered for
-		synctest.Wait()
+		heard()
 		if err := s.courier.save(); err != nil {
 			t.Fatal(err)
 		}
 		s.put("delivered", 2)
-		time.Sleep(time.Second) // a file is gathered for
-		synctest.Wait()
+		heard()
 		s.stop() // without save, as when it is killed
 		s.disk = s.disk.Clone()
 		s.disk.Restart()
 		s.carrier.got = nil
 		s.start("file:/x")
 		s.put("delivered", 1)
-		time.Sleep(time.Second) // a file is gathered for
-		synctest.Wait()
+		heard()
 		if got := s.carrier.numbers(); !slices.Equal(got, []uint64{4, 5, 6}) {
 			t.Errorf("the next life sends %v", got)
 		}
@@ -596,7 +600,7 @@ func TestSettle(t *testing.T) {
 			return pos
 		}
 		s.put("delivered", 3)
-		synctest.Wait()
+		heard()
 		if s.carrier.settled != 0 {
 			t.Errorf("it was settled %d times for three events", s.carrier.settled)
 		}
@@ -604,8 +608,7 @@ func TestSettle(t *testing.T) {
 			t.Errorf("it was settled %d times, and the position is %d", s.carrier.settled, saved())
 		}
 		s.put("delivered", 2)
-		time.Sleep(gatherTime)
-		synctest.Wait()
+		heard()
 		s.set(func() { s.carrier.unstable = errors.New("no disk") })
 		save()
 		if got := s.carrier.numbers(); len(got) != 5 {
@@ -645,13 +648,13 @@ func TestSettle(t *testing.T) {
 func TestGather(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		writes := 0
-		s := newScene(t, "file:/x", func([]eventjournal.Entry) error { writes++; return nil })
-		see := func(want int, numbers ...uint64) {
+		var writes atomic.Int64
+		s := newScene(t, "file:/x", func([]eventjournal.Entry) error { writes.Add(1); return nil })
+		see := func(want int64, numbers ...uint64) {
 			t.Helper()
 			synctest.Wait()
-			if got := s.carrier.numbers(); !slices.Equal(got, numbers) || writes != want {
-				t.Errorf("%v in %d writes", got, writes)
+			if got, n := s.carrier.numbers(), writes.Load(); !slices.Equal(got, numbers) || n != want {
+				t.Errorf("%v in %d writes", got, n)
 			}
 		}
 		s.put("delivered", 1)
@@ -679,7 +682,7 @@ func TestUnstable(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.put("delivered", 1)
-		synctest.Wait()
+		heard()
 		s.set(func() { s.carrier.unstable = errors.New("no disk") })
 		if n, err := s.courier.resend(t.Context()); n != 0 || err == nil {
 			t.Errorf("%d letters are taken, %v", n, err)
@@ -715,7 +718,7 @@ func TestReplayWhileSending(t *testing.T) {
 			return nil
 		})
 		s.put("delivered", 3)
-		synctest.Wait()
+		heard()
 		c := s.courier
 		c.mu.Lock()
 		c.wanted, c.position = 1, 1 // as replay does, in the moment before it interrupts
@@ -872,7 +875,7 @@ func TestResendEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newScene(t, "file:/x, name=crm", func([]eventjournal.Entry) error { return &refusal{"400"} })
 		s.put("delivered", 3)
-		synctest.Wait()
+		heard()
 		ctx, cancel := context.WithCancel(t.Context())
 		s.set(func() {
 			s.carrier.play = func([]eventjournal.Entry) error {
@@ -897,7 +900,7 @@ func TestDeadLettersFull(t *testing.T) {
 		s := newScene(t, "file:/x", func([]eventjournal.Entry) error { return &refusal{"no"} })
 		s.courier.dead.limit = 100
 		s.put("delivered", 2)
-		synctest.Wait()
+		heard()
 		if st := s.courier.status(); st.Position != 1 || !strings.Contains(st.Error, "event_dead_letter_limit") {
 			t.Errorf("%+v", st)
 		}
@@ -923,7 +926,7 @@ func TestReplay(t *testing.T) {
 			return nil
 		})
 		s.put("delivered", 4)
-		synctest.Wait()
+		heard()
 		s.courier.replay(3)
 		synctest.Wait()
 		if got := s.carrier.numbers(); !slices.Equal(got, []uint64{1, 2, 3, 4, 3, 4}) {
@@ -931,7 +934,7 @@ func TestReplay(t *testing.T) {
 		}
 		s.set(func() { fail = true })
 		s.put("delivered", 1)
-		synctest.Wait()
+		heard()
 		s.courier.replay(2)
 		synctest.Wait()
 		s.set(func() { fail = false })
