@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 )
@@ -11,9 +12,15 @@ import (
 func TestProviderHasEnough(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
+	// It answers when all mail is there: a destination without mail is forgotten, and what it has answered
+	// to messages that come one by one with it.
+	sent := make(chan struct{})
+	answer := sync.OnceFunc(func() { close(sent) })
+	t.Cleanup(answer)
 	provider := newSink(t, func(line string) string {
 		if strings.HasPrefix(line, "MAIL") {
 			asked.Add(1)
+			<-sent
 			return "421 4.7.28 too much of you"
 		}
 		return ""
@@ -23,6 +30,7 @@ func TestProviderHasEnough(t *testing.T) {
 	for range messages {
 		s.mustSend("a@from.test", []string{"b@to.test"}, "Subject: x\n\nx\n")
 	}
+	answer()
 	s.waitLogN(`to=<b@to\.test>.*dsn=4\.7\.28, status=deferred \((?:delivery temporarily suspended: )?host 127\.0\.0\.1\[127\.0\.0\.1\] said: 421 4\.7\.28 too much of you`, messages)
 	// The window is five at first: as many failures in a row are its death.
 	if n := asked.Load(); n > 15 {
