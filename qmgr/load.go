@@ -612,8 +612,7 @@ func (s *Server) unreadable(m *message, l *loading, ev *sched.Event) {
 		} else {
 			s.opt.Log.Warning("%s: %v", m.id, l.err)
 		}
-		m.vanished = true
-		s.then(sched.Event{Kind: sched.EventRemove, Scope: sched.ScopeMessage, ID: l.num})
+		s.vanish(m)
 		s.then(*ev)
 		ev.Kind = 0
 		return

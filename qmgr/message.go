@@ -214,6 +214,13 @@ func (s *Server) forget(m *message) {
 	s.book.drop(m.num)
 }
 
+// vanish drops a message that cleanup does not have any more, and nobody here has ordered that.
+func (s *Server) vanish(m *message) {
+	s.work(m) // what rests forgets the mark
+	m.vanished = true
+	s.then(sched.Event{Kind: sched.EventRemove, Scope: sched.ScopeMessage, ID: m.num})
+}
+
 // located notes where a message lies now.
 func (s *Server) located(num sched.MsgID, ref queue.Ref) {
 	if m := s.messages[num]; m != nil {

@@ -116,8 +116,7 @@ func (s *Server) gone(id mail.QueueID) {
 		m.provision.after = nil
 	}
 	// The removal first: what is withdrawn by what follows is not tried again then.
-	m.vanished = true
-	s.then(sched.Event{Kind: sched.EventRemove, Scope: sched.ScopeMessage, ID: m.num})
+	s.vanish(m)
 	for _, p := range after {
 		p.gone()
 	}

@@ -472,9 +472,7 @@ func (r *recorder) vanished(id mail.QueueID) {
 		} else {
 			r.s.opt.Log.Log(maillog.Removed{ID: string(id)})
 		}
-		r.s.work(m) // what rests forgets this
-		m.vanished = true
-		r.s.then(sched.Event{Kind: sched.EventRemove, Scope: sched.ScopeMessage, ID: m.num})
+		r.s.vanish(m)
 	}
 }
 
