@@ -12,7 +12,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"posthaste/internal/cli"
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/override"
@@ -221,14 +220,13 @@ func (m *mta) act(ctx context.Context, word string, id mail.QueueID) error {
 	if q.Verb == proto.VerbExpire {
 		if q.Now = it.Queue != "hold"; !q.Now { // as postsuper -f: it is returned when it is released
 			err := carryOut(ctx, holder, q)
-			ordered := err != nil && cli.Status(err) == cli.ExitTemp
-			if err != nil && !it.ForcedExpire && !ordered {
-				return err
+			if !queueclient.Later(err) {
+				if !it.ForcedExpire {
+					return err
+				}
+				err = nil
 			}
-			q = &proto.Command{Verb: proto.VerbRelease, ID: id}
-			if ordered { // and so is this
-				return queueclient.Join(err, carryOut(ctx, holder, q))
-			}
+			return queueclient.Join(err, carryOut(ctx, holder, &proto.Command{Verb: proto.VerbRelease, ID: id}))
 		}
 	}
 	return carryOut(ctx, holder, q)
