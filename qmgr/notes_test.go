@@ -303,7 +303,7 @@ func TestHandsExpected(t *testing.T) {
 	if len(f.waiting) != 2 || wait.awaits != 1 || len(f.after) != 1 {
 		t.Errorf("%d wait for it, one of them for %d; %d commands do", len(f.waiting), wait.awaits, len(f.after))
 	}
-	// Who has an order of ours is not in doubt, nor who has been named, nor who has a former delivery.
+	// A recipient is not in doubt if this process has ordered the delivery, if the log has named it, or if a former delivery goes on.
 	s.entries[1] = &delivery{num: 6, index: []int{0}}
 	left := s.unclaimed([]proto.Hand{{ID: other, Index: []int{0, 1, 2}}, {ID: id, Index: []int{1, 2, 9}}}, map[handKey]bool{{6, 1}: true})
 	if len(left) != 2 || left[handKey{6, 2}] == nil || left[handKey{5, 9}] == nil {

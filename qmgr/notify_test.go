@@ -24,8 +24,8 @@ func rcptsOf(list []mail.Outcome) (rcpts []int) {
 	return rcpts
 }
 
-// Which recipients a notice reports: those that failed, and those of which a part has that nobody has told of; those that wait; all that
-// have not got the message when its time is over. Who is done is in none of them.
+// A notice of failure reports the recipients that failed, also in part, and were not reported yet; a notice of delay those that wait; and the
+// notice of expiry all that have not got the message. No notice reports a recipient that is done.
 func TestNoticeLists(t *testing.T) {
 	t.Parallel()
 	s, _ := still(t)

@@ -136,8 +136,8 @@ func TestPartsTold(t *testing.T) {
 	}
 }
 
-// Who has got a message and wants a report of that does not get it once more from a queue manager that starts before
-// the report is made: what came of it is recorded, though the recipient is not done with.
+// A recipient that has got the message, and whose sender wants a report of that, does not get it again from a queue manager that
+// starts before the report is made: the success is recorded, though the recipient is not done.
 func TestSuccessIsRecorded(t *testing.T) {
 	t.Parallel()
 	for name, x := range map[string]struct {

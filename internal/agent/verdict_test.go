@@ -206,7 +206,7 @@ func TestSiteFailures(t *testing.T) {
 	}
 }
 
-// Who is on the suppression list is told why, in these words; and what the list does not hear of is said in the log.
+// Mail for an address on the suppression list is returned with the reason, in these words. The log says what the list could not be told.
 func TestListedWords(t *testing.T) {
 	t.Parallel()
 	for _, detail := range []string{"", "550 no"} {

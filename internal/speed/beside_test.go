@@ -73,7 +73,7 @@ func TestLongLine(t *testing.T) {
 	}
 }
 
-// Sessions are in TLS, new or resumed, and what is not as the contest has it is told.
+// A round fails unless its sessions used TLS, new or resumed, as the contest demands.
 func TestTLSInForce(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -202,8 +202,8 @@ func (p *part) rise(en storage.Engine) error {
 	return nil
 }
 
-// keep has a change recorded as soon as the part can be written again. The engine in failed cannot record it. The
-// part may have another engine by now; if nobody has noticed the failure yet, the engine is not tried again.
+// keep records a change as soon as the part can be written again. failed is the engine that could not record it. The
+// part may have another engine by now; if nobody has noticed the failure yet, that engine is not tried again.
 func (p *part) keep(c change, failed storage.Engine) {
 	p.mu.Lock()
 	st := p.present()

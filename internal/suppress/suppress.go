@@ -324,7 +324,7 @@ func (s *server) change(q *proto.SuppressChange) (*proto.SuppressChanged, error)
 	case proto.SuppressStage:
 		err = s.store.stage(q.Import, q.Entries)
 	case proto.SuppressEnd:
-		// Who has not heard the answer asks again, and is told the same.
+		// A client that missed the answer asks again, and gets the same one.
 		err = s.store.end(q.Import, q.Part)
 		return &proto.SuppressChanged{Lost: s.store.lost.Load()}, err
 	default:
