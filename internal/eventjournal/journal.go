@@ -42,6 +42,7 @@ import (
 	"time"
 
 	"posthaste/internal/proto"
+	"posthaste/internal/reuse"
 	"posthaste/internal/vfs"
 )
 
@@ -380,7 +381,7 @@ func (j *Journal) commit(work []*appending) (first uint64, err error) {
 		return first, err
 	}
 	seq := first
-	b := j.buf[:0]
+	b := reuse.Truncated(j.buf)
 	for _, a := range work {
 		for k := range a.list {
 			b = appendRecord(b, seq, &a.list[k])
