@@ -225,8 +225,9 @@ func compress(t *rapid.T, program, name string) string {
 
 // With the index and without the answers are the same, however the log grows, is renamed and compressed between
 // searches, and whatever becomes of the index.
+//
+// It is not parallel: the number of histories is a flag, which the properties of other tests read.
 func TestSame(t *testing.T) {
-	t.Parallel()
 	for _, p := range []string{"gzip", "xz", "zstd", "lz4"} {
 		testpeers.Program(t, p)
 	}
@@ -235,6 +236,7 @@ func TestSame(t *testing.T) {
 		if err := f.Value.Set("25"); err != nil {
 			t.Fatal(err)
 		}
+		defer f.Value.Set(f.DefValue) // it parsed that before
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "track")
