@@ -58,15 +58,16 @@ func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*e
 	if sh.drained {
 		return nil, fmt.Errorf("%w: this node is drained (posthaste cluster undrain)", queue.ErrNotOurs)
 	}
-	if err := warnUnsafe(ctx, conn, o.Warn); err != nil {
-		return nil, err
-	}
 	began, shards, err := s.takeFirst(ctx, conn, sh.most)
 	if err != nil {
 		return nil, err
 	}
 	if len(shards) == 0 {
 		return nil, fmt.Errorf("%w: %s", queue.ErrNotOurs, s.whoHasIt(ctx, conn))
+	}
+	// A node that stands by tries again each second, and is not to say it each time.
+	if err := warnUnsafe(ctx, conn, o.Warn); err != nil {
+		return nil, err
 	}
 	if err := s.releaseLeft(ctx, conn); err != nil {
 		return nil, err

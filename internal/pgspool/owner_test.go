@@ -3,6 +3,7 @@ package pgspool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,6 +15,34 @@ import (
 	"posthaste/internal/storage"
 	"posthaste/internal/testwait"
 )
+
+// The server's settings that lose mail are told by who gets the queue, at once; a node that stands by tries again each second,
+// and tells nothing.
+func TestUnsafeServer(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t, "fsync=off"), 1)
+	warned := func(node string, want error) (n int) {
+		en, err := d.store(node).Open(context.Background(), storage.Options{TempDir: t.TempDir(), InlineLimit: 128 << 10, PostDelay: 50 * time.Millisecond,
+			Warn: func(f string, args ...any) {
+				if strings.Contains(fmt.Sprintf(f, args...), "has fsync = off: mail may be lost") {
+					n++
+				}
+			}})
+		if !errors.Is(err, want) {
+			t.Fatal(err)
+		}
+		if err == nil {
+			t.Cleanup(func() { en.Close() })
+		}
+		return n
+	}
+	if n := warned("a", nil); n != 1 {
+		t.Errorf("who gets the queue: %d warnings", n)
+	}
+	if n := warned("b", queue.ErrNotOurs); n != 0 {
+		t.Errorf("who stands by: %d warnings", n)
+	}
+}
 
 // One node owns the queue. Another gets it when the lease has run out, and then the former owner can
 // record nothing any more, and gets no leave to deliver.
