@@ -31,13 +31,13 @@ func (c *checker) shared() {
 	for i := range s.sites {
 		if st := &s.sites[i]; st.gate != nil {
 			of(st.gate).parked += st.n()
-			c.ok(st.pause == beyondID, "site %s: at a limit, and waits for something else", st.name)
+			c.ok(st.pause == beyondID || c.no("site %s: at a limit, and waits for something else", st.name))
 		}
 	}
 	for _, t := range s.tenants {
 		if t != nil && t.limit != nil {
 			of(t.limit).members++
-			c.ok(t.limit.key == sharedKey{level: TenantLimit, name: t.name} && t.limit.full == t.terms.Limits, "tenant %s: another's limit", t.name)
+			c.ok(t.limit.key == sharedKey{level: TenantLimit, name: t.name} && t.limit.full == t.terms.Limits || c.no("tenant %s: another's limit", t.name))
 		}
 	}
 	resting := 0
@@ -48,16 +48,16 @@ func (c *checker) shared() {
 		if n.resting {
 			resting++
 		}
-		c.ok(k == n.key && (n.parent == nil || n.parent.key.level.rank() > k.level.rank() && n.parent.key.source == k.source), "limit %v: misplaced", k)
+		c.ok(k == n.key && (n.parent == nil || n.parent.key.level.rank() > k.level.rank() && n.parent.key.source == k.source) || c.no("limit %v: misplaced", k))
 	}
 	for n := range has {
-		c.ok(s.shares[n.key] == n, "limit %v: forgotten, and in use", n.key)
+		c.ok(s.shares[n.key] == n || c.no("limit %v: forgotten, and in use", n.key))
 	}
-	c.ok(resting == s.resting, "%d limits rest, count %d", resting, s.resting)
-	c.ok(len(s.roots) == 0 && len(s.owing) == 0 && len(s.full) == 0 && len(s.spilling) == 0, "limits: places have not been given out")
+	c.ok(resting == s.resting || c.no("%d limits rest, count %d", resting, s.resting))
+	c.ok(len(s.roots) == 0 && len(s.owing) == 0 && len(s.full) == 0 && len(s.spilling) == 0 || c.no("limits: places have not been given out"))
 	for _, n := range s.shares {
-		c.ok(*of(n) == sums{n.members, n.busy, n.held, n.waiting, n.backlog, n.parked}, "limit %v: has %+v, counts %+v", n.key, *of(n),
-			sums{n.members, n.busy, n.held, n.waiting, n.backlog, n.parked})
+		c.ok(*of(n) == sums{n.members, n.busy, n.held, n.waiting, n.backlog, n.parked} || c.no("limit %v: has %+v, counts %+v", n.key, *of(n),
+			sums{n.members, n.busy, n.held, n.waiting, n.backlog, n.parked}))
 		c.sharedOne(n)
 	}
 }
@@ -77,11 +77,11 @@ func (c *checker) legs(q *queue, of func(*shared) *sums) {
 			continue
 		}
 		of(l.leaf).members++
-		c.ok(!q.placed || !q.rests(c.s.now), "%s/%s: has a place in its rest", q.tport.name, q.name)
-		c.ok(q.paced == nil || tree != q.paceTree() || q.paced == l.leaf, "%s/%s: its pace is not the innermost limit", q.tport.name, q.name)
+		c.ok(!q.placed || !q.rests(c.s.now) || c.no("%s/%s: has a place in its rest", q.tport.name, q.name))
+		c.ok(q.paced == nil || tree != q.paceTree() || q.paced == l.leaf || c.no("%s/%s: its pace is not the innermost limit", q.tport.name, q.name))
 		// In the one tree are limits for all sources, in the other those of its own.
 		k := l.leaf.key
-		c.ok(tree == commonTree && k.source == "" || tree == sourceTree && k.source != "" && k.source == q.source, "%s/%s: in the tree of %v", q.tport.name, q.name, k)
+		c.ok(tree == commonTree && k.source == "" || tree == sourceTree && k.source != "" && k.source == q.source || c.no("%s/%s: in the tree of %v", q.tport.name, q.name, k))
 		for n := l.leaf; n != nil; n = n.parent {
 			of(n).backlog += q.waiting
 			if q.placed {
@@ -96,41 +96,41 @@ func (c *checker) legs(q *queue, of func(*shared) *sums) {
 // sharedOne checks one shared limit by itself.
 func (c *checker) sharedOne(n *shared) {
 	now, conc := c.s.now, n.limits.Concurrency
-	c.ok(conc == 0 || n.busy+n.held <= conc+n.over, "limit %v: %d under way and %d about to be, of %d and %d", n.key, n.busy, n.held, conc, n.over)
+	c.ok(conc == 0 || n.busy+n.held <= conc+n.over || c.no("limit %v: %d under way and %d about to be, of %d and %d", n.key, n.busy, n.held, conc, n.over))
 	count, owed := 0, 0
 	var last, lastOwed *stander
 	for st := n.line.first; st != nil; st = st.nxt {
 		count++
-		c.ok(st.gate == n && st.prv == last, "limit %v: line broken", n.key)
+		c.ok(st.gate == n && st.prv == last || c.no("limit %v: line broken", n.key))
 		served := n.granted - st.joined
 		if st.ahead {
-			c.ok(last == lastOwed, "limit %v: one whose turn is owed is behind others", n.key)
+			c.ok(last == lastOwed || c.no("limit %v: one whose turn is owed is behind others", n.key))
 			served = n.repaid - st.joined
 			owed++
 			lastOwed = st
 		}
-		c.ok(served <= st.before, "limit %v: %d were served before one that had %d ahead", n.key, served, st.before)
-		c.ok(st.ahead || !st.owing(), "limit %v: one whose turn is owed is not ahead", n.key)
+		c.ok(served <= st.before || c.no("limit %v: %d were served before one that had %d ahead", n.key, served, st.before))
+		c.ok(st.ahead || !st.owing() || c.no("limit %v: one whose turn is owed is not ahead", n.key))
 		last = st
 	}
-	c.ok(count == n.line.n && last == n.line.last, "limit %v: %d in line, count %d", n.key, count, n.line.n)
-	c.ok(owed == n.line.nOwed && lastOwed == n.line.owed, "limit %v: the turns of %d are owed, count %d", n.key, owed, n.line.nOwed)
+	c.ok(count == n.line.n && last == n.line.last || c.no("limit %v: %d in line, count %d", n.key, count, n.line.n))
+	c.ok(owed == n.line.nOwed && lastOwed == n.line.owed || c.no("limit %v: the turns of %d are owed, count %d", n.key, owed, n.line.nOwed))
 	room := c.s.room(n)
 	if n.parent == nil {
-		c.ok(n.line.n == 0 || !room, "limit %v: has room, and %d wait", n.key, n.line.n)
+		c.ok(n.line.n == 0 || !room || c.no("limit %v: has room, and %d wait", n.key, n.line.n))
 	} else {
-		c.ok((n.line.n > 0 && room) == (n.stand.gate == n.parent), "limit %v: %d wait, has room %v, in its parent's line %v", n.key, n.line.n, room, n.stand.gate != nil)
+		c.ok((n.line.n > 0 && room) == (n.stand.gate == n.parent) || c.no("limit %v: %d wait, has room %v, in its parent's line %v", n.key, n.line.n, room, n.stand.gate != nil))
 	}
 	if at := n.opens(now); n.line.n > 0 && n.place() && at != never {
-		c.ok(n.timer.pos != 0 && n.timer.at == at, "limit %v: nobody wakes it", n.key)
+		c.ok(n.timer.pos != 0 && n.timer.at == at || c.no("limit %v: nobody wakes it", n.key))
 	}
-	c.ok(n.resting == (n.members == 0 && n.busy == 0 && n.parked == 0), "limit %v: rests %v with %d members", n.key, n.resting, n.members)
-	c.ok(!n.resting || n.timer.pos != 0, "limit %v: kept for ever", n.key)
-	c.ok(n.parked == 0 || n.recheck.pos != 0, "limit %v: nobody looks after its parked mail", n.key)
+	c.ok(n.resting == (n.members == 0 && n.busy == 0 && n.parked == 0) || c.no("limit %v: rests %v with %d members", n.key, n.resting, n.members))
+	c.ok(!n.resting || n.timer.pos != 0 || c.no("limit %v: kept for ever", n.key))
+	c.ok(n.parked == 0 || n.recheck.pos != 0 || c.no("limit %v: nobody looks after its parked mail", n.key))
 	parked := 0
 	for i := n.firstSite; i != 0; i = c.s.sites[i].gateNxt {
 		parked += c.s.sites[i].n()
-		c.ok(c.s.sites[i].gate == n, "limit %v: ring broken", n.key)
+		c.ok(c.s.sites[i].gate == n || c.no("limit %v: ring broken", n.key))
 	}
-	c.ok(parked == n.parked, "limit %v: %d parked in its ring, count %d", n.key, parked, n.parked)
+	c.ok(parked == n.parked || c.no("limit %v: %d parked in its ring, count %d", n.key, parked, n.parked))
 }
