@@ -63,7 +63,7 @@ func testMain(m *testing.M) int {
 	os.Chmod(dir, 0o755) // services run as another user
 	binDir = dir
 	for _, p := range []string{"posthaste", "postdrop"} {
-		cmd := exec.Command("go", "build", "-o", filepath.Join(dir, p), "posthaste/cmd/"+p)
+		cmd := exec.Command("go", "build", "-ldflags=-w", "-o", filepath.Join(dir, p), "posthaste/cmd/"+p)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build %s: %v\n%s", p, err, out)
 			return 1

@@ -59,7 +59,7 @@ func TestSetGIDEnvironment(t *testing.T) {
 	for _, p := range []string{"postdrop", "postqueue"} {
 		with, without := filepath.Join(dir, p), filepath.Join(dir, p+"-plain")
 		for path, flag := range map[string]string{with: entryFlag(p), without: ""} {
-			build := exec.Command("go", "build", "-ldflags", flag, "-o", path, "posthaste/cmd/"+p)
+			build := exec.Command("go", "build", "-ldflags", "-w "+flag, "-o", path, "posthaste/cmd/"+p)
 			build.Env = append(os.Environ(), "CGO_ENABLED=0")
 			if out, err := build.CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)

@@ -18,7 +18,7 @@ import (
 // with it, and is not ours. What is ours of it is tested with it elsewhere.
 var buildTables = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(binDir, "posthaste-tables")
-	out, err := exec.Command("go", "build", "-o", path, "posthaste/cmd/posthaste-tables").CombinedOutput()
+	out, err := exec.Command("go", "build", "-ldflags=-w", "-o", path, "posthaste/cmd/posthaste-tables").CombinedOutput()
 	return string(out), err
 })
 

@@ -57,7 +57,7 @@ func run(m *testing.M) int {
 	}
 	binDir = dir
 	for _, p := range []string{"posthaste/cmd/posthaste", "posthaste/cmd/sendmail", "posthaste/cmd/postdrop", "posthaste/cmd/postqueue", "github.com/letsencrypt/pebble/v2/cmd/pebble"} {
-		if out, err := exec.Command("go", "build", "-o", dir+"/", p).CombinedOutput(); err != nil {
+		if out, err := exec.Command("go", "build", "-ldflags=-w", "-o", dir+"/", p).CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build %s: %v\n%s", p, err, out)
 			return 1
 		}

@@ -46,7 +46,7 @@ func TestNothingPlanted(t *testing.T) {
 		t.Errorf("what says which fault is planted takes %d octets", n)
 	}
 	product := filepath.Join(t.TempDir(), "posthaste")
-	goTool(t, "build", "-o", product, "posthaste/cmd/posthaste")
+	goTool(t, "build", "-ldflags=-w", "-o", product, "posthaste/cmd/posthaste")
 	// The package alone will do for the other side: a whole program of it takes as long to build as
 	// the product.
 	archive := strings.TrimSpace(goTool(t, "list", "-export", "-tags", "spoolplant", "-f", "{{.Export}}", "."))

@@ -210,7 +210,7 @@ func TestChroot(t *testing.T) {
 	if err := os.WriteFile(source, []byte(chrootProgram), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	build := exec.Command("go", "build", "-o", filepath.Join(root, "command"), source)
+	build := exec.Command("go", "build", "-ldflags=-w", "-o", filepath.Join(root, "command"), source)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // it has nothing to load
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
