@@ -1,11 +1,14 @@
 package qmgr
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
@@ -210,5 +213,160 @@ func TestOrdersCarried(t *testing.T) {
 	})
 	if n := f.waiting(); n != 2 {
 		t.Errorf("%d orders wait", n)
+	}
+}
+
+// What came of an order is in the log: to how many it was done, or that it was refused. What is not recorded, or cannot be read, is an error.
+func TestCarriedText(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		kind   uint16
+		answer ipc.Message
+		want   string
+		err    string
+	}{
+		{proto.KindCommand, &proto.CommandReply{IDs: []mail.QueueID{"x"}}, "it: done", ""},
+		{proto.KindCommand, &proto.CommandReply{Denied: "no such message"}, "it: refused: no such message", ""},
+		{proto.KindSelect, &proto.SelectReply{IDs: []mail.QueueID{"x", "y"}}, "it: done to 2", ""},
+		{proto.KindSelect, &proto.SelectReply{IDs: []mail.QueueID{"x"}, Failed: []string{"y: no", "z: no"}}, "it", "not all of it is recorded: y: no"},
+		{proto.KindOverride, &proto.OverrideReply{}, "it: done", ""},
+		{proto.KindOverride, &proto.OverrideReply{Refused: "too many"}, "it: refused: too many", ""},
+		{proto.KindCommand, &rawMessage{octets: []byte{0xff}}, "it", "pack"},
+		{proto.KindSelect, &rawMessage{octets: []byte{0xff}}, "it", "pack"},
+		{proto.KindOverride, &rawMessage{octets: []byte{0xff}}, "it", "pack"},
+	} {
+		got, err := carriedText("it", c.kind, c.answer.Append(nil))
+		if got != c.want || (err == nil) != (c.err == "") || err != nil && c.err != "pack" && err.Error() != c.err {
+			t.Errorf("%+v: %q, %v", c, got, err)
+		}
+		if errors.Is(err, errUnrecorded) != strings.HasPrefix(c.err, "not all") {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// An order whose mail is to be queued again is done when that mail has left the queue, each message of it, and not before.
+func TestRequeuedAll(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	st.viewer = new(fakeCluster)
+	ids := st.fill(deferredMail(queue.Hold, time.Minute, "s@from.test", "450 later", "a@to.test"), deferredMail(queue.Hold, time.Minute, "s@from.test", "450 later", "a@to.test"))
+	st.run()
+	st.waitAttached(1)
+	of := func(kind uint16, m ipc.Message) *storage.Order {
+		return &storage.Order{Call: storage.Call{Kind: kind, Payload: m.Append(nil)}}
+	}
+	all := func(present ...mail.QueueID) {
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		st.located, st.locates = map[mail.QueueID]bool{}, 0
+		for _, id := range present {
+			st.located[id] = true
+		}
+	}
+	some, one := of(proto.KindSelect, &proto.Select{IDs: ids, Verb: proto.VerbRequeue}), of(proto.KindCommand, &proto.Command{ID: ids[0], Verb: proto.VerbRequeue})
+	for _, o := range []*storage.Order{some, one} {
+		all()
+		if err := st.srv.requeuedAll(t.Context(), o); err != nil || st.locates == 0 {
+			t.Errorf("%v, asked %d times", err, st.locates)
+		}
+	}
+	// What is done otherwise is not waited for, even if it is still there.
+	all(ids...)
+	for _, o := range []*storage.Order{of(proto.KindSelect, &proto.Select{IDs: ids, Verb: proto.VerbHold}), of(proto.KindCommand, &proto.Command{ID: ids[0], Verb: proto.VerbHold}),
+		of(proto.KindSelect, &rawMessage{octets: []byte{0xff}}), of(proto.KindCommand, &rawMessage{octets: []byte{0xff}})} {
+		if err := st.srv.requeuedAll(t.Context(), o); err != nil || st.locates != 0 {
+			t.Errorf("%v, asked %d times", err, st.locates)
+		}
+	}
+	// It leaves after a while: the last one, the only one.
+	for o, left := range map[*storage.Order]mail.QueueID{some: ids[1], one: ids[0]} {
+		all(left)
+		done := make(chan error, 1)
+		go func() { done <- st.srv.requeuedAll(t.Context(), o) }()
+		st.until("it is asked for again", func() bool { return st.locates > 2 })
+		select {
+		case err := <-done:
+			t.Errorf("it is in the queue: %v", err)
+		default:
+		}
+		all()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	// What stays is refused for now.
+	all(ids[0])
+	var refused ipc.RemoteError
+	if err := st.srv.requeuedAll(t.Context(), some); !errors.As(err, &refused) || !strings.Contains(err.Error(), string(ids[0])+" is still in the queue") || st.locates != requeueLooks+1 {
+		t.Errorf("%v, asked %d times", err, st.locates)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := st.srv.requeuedAll(ended, some); err == nil {
+		t.Error("nobody has answered, and it is done")
+	}
+}
+
+// Nothing is ordered when it is not known what would be, or whether it can be kept; and who asked is told so.
+func TestOrdersNotLeft(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	id := mail.MakeQueueID(time.Unix(1800000000, 0), 1)
+	f := &fakeCluster{third: "b", list: []storage.Viewed{{Entry: queue.Entry{ID: id, Queue: queue.Deferred, NRcpt: 1, NPending: 1}}}}
+	st.viewer = f
+	st.run()
+	st.waitAttached(1)
+	ask := func(kind uint16, m ipc.Message) (*proto.ForwardReply, error) {
+		return st.srv.leaveOrder(t.Context(), &proto.Forward{Node: "b", By: "ann", Asked: kind, Payload: m.Append(nil)}, "why", "hold it", false)
+	}
+	command, all := &proto.Command{Verb: proto.VerbHold, ID: id}, &proto.Select{Verb: proto.VerbHold}
+	garbage := &rawMessage{octets: []byte{0xff}}
+	for _, c := range []struct {
+		kind uint16
+		q    ipc.Message
+	}{{proto.KindCommand, garbage}, {proto.KindSelect, garbage}, {proto.KindOverride, garbage}, {proto.KindList, garbage}, {proto.KindCommand, &proto.Command{Verb: proto.VerbHold}},
+		{proto.KindSelect, &proto.Select{Verb: proto.VerbHold, Where: []string{"x"}}}} {
+		if reply, err := ask(c.kind, c.q); err == nil || reply != nil {
+			t.Errorf("%d %+v: %+v", c.kind, c.q, reply)
+		}
+	}
+	f.fails = errors.New("the disk is full")
+	for kind, q := range map[uint16]ipc.Message{proto.KindCommand: command, proto.KindSelect: all} {
+		if reply, err := ask(kind, q); err == nil || reply != nil {
+			t.Errorf("%+v", reply)
+		}
+	}
+	f.fails, f.moves = nil, func() {}
+	for kind, q := range map[uint16]ipc.Message{proto.KindCommand: command, proto.KindSelect: all} {
+		if reply, err := ask(kind, q); err == nil || reply != nil {
+			t.Errorf("%+v", reply)
+		}
+	}
+	if len(f.left) != 0 {
+		t.Errorf("%+v", f.left)
+	}
+	// And when all is well, in two parts, it says so.
+	f.moves = nil
+	reply, err := ask(proto.KindCommand, command)
+	if want := "why. This is ordered: hold it, and 1 more such orders; it is carried out when another node has its part of the queue, or it is back"; err != nil || reply.Ordered != want || len(f.left) != 2 {
+		t.Errorf("%+v, %v", reply, err)
+	}
+	f.left = nil
+	reply, err = ask(proto.KindOverride, &proto.Override{Op: proto.OverrideRemove, Entry: proto.OverrideEntry{Until: time.Unix(1900000000, 0)}})
+	if want := "why. This is ordered: hold it; it is carried out when it is back"; err != nil || reply.Ordered != want || len(f.left) != 1 || f.left[0].Part != 0 || !f.left[0].Until.Equal(time.Unix(1900000000, 0)) {
+		t.Errorf("%+v, %v, %+v", reply, err, f.left)
+	}
+	// Only a flush of a message that is nowhere is refused: the others have nothing to do.
+	for want, q := range map[string]ipc.Message{noSuchMessage: &proto.Command{Verb: proto.VerbFlush, ID: "4k9XSc0000zzz"}, "": &proto.Command{Verb: proto.VerbHold, ID: "4k9XSc0000zzz"}} {
+		reply, err := ask(proto.KindCommand, q)
+		var c proto.CommandReply
+		if err != nil || c.Decode(reply.Payload) != nil || c.Denied != want || reply.Ordered != "" {
+			t.Errorf("%+v, %v: %+v, want %q", reply, err, c, want)
+		}
+	}
+	st.srv.orders = nil
+	if reply, err := ask(proto.KindCommand, command); err == nil || reply != nil {
+		t.Errorf("%+v", reply)
 	}
 }

@@ -26,6 +26,7 @@ type fakeCluster struct {
 	asked chan storage.Call
 	begun atomic.Int64                                                   // calls of Ask
 	calls chan func(func(context.Context, storage.Call) ([]byte, error)) // what other nodes ask
+	fails error                                                          // what Leave and Waits come to; nil: they succeed
 	third string                                                         // who has part 3; "": there is none; "a" is this node
 	moves func()                                                         // called when a part is looked at, which cannot be; nil: it can
 
@@ -37,6 +38,9 @@ type fakeCluster struct {
 func (f *fakeCluster) Leave(_ context.Context, list []storage.Order) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.fails != nil {
+		return f.fails
+	}
 	f.left = append(f.left, list...)
 	return nil
 }

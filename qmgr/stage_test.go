@@ -63,6 +63,7 @@ type stage struct {
 	unheard  int           // Records that were not answered
 	askedFor int           // questions what is in hand
 	located  map[mail.QueueID]bool
+	locates  int // questions whether a message is there
 	taken    []proto.Submit
 	refuse   bool // cleanup does not take submissions
 	notices  []proto.Notify
@@ -446,6 +447,7 @@ func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {
 		r.Reply(reply)
 	case proto.KindLocate:
 		q := faketest.Decode[proto.Locate](st.t, r)
+		st.locates++
 		reply := &proto.LocateReply{Found: st.located[q.ID]}
 		if reply.Found {
 			for id, e := range st.site.Entries() {
