@@ -1,13 +1,16 @@
 package qmgr
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/override"
 	"posthaste/internal/proto"
@@ -705,6 +708,170 @@ func TestOneDomain(t *testing.T) {
 			if target.Match(&selection.Mail{Domain: "other.test"}) {
 				t.Errorf("%s for %q is for other.test", kind, name)
 			}
+		}
+	}
+}
+
+// Rules see a server's words as they are, and what no server has said in the form of a reply, marked as such.
+func TestReplyText(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		o        mail.Outcome
+		want     string
+		internal bool
+	}{
+		{mail.Outcome{Action: dsn.Deferred, Status: dsn.S(4, 7, 0), Reason: "host x said: 421-4.7.0 slow 421 4.7.0 down", DiagType: "smtp", DiagText: "421-4.7.0 slow 421 4.7.0 down"}, "421 4.7.0 slow down", false},
+		{mail.Outcome{Action: dsn.Failed, Status: dsn.S(5, 7, 0), Reason: "host x said: 550 no", DiagType: "smtp", DiagText: "550 no"}, "550 no", false},
+		{mail.Outcome{Action: dsn.Delivered, Status: dsn.S(2, 0, 0), Reason: "250 2.0.0 Ok"}, "250 2.0.0 Ok", false},
+		{mail.Outcome{Action: dsn.Relayed, Status: dsn.S(2, 0, 0), Reason: "250 2.0.0 Ok"}, "250 2.0.0 Ok", false},
+		{mail.Outcome{Action: dsn.Deferred, Status: dsn.S(4, 4, 1), Reason: "timed out"}, "450 4.4.1 timed out", true},
+		{mail.Outcome{Action: dsn.Failed, Status: dsn.S(5, 4, 4), Reason: "no such host"}, "550 5.4.4 no such host", true},
+		{mail.Outcome{Action: dsn.Deferred, Status: dsn.S(4, 3, 0), Reason: "it has ended", DiagType: "x-unix", DiagText: "in tears"}, "450 4.3.0 it has ended", true},
+		{mail.Outcome{Action: dsn.Deferred, Status: dsn.S(4, 3, 0), Reason: "nothing was said", DiagType: "smtp"}, "450 4.3.0 nothing was said", true},
+	} {
+		if got, internal := replyText(&c.o); got != c.want || internal != c.internal {
+			t.Errorf("%+v: %q, internal %v", c.o, got, internal)
+		}
+	}
+}
+
+// What a rule decides becomes an override of the kind, and for the target, that the action names, and says why.
+func TestEntryOf(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1e9, 5e8)
+	report := shaping.Report{Unit: "mx.test", Domain: "to.test", Source: "m1", Tenant: "acme", Campaign: "spring", Text: "450 a\x1bb"}
+	for _, c := range []struct {
+		action shaping.Action
+		kind   override.Kind
+		target string
+	}{
+		{shaping.Action{Kind: shaping.Suspend}, override.Suspension, "source=m1>mx.test"},
+		{shaping.Action{Kind: shaping.SuspendTenant}, override.Suspension, "tenant=acme>mx.test"},
+		{shaping.Action{Kind: shaping.SuspendCampaign}, override.Suspension, "campaign=acme/spring>mx.test"},
+		{shaping.Action{Kind: shaping.SetConfig, Name: "max_message_rate", Value: shaping.Value{Text: "7/min"}}, override.Setting, "source=m1>mx.test"},
+		{shaping.Action{Kind: shaping.SetDomainConfig, Name: "max_message_rate", Value: shaping.Value{Text: "7/min"}}, override.Setting, "domain=to.test"},
+		{shaping.Action{Kind: shaping.Bounce}, override.Return, "domain=to.test"},
+		{shaping.Action{Kind: shaping.BounceTenant}, override.Return, "tenant=acme>to.test"},
+		{shaping.Action{Kind: shaping.BounceCampaign}, override.Return, "campaign=acme/spring>to.test"},
+	} {
+		for per, reason := range map[time.Duration]string{0: "f:3: 450 a?b", time.Hour: "f:3: 2 replies within 2/h, the last: 450 a?b"} {
+			act := shaping.Act{Rule: &shaping.Rule{At: shaping.Place{File: "f", Line: 3}, ID: "id", Trigger: shaping.Trigger{N: 2, Per: per}}, Report: &report, Count: 2, Until: now.Add(time.Hour)}
+			e, err := entryOf(&act, &c.action, now)
+			want := override.Entry{Kind: c.kind, Target: strings.ReplaceAll(c.target, ">", toSiteOf(t)), By: automatic, Rule: "id", Since: now.Truncate(time.Second), Until: now.Add(time.Hour).Truncate(time.Second), Reason: reason}
+			if c.kind == override.Setting {
+				want.Name, want.Value = "max_message_rate", "7/min"
+			}
+			if err != nil || e != want {
+				t.Errorf("%s:\n%+v, %v, want\n%+v", c.action.Kind, e, err, want)
+			}
+		}
+	}
+	// Without pools the site is meant; what is over, or has no end in words, is none; and a stranger's words have an end.
+	act := shaping.Act{Rule: &shaping.Rule{At: shaping.Place{File: strings.Repeat("f", override.MaxReason)}}, Report: &shaping.Report{Unit: "mx.test", Text: strings.Repeat("\xff", 400)}, Until: now.Add(time.Hour)}
+	if e, err := entryOf(&act, &shaping.Action{Kind: shaping.Suspend}, now); err != nil || e.Target != "site=mx.test" || len(e.Reason) != override.MaxReason {
+		t.Errorf("%+v, %v", e, err)
+	}
+	for _, over := range []time.Duration{0, -time.Second} {
+		act.Until = now.Add(over).Truncate(time.Second)
+		if _, err := entryOf(&act, &shaping.Action{Kind: shaping.Suspend}, now.Truncate(time.Second)); err == nil {
+			t.Error("what is over is put in force")
+		}
+	}
+}
+
+// toSiteOf is what stands between a source and a site in the text of a target.
+func toSiteOf(t *testing.T) string {
+	t.Helper()
+	target, err := selection.SiteTarget("m1", "mx.test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(target.String(), "source=m1"), "mx.test")
+}
+
+// Each recipient's reply is told to the rules with all that they go by: where it went, from which source, whose mail it was. The loop does not
+// wait for who looks at replies; what is not seen for that is in the log once.
+func TestWatchReplies(t *testing.T) {
+	t.Parallel()
+	s, lines := still(t)
+	m := s.aMessage(2)
+	m.active.env.Tenant, m.active.env.Campaign = "acme", "spring"
+	d := &delivery{num: m.num, source: "m1", nexthop: "[to.test]:26", advice: "unit=mx.test&in=default&in=big"}
+	reply := &proto.DeliverReply{Outcomes: []mail.Outcome{{Action: dsn.Deferred, Status: dsn.S(4, 4, 1), Reason: "timed out"}, {Action: dsn.Failed, DiagType: "smtp", DiagText: "550 no"}}}
+	s.watchReplies(d, reply) // nobody looks
+	s.auto.reports = make(chan *shaping.Report, 3)
+	want := shaping.Report{At: s.now, Unit: "mx.test", Source: "m1", Domain: "to.test", Tenant: "acme", Campaign: "spring", Sections: []string{"default", "big"}, Text: "450 4.4.1 timed out", Internal: true}
+	other := want
+	other.Text, other.Internal = "550 no", false
+	s.watchReplies(d, reply)
+	for _, w := range []shaping.Report{want, other} {
+		if got := <-s.auto.reports; !reflect.DeepEqual(*got, w) {
+			t.Errorf("%+v, want\n%+v", *got, w)
+		}
+	}
+	// What no rule is for is not told. Of a message that has left it is not known whose it was.
+	for _, advice := range []string{"", "unit=mx.test"} {
+		s.watchReplies(&delivery{num: m.num, advice: advice}, reply)
+	}
+	resting := s.aMessage(1)
+	resting.active = nil
+	for _, num := range []sched.MsgID{99, resting.num} {
+		gone := *d
+		gone.num = num
+		if s.watchReplies(&gone, &proto.DeliverReply{Outcomes: reply.Outcomes[:1]}); len(s.auto.reports) != 1 {
+			t.Fatalf("%d replies are told", len(s.auto.reports))
+		}
+		if got := <-s.auto.reports; got.Tenant != "" || got.Campaign != "" || got.Text != want.Text {
+			t.Errorf("%+v", got)
+		}
+	}
+	for range 4 {
+		s.watchReplies(d, reply)
+	}
+	if got := lines(); len(s.auto.reports) != 3 || len(got) != 1 || !strings.Contains(got[0], "more replies come than the rules can look at: some are not seen") {
+		t.Errorf("%d are told, the log: %q", len(s.auto.reports), got)
+	}
+}
+
+// An advice is read once, and so many are remembered.
+func TestAdvised(t *testing.T) {
+	t.Parallel()
+	var a automation
+	first := a.advised("unit=a")
+	if first.Unit != "a" || a.advised("unit=a") != first || a.advised("unit=b").Unit != "b" {
+		t.Errorf("%+v", first)
+	}
+	for i := len(a.read); i < maxAdvised; i++ {
+		a.advised(fmt.Sprintf("unit=x%d", i))
+	}
+	if a.advised("unit=a") != first || len(a.read) != maxAdvised {
+		t.Errorf("%d advices, and the first is forgotten", len(a.read))
+	}
+	if a.advised("unit=more"); len(a.read) != 1 {
+		t.Errorf("%d advices", len(a.read))
+	}
+}
+
+// Nobody looks at replies when there are no rules, when they are off, or when what they do could not be kept. What was done before is known to be
+// of a rule all the same, unless they are off.
+func TestStartAutomation(t *testing.T) {
+	t.Parallel()
+	conf := shapingConf(t, automationRules)
+	for _, c := range []struct {
+		name, main   string
+		store, looks bool
+		known        int
+	}{{"no rules", "", true, false, 0}, {"off", conf + "shaping_automation = no\n", true, false, 0}, {"no store", conf, false, false, 1}, {"no rule", shapingConf(t, "[\"default\"]\nconnection_limit = 3\n"), true, false, 0}, {"all", conf, true, true, 1}} {
+		st := newStage(t, c.main)
+		if c.store {
+			st.keep()
+		}
+		st.run()
+		st.waitAttached(1)
+		ch := make(chan bool)
+		st.srv.post(func() { ch <- st.srv.auto.reports != nil && st.srv.auto.under != nil }, sched.Event{})
+		if looks := <-ch; looks != c.looks || len(st.srv.auto.known) != c.known {
+			t.Errorf("%s: replies are looked at: %v; %d rules are known", c.name, looks, len(st.srv.auto.known))
 		}
 	}
 }

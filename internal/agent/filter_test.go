@@ -65,6 +65,7 @@ func TestFilter(t *testing.T) {
 			p := r.Part(0, "other@b.test", dsn.Failed, dsn.S(5, 1, 1), "unknown user", Detail{})
 			r.Adopt(0, mail.Outcome{Action: p.Action, Status: p.Status, Reason: p.Reason})
 		}, want: "delayed 4.1.1 maybe later", log: "to=<other@b.test>, orig_to=<a@b.test>, relay=none, dsn=4.1.1, status=deferred"},
+		"no entry": {say: func(r *Request) { r.Defer(0, dsn.S(4, 4, 1), "timed out", Detail{}) }, want: "delayed 4.4.1 timed out", log: "dsn=4.4.1, status=deferred (timed out)"},
 		"own filter": {config: "local_delivery_status_filter =\n",
 			say:  func(r *Request) { r.Bounce(0, dsn.S(5, 1, 1), "unknown user", Detail{}) },
 			want: "failed 5.1.1 unknown user", log: "status=bounced"},
@@ -123,6 +124,39 @@ func TestFilterOfPrograms(t *testing.T) {
 	}
 	if f := OpenFilter(cfg, "error", nil); f != nil {
 		t.Error("error has a filter")
+	}
+	if cfg, err = config.LoadString(""); err != nil {
+		t.Fatal(err)
+	}
+	f := OpenFilter(cfg, "smtp", nil)
+	if f != nil {
+		t.Error("a filter without a table")
+	}
+	f.Close()
+	// What is wrong with a table is in the log, and a filter that is closed has freed it.
+	if cfg, err = config.LoadString("smtp_delivery_status_filter = nonsense:x\n"); err != nil {
+		t.Fatal(err)
+	}
+	log := new(logLines)
+	f = OpenFilter(cfg, "smtp", maillog.New("postfix/smtp", log))
+	f.log.Flush()
+	if !strings.Contains(log.String(), "nonsense") {
+		t.Errorf("the log: %s", log)
+	}
+	f.Close()
+	for value, want := range map[string]string{"5.1.1 no": "5.1.1 no", "2.0.0 well": `"2.0.0 well": cannot turn 4.2.0 into that`, "no": `"no": expected an enhanced status code and a text`} {
+		status, text, err := filtered(dsn.S(4, 2, 0), value)
+		if err != nil {
+			text = err.Error()
+			if status != dsn.S(4, 2, 0) {
+				t.Errorf("%s: %s", value, status)
+			}
+		} else {
+			text = status.String() + " " + text
+		}
+		if text != want {
+			t.Errorf("%s: %s", value, text)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,6 +49,7 @@ func TestHand(t *testing.T) {
 			dir := t.TempDir()
 			var mu sync.Mutex
 			var asked []int
+			id := mail.MakeQueueID(time.Unix(1800000000, 0), 1)
 			delivered := false
 			deliver := func(_ context.Context, r *Request) {
 				if tt.own {
@@ -78,6 +80,13 @@ func TestHand(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				asked = m.Index
+				relay := "to.test"
+				if tt.own {
+					relay = "mx[192.0.2.1]:25"
+				}
+				if m.ID != id || m.Relay != relay {
+					t.Errorf("recorded: %+v", m)
+				}
 				if tt.refused {
 					reply.Refused = []proto.Refusal{{ID: m.ID, Reason: "too many"}}
 				}
@@ -85,7 +94,7 @@ func TestHand(t *testing.T) {
 			}})
 			m := dial(t, dir, "a")
 			m.attach()
-			env := mail.Envelope{ID: mail.MakeQueueID(time.Unix(1800000000, 0), 1), Sender: "s@from.test", Arrival: time.Now(), Trace: tt.trace,
+			env := mail.Envelope{ID: id, Sender: "s@from.test", Arrival: time.Now(), Trace: tt.trace,
 				Recipients: []mail.Recipient{{Address: "a@to.test"}, {Address: "b@to.test"}}}
 			var reply proto.DeliverReply
 			if err := m.conn.Call(t.Context(), &proto.Deliver{Nexthop: "to.test", Envelope: env, Index: []int{4, 7}, Exact: tt.exact}, &reply); err != nil {
@@ -105,6 +114,47 @@ func TestHand(t *testing.T) {
 				t.Errorf("%+v\n%v", reply.Outcomes, log)
 			}
 		})
+	}
+}
+
+// Who asks for nothing to be recorded, or not exactly, goes on at once, and cleanup is not asked. Where it cannot be, nothing is delivered. What was
+// asked ends with the delivery's time.
+func TestHandNothing(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	var order context.Context
+	o := Options{Log: maillog.New("postfix/a", new(logLines)), Hand: func(ctx context.Context, _ *proto.Hand, _ *proto.RecordReply) error {
+		asked.Add(1)
+		order = ctx
+		return nil
+	}}
+	for _, c := range []struct {
+		exact, cleanup bool
+		trace          mail.Trace
+		rcpts          []int
+		asked          int32
+		err            bool
+	}{{true, true, 0, nil, 0, false}, {false, true, 0, []int{0}, 0, false}, {true, true, mail.TraceProbe, []int{0}, 0, false}, {true, true, 0, []int{0}, 1, false}, {true, false, 0, []int{0}, 0, true}, {true, false, 0, nil, 0, false}} {
+		asked.Store(0)
+		now := o
+		if !c.cleanup {
+			now.Hand = nil
+		}
+		s := NewServer(now)
+		run := newRunning(nil)
+		run.order.Exact, run.order.Envelope.Trace, run.order.Index = c.exact, c.trace, []int{7}
+		run.order.Envelope.Recipients = []mail.Recipient{{Address: "a@to.test"}}
+		s.begin(t.Context(), run)
+		run.req.begin(s.env, &run.order, run)
+		err := run.req.Hand(c.rcpts, "x")()
+		if asked.Load() != c.asked || (err != nil) != c.err || err != nil && !errors.Is(err, errHand) {
+			t.Errorf("%+v: asked %d times, %v", c, asked.Load(), err)
+		}
+		s.end(run)
+		s.wg.Wait()
+	}
+	if order.Err() == nil {
+		t.Error("a question that was answered goes on")
 	}
 }
 
