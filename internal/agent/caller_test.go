@@ -16,6 +16,7 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
+	"posthaste/internal/testwait"
 )
 
 // A called is what a queue manager is told by an agent that calls.
@@ -106,6 +107,15 @@ func callQueue(t *testing.T, detaches bool) {
 		t.Errorf("told: %+v", first.inv)
 	}
 	first.r.Reply(&proto.RecordReply{})
+	// Whom it has told may go before anything ends: then the next one is told what goes on.
+	testwait.Until(t, "the queue manager is known", func() bool { return !s.homeless() })
+	first.conn.Close()
+	first = await(t, "a call to the next queue manager", calls)
+	if len(first.inv.Running) != 2 || len(first.inv.Finished) != 0 {
+		t.Errorf("told: %+v", first.inv)
+	}
+	first.r.Reply(&proto.RecordReply{})
+	testwait.Until(t, "the queue manager is known", func() bool { return !s.homeless() })
 	goOn <- true
 	second := await(t, "a call about the end", calls)
 	if len(second.inv.Running) != 0 || len(second.inv.Finished) != 1 {
@@ -207,5 +217,63 @@ func TestTake(t *testing.T) {
 	}
 	if len(got) != n || !slices.IsSorted(got) || list.n != 0 {
 		t.Errorf("told %d of %d, %d are left", len(got), n, list.n)
+	}
+}
+
+// A queue manager that is called hears of what nobody else knows, and of nothing that another one has heard; what it has heard is told once. If it
+// does not answer, nothing has been told.
+func TestTellQueue(t *testing.T) {
+	t.Parallel()
+	calls := make(chan *ipc.Request, 1)
+	var wg sync.WaitGroup
+	client := ipc.NewClient(ipc.Func("qmgr", func(context.Context) (net.Conn, error) {
+		near, far := net.Pipe()
+		wg.Go(ipc.NewConn(far, func(_ *ipc.Conn, r *ipc.Request) { calls <- r }).Wait)
+		return near, nil
+	}), nil)
+	defer wg.Wait()
+	defer client.Close()
+	s := NewServer(Options{Log: maillog.New("postfix/smtp", new(logLines))})
+	near, far := net.Pipe()
+	defer far.Close()
+	other := ipc.NewConn(near, nil)
+	defer other.Close()
+	known, lost := newRunning(other), newRunning(nil)
+	known.order.Envelope.ID, lost.order.Envelope.ID = "known", "lost"
+	lost.order.Index, lost.order.Active = []int{3}, time.Unix(1e9, 0)
+	s.running[known], s.running[lost] = struct{}{}, struct{}{}
+	now := time.Now()
+	s.recent.add(now, other, finished(1))
+	s.recent.add(now, nil, finished(2))
+	for _, answered := range []bool{false, true} {
+		type outcome struct {
+			conn *ipc.Conn
+			err  error
+		}
+		done := make(chan outcome, 1)
+		go func() {
+			conn, err := s.tellQueue(t.Context(), client)
+			done <- outcome{conn, err}
+		}()
+		r := await(t, "a call", calls)
+		var inv proto.Inventory
+		if err := r.Decode(&inv); err != nil {
+			t.Fatal(err)
+		}
+		if len(inv.Running) != 1 || inv.Running[0].ID != "lost" || !slices.Equal(inv.Running[0].Index, []int{3}) || !inv.Running[0].Active.Equal(time.Unix(1e9, 0)) || !slices.Equal(ids(inv.Finished), ids([]proto.Finished{*finished(2)})) {
+			t.Errorf("told: %+v", inv)
+		}
+		if !answered {
+			r.Fail("not now")
+		} else {
+			r.Reply(&proto.RecordReply{})
+		}
+		got := await(t, "the end", done)
+		if (got.err == nil) != answered || (got.conn != nil) != answered || s.homeless() == answered {
+			t.Errorf("answered: %v; %+v", answered, got)
+		}
+		if known.conn != other || known.called || lost.conn != got.conn || lost.called != answered || s.recent.n != map[bool]int{false: 2, true: 1}[answered] {
+			t.Errorf("answered: %v; %+v, %+v, %d are kept", answered, known, lost, s.recent.n)
+		}
 	}
 }

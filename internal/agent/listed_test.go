@@ -71,7 +71,7 @@ func TestListed(t *testing.T) {
 		f := &fakeSuppressor{err: tt.err}
 		o := Options{Suppress: f, Leaves: tt.leaves, Before: tt.before, Log: maillog.New("smtp", maillog.NewWriter(io.Discard, maillog.Classic))}
 		l := newListed(&o)
-		r := NewTestRequest(mail.Envelope{ID: "4jWn4F1YhnzSshsm4", Sender: "ann@x.test", List: tt.list, Trace: tt.trace, Filter: tt.filter, MessageID: "<m@x>",
+		r := NewTestRequest(mail.Envelope{ID: "4jWn4F1YhnzSshsm4", Sender: "ann@x.test", List: tt.list, Trace: tt.trace, Filter: tt.filter, MessageID: "<m@x>", EnvID: "e",
 			Recipients: []mail.Recipient{{Address: tt.to}}}, "", nil, o.Log)
 		r.env.listed, r.Provider, r.Source = l, "bigmail", "mta1"
 		r.Classify(rules)
@@ -89,7 +89,7 @@ func TestListed(t *testing.T) {
 			t.Errorf("%s: delivered with %q, %v, asked %d times", name, from, got, len(f.asked))
 		}
 		for _, q := range f.asked {
-			if q.Provider != "bigmail" || q.Source != "mta1" {
+			if path := tt.leaves && tt.filter == ""; q.List != tt.list || q.Address != tt.to || path != (q.QueueID != "") || path && (q.QueueID != "4jWn4F1YhnzSshsm4" || q.Sender != "ann@x.test" || q.MessageID != "<m@x>" || q.EnvID != "e") || q.Provider != "bigmail" || q.Source != "mta1" {
 				t.Errorf("%s: asked %+v", name, q)
 			}
 		}
@@ -102,6 +102,20 @@ func TestListed(t *testing.T) {
 		if told != tt.told {
 			t.Errorf("%s: told %q", name, told)
 		}
+	}
+	// Mail of a list goes to one recipient at a time. An order for two is none of that, whoever has given it; nor is a failure of somebody else than
+	// the recipient, such as a member of an alias.
+	f := new(fakeSuppressor)
+	o := Options{Suppress: f, Leaves: true, Before: true, Log: maillog.New("smtp", maillog.NewWriter(io.Discard, maillog.Classic))}
+	two := NewTestRequest(mail.Envelope{List: "news", Sender: "a@b", Recipients: []mail.Recipient{{Address: "suppressed@to.test"}, {Address: "x@y"}}}, "", nil, o.Log)
+	if two.env.listed = newListed(&o); !two.env.listed.permits(t.Context(), two) || len(f.asked) != 0 {
+		t.Errorf("asked %+v", f.asked)
+	}
+	member := NewTestRequest(mail.Envelope{List: "news", Sender: "a@b", Recipients: []mail.Recipient{{Address: "alias@to.test"}}}, "", nil, o.Log)
+	member.env.listed = two.env.listed
+	member.Part(0, "member@to.test", dsn.Failed, dsn.S(5, 1, 1), "no such user", Detail{})
+	if member.env.listed.tell(t.Context(), member); len(f.told) != 0 {
+		t.Errorf("told %+v", f.told)
 	}
 	// Without a service nothing is done.
 	var none *listed

@@ -82,20 +82,12 @@ func run(ctx context.Context, env *service.Env, d Deliverer, reader queueread.Re
 		defer client.Close()
 		suppress = client
 	}
-	limit := env.MaxProc
-	if limit > 0 {
-		// The queue manager orders that many more while others wait for hosts that do not answer.
-		limit += cfg.Prefix(env.Name).Int("slow_delivery_limit")
+	o := options(env)
+	o.Deliverer, o.Content, o.Filter, o.Classes, o.Suppress = d, opener.Content, filter, classes, suppress
+	o.Hand = func(ctx context.Context, m *proto.Hand, reply *proto.RecordReply) error {
+		return cleanup.CallAgain(ctx, m, reply)
 	}
-	s := NewServer(Options{Deliverer: d, Content: opener.Content, Log: env.Log, Limit: limit,
-		Hand: func(ctx context.Context, m *proto.Hand, reply *proto.RecordReply) error {
-			return cleanup.CallAgain(ctx, m, reply)
-		},
-		Queue:     env.Public(cfg.String("queue_service_name")),
-		Agent:     func(t mail.Transport) ipc.Address { return env.Private(string(t)) },
-		TimeLimit: cfg.Duration("daemon_timeout"), Overdue: overdue(env.Log.Fatal, env.Retire, env.Exit),
-		Reports: cfg.Bool("confirm_delay_cleared"), SoftBounce: cfg.Bool("soft_bounce"), Filter: filter, Classes: classes, Resolution: maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit")),
-		Events: env.Events, Suppress: suppress, Leaves: env.Process == "smtp" && cfg.String("return_path_domain") != "", Before: cfg.Bool("suppress_before_delivery")})
+	s := NewServer(o)
 	stopping := service.Stopping(ctx)
 	work, stop := context.WithCancel(stopping)
 	defer stop()
@@ -114,4 +106,21 @@ func run(ctx context.Context, env *service.Env, d Deliverer, reader queueread.Re
 	calling.Wait()
 	s.close()
 	return err
+}
+
+// options are those that main.cf and master.cf decide.
+func options(env *service.Env) Options {
+	cfg := env.Config
+	limit := env.MaxProc
+	if limit > 0 {
+		// The queue manager orders that many more while others wait for hosts that do not answer.
+		limit += cfg.Prefix(env.Name).Int("slow_delivery_limit")
+	}
+	return Options{Log: env.Log, Limit: limit, Events: env.Events,
+		Queue:     env.Public(cfg.String("queue_service_name")),
+		Agent:     func(t mail.Transport) ipc.Address { return env.Private(string(t)) },
+		TimeLimit: cfg.Duration("daemon_timeout"), Overdue: overdue(env.Log.Fatal, env.Retire, env.Exit),
+		Reports: cfg.Bool("confirm_delay_cleared"), SoftBounce: cfg.Bool("soft_bounce"), Resolution: maillog.ResolutionLimit(cfg.Int("delay_logging_resolution_limit")),
+		// Other agents hand mail to this system's own users and programs.
+		Leaves: env.Process == "smtp" && cfg.String("return_path_domain") != "", Before: cfg.Bool("suppress_before_delivery")}
 }
