@@ -12,6 +12,7 @@ import (
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
+	"posthaste/internal/override"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
@@ -240,6 +241,70 @@ func TestPortraitReplies(t *testing.T) {
 		lines, _ := s.portrayReplies(p)
 		if last := lines[len(lines)-1]; more == "" && len(lines) != destReplies || more != "" && (len(lines) != destReplies+1 || last != more) {
 			t.Errorf("%d replies: %d lines, the last %q", n, len(lines), last)
+		}
+	}
+}
+
+// Of all that operators and rules have ordered, that is told which is for the destination, in its words, and nothing that is over.
+func TestPortraitRules(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 21, 12, 0, 0, 0, time.Local)
+	by := override.Entry{By: "ann", Since: at, Until: at.Add(time.Hour), Most: 2, Name: "k", Value: "v"}
+	over := by
+	over.Until = at
+	const end = " by ann since 2026-11-21 12:00:00 until 2026-11-21 13:00:00"
+	for _, c := range []struct{ kind, target, dest, want string }{
+		{"suspension", "to.test", "to.test", "to.test is suspended" + end},
+		{"suspension", "domain=to.test", "to.test", "domain to.test is suspended" + end},
+		{"suspension", "nexthop=to.test", "TO.test", "next hop to.test is suspended" + end},
+		{"suspension", "smtp:to.test", "smtp:to.test", "smtp:to.test is suspended" + end},
+		{"suspension", "smtp:", "smtp:to.test", "smtp: is suspended" + end},
+		{"suspension", "*", "to.test", "* is suspended" + end},
+		{"suspension", "smtp:[to.test]:26", "smtp:[to.test]:26", "smtp:[to.test]:26 is suspended" + end},
+		{"suspension", "other.test", "to.test", ""},
+		{"suspension", "sender=@to.test", "to.test", ""},
+		{"suspension", "tenant=acme", "to.test", ""},
+		{"limit", "to.test", "to.test", "delivery to to.test is limited to 2 at a time" + end},
+		{"limit", "smtp:to.test", "smtp:to.test", "delivery to smtp:to.test is limited to 2 at a time" + end},
+		{"limit", "lmtp:to.test", "smtp:to.test", ""},
+		{"limit", "other.test", "to.test", ""},
+		{"return", "domain=to.test", "TO.test", "R"},
+		{"return", "domain=other.test", "to.test", ""},
+		{"diversion", "to.test", "to.test", "D"},
+		{"diversion", "to.test", "[relay.test]", "D"},
+		{"diversion", "to.test", "other.test", ""},
+		{"setting", "domain=to.test", "to.test", "S"},
+		{"setting", "domain=other.test", "to.test", ""},
+	} {
+		for _, order := range []override.Entry{by, over} {
+			s, _ := still(t)
+			s.now = at
+			r := aRule(t, 1, c.target, order)
+			r.to = hop{"smtp", "[relay.test]"}
+			set, want := newRuleset([]*rule{r}), c.want
+			switch c.kind {
+			case "suspension":
+				s.rules.set = set
+			case "limit":
+				s.rules.limits = set
+			case "return":
+				s.rules.returns.Store(set)
+				want = strings.ReplaceAll(want, "R", r.returnText())
+			case "diversion":
+				s.rules.diversions.Store(set)
+				want = strings.ReplaceAll(want, "D", r.diversionText())
+			case "setting":
+				s.auto.settings.Store(&settingSet{list: []*rule{r}})
+				want = strings.ReplaceAll(want, "S", r.settingText())
+			}
+			var lines []string
+			if want != "" && order == by {
+				lines = []string{"  " + want}
+			}
+			p := &portrait{dest: destination(t, c.dest)}
+			if s.portrayRules(p); !slices.Equal(p.lines, lines) {
+				t.Errorf("%s of %s, for %s: %q, want %q", c.kind, c.target, c.dest, p.lines, lines)
+			}
 		}
 	}
 }

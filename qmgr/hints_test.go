@@ -10,6 +10,8 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/nodeshare"
 	"posthaste/internal/pack"
+	"posthaste/internal/proto"
+	"posthaste/internal/queue"
 	"posthaste/qmgr/sched"
 )
 
@@ -117,4 +119,35 @@ func FuzzHints(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// What other nodes have found dead is dead here, for as long as they say, and what this node finds it tells them.
+func TestHintsExchanged(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "initial_destination_concurrency = 1\n")
+	st.node = "b"
+	other := withDead(time.Now(), 1)
+	st.heard = [][]byte{{1, 2, 3}, other.hintNote()}
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	st.srv.exchangeHints(t.Context())
+	st.arrive("s@from.test", "x@d0.test")
+	st.waitDest("d0.test", "considered dead until", "4.4.1 connect to x: Connection timed out (as node a has found)")
+	// Nothing that it has only heard.
+	st.srv.exchangeHints(t.Context())
+	id := st.arrive("s@from.test", "x@own.test")
+	o := smtp.next()
+	o.answer("site")
+	st.waitOp(id, "its deferral", inQueue(queue.Deferred))
+	st.srv.exchangeHints(t.Context())
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if len(st.notes) != 3 || len(st.notes[0]) != 0 || len(st.notes[1]) != 0 {
+		t.Fatalf("told: %q", st.notes)
+	}
+	list := readHints(st.notes[2], time.Now())
+	if len(list) != 1 || list[0].Queue != "own.test" || list[0].Nexthop != "own.test" || list[0].Transport != "smtp" || !strings.HasSuffix(list[0].Text, "(as node b has found)") {
+		t.Errorf("told: %+v", list)
+	}
 }

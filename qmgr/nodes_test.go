@@ -140,3 +140,46 @@ func TestForemostUses(t *testing.T) {
 		t.Errorf("%v, and more: %v", first, more)
 	}
 }
+
+// A node that shares its destinations delivers as many messages at a time as it was granted, says what it uses and what it wants, and gives it
+// back when nothing is left to be delivered.
+func TestSharesExchanged(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	st.shared, st.node = true, "a"
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	st.waitAttached(1)
+	for range 4 {
+		st.arrive("s@from.test", "x@TO.test")
+	}
+	claim := func() (c nodeshare.Claim) {
+		last := &st.claimed[len(st.claimed)-1]
+		i := slices.IndexFunc(last.Claims, func(c nodeshare.Claim) bool { return c.Key == "smtp:to.test" })
+		if i >= 0 {
+			c = last.Claims[i]
+		}
+		return c
+	}
+	st.until("all is wanted, and nothing is used", func() bool {
+		return len(st.claimed) > 0 && claim() == nodeshare.Claim{Key: "smtp:to.test", Demand: 4, Limit: 20}
+	})
+	st.mu.Lock()
+	st.grants = []nodeshare.Grant{{Key: "smtp:to.test", Share: 2, Target: 2}}
+	st.mu.Unlock()
+	orders := []order{smtp.next(), smtp.next()}
+	st.until("so many are used", func() bool { return claim() == nodeshare.Claim{Key: "smtp:to.test", Hold: 2, Demand: 4, Limit: 20} })
+	select {
+	case <-smtp.orders:
+		t.Error("more is delivered than was granted")
+	default:
+	}
+	for i := range orders {
+		orders[i].answer("ok")
+	}
+	for range 2 {
+		o := smtp.next()
+		o.answer("ok")
+	}
+	st.until("nothing is used", func() bool { return claim() == nodeshare.Claim{} })
+}

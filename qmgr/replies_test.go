@@ -109,9 +109,10 @@ func TestReplies(t *testing.T) {
 	// What the retry transport reports is what a host said before, and no answer of one now.
 	st.routes["later.test"] = "retry:4.3.0 no table"
 	retry := st.agent("retry", proto.Inventory{})
-	st.arrive("s@from.test", "c@later.test")
+	late := st.arrive("s@from.test", "c@later.test")
 	o := retry.next()
 	o.answer("defer")
+	st.waitOp(late, "its deferral", inQueue(queue.Deferred))
 	testwait.For(t, func() string {
 		if text := st.explainDest("*"); !strings.Contains(text, "smtp to [hub.test], last 15 min") || strings.Contains(text, "retry to ") {
 			return text

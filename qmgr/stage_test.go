@@ -21,6 +21,7 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/nodeshare"
 	"posthaste/internal/override"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
@@ -49,19 +50,24 @@ type stage struct {
 	pools func(named string, ans *proto.ResolveReply) // what mail goes from; nil: it has no pools
 
 	mu       sync.Mutex
-	cleanup  *ipc.Conn     // where the queue manager is attached
-	entries  []proto.Entry // what is pushed to who attaches
-	queue    fakeQueue     // what is in the queue
-	exact    bool          // of entries only what is in the incoming queue is pushed, as cleanup does
-	ops      []proto.Op    // recorded, in order
-	contra   mail.QueueID  // cleanup refuses changes of this message, but for its removal
-	kept     mail.QueueID  // cleanup refuses every change of this one
-	vanished mail.QueueID  // cleanup does not have this message any more
-	node     string        // what this node is called among those that share the queue; empty: it is not shared
-	deaf     bool          // cleanup does not answer Record
-	noted    int           // notes for other nodes, which it does not answer
-	unheard  int           // Records that were not answered
-	askedFor int           // questions what is in hand
+	cleanup  *ipc.Conn         // where the queue manager is attached
+	entries  []proto.Entry     // what is pushed to who attaches
+	queue    fakeQueue         // what is in the queue
+	exact    bool              // of entries only what is in the incoming queue is pushed, as cleanup does
+	ops      []proto.Op        // recorded, in order
+	contra   mail.QueueID      // cleanup refuses changes of this message, but for its removal
+	kept     mail.QueueID      // cleanup refuses every change of this one
+	vanished mail.QueueID      // cleanup does not have this message any more
+	shared   bool              // other nodes deliver to the same destinations
+	grants   []nodeshare.Grant // what this node has of their limits
+	claimed  []proto.Shares    // what it was asked for
+	notes    [][]byte          // what this node has told the others
+	heard    [][]byte          // what they tell it, once there is something
+	node     string            // what this node is called among those that share the queue; empty: it is not shared
+	deaf     bool              // cleanup does not answer Record
+	noted    int               // notes for other nodes, which it does not answer
+	unheard  int               // Records that were not answered
+	askedFor int               // questions what is in hand
 	located  map[mail.QueueID]bool
 	locates  int // questions whether a message is there
 	taken    []proto.Submit
@@ -260,7 +266,7 @@ func (st *stage) run() {
 		st.t.Fatal(err)
 	}
 	settings.Sched.QueueRunDelay = 0
-	settings.Node = st.node
+	settings.Node, settings.Nodes = st.node, st.shared
 	if st.deliveryTime > 0 {
 		settings.DeliveryTime = st.deliveryTime
 	}
@@ -432,8 +438,18 @@ func (st *stage) cleanupHandler(c *ipc.Conn, r *ipc.Request) {
 			}
 		}
 		r.Reply(reply)
+	case proto.KindShares:
+		st.claimed = append(st.claimed, faketest.Decode[proto.Shares](st.t, r))
+		r.Reply(&proto.SharesReply{Grants: st.grants})
 	case proto.KindNotes:
 		st.noted++
+		q := faketest.Decode[proto.Notes](st.t, r)
+		if st.notes = append(st.notes, q.Note); len(st.heard) > 0 {
+			if q.Topic != hintTopic {
+				st.t.Errorf("a note about %q", q.Topic)
+			}
+			r.Reply(&proto.NotesReply{Notes: st.heard})
+		}
 	case proto.KindLease:
 		st.number += 10
 		r.Reply(&proto.LeaseReply{First: st.number, N: 10})
