@@ -232,7 +232,7 @@ func deliverText(t *testing.T, a *Agent, cfg *config.Config, log *maillog.Logger
 	content := []byte(strings.ReplaceAll(body, "\n", "\r\n"))
 	env := mail.Envelope{ID: mail.QueueID(fmt.Sprintf("Q%d", n+1)), Arrival: time.Now(), Sender: "from@here.test", Size: int64(len(body))}
 	nexthop := mail.Nexthop("dest.test")
-	leaves := ""
+	leaves, advice := "", ""
 	load, keep, big := false, false, false
 	unread := int64(0)
 	for line := range strings.Lines(head) {
@@ -248,7 +248,7 @@ func deliverText(t *testing.T, a *Agent, cfg *config.Config, log *maillog.Logger
 			nexthop = mail.Nexthop(value)
 		case "body":
 			env.Body |= map[string]mail.Body{"8bit": mail.Body8Bit, "utf8hdr": mail.BodyUTF8Hdr, "dots": mail.BodyDots,
-				"long": mail.BodyLong, "smtputf8": mail.BodySMTPUTF8, "utf8addr": mail.BodyUTF8Addr}[value]
+				"plain": mail.BodyGauged, "long": mail.BodyLong, "smtputf8": mail.BodySMTPUTF8, "utf8addr": mail.BodyUTF8Addr}[value]
 		case "envid":
 			env.EnvID = value
 		case "ret":
@@ -270,6 +270,10 @@ func deliverText(t *testing.T, a *Agent, cfg *config.Config, log *maillog.Logger
 		case "lines": // the content ends with so many lines more, of 50 octets each
 			n, _ := strconv.Atoi(value)
 			content = append(content, strings.Repeat(strings.Repeat("x", 48)+"\r\n", n)...)
+		case "ident": // the queue ID where it was first queued
+			env.LogIdent = value
+		case "advice":
+			advice = value
 		case "open": // the content has no last line end
 			content = bytes.TrimSuffix(content, []byte("\r\n"))
 		case "unread": // the content can be read this far
@@ -302,7 +306,7 @@ func deliverText(t *testing.T, a *Agent, cfg *config.Config, log *maillog.Logger
 	}
 	r.Configure(cfg, program)
 	r.CacheLoad, r.CacheKeep = load, keep
-	a.deliver(context.Background(), observed{r, t, sink, big, unread}, order{env: r.Envelope, nexthop: nexthop, cacheKeep: keep})
+	a.deliver(context.Background(), observed{r, t, sink, big, unread}, order{env: r.Envelope, nexthop: nexthop, cacheKeep: keep, advice: advice})
 	synctest.Wait()
 	log.Flush()
 	switch status, reason := r.Site(); {
@@ -412,6 +416,7 @@ func newScripted(t *testing.T, addr string, conn net.Conn) *scripted {
 //	s: text     send text, with Go's escapes and without a line end
 //	d: text     send a line one octet at a time
 //	C: text     a line must come, and be this
+//	C+ N text   N lines must come, and each be this
 //	C* text     lines must come until this one
 //	any         a line must come, whichever it is
 //	C#          the client must close
@@ -462,6 +467,18 @@ func (s *scripted) serve(script string) {
 			if got, err := s.line(); err != nil || got != text {
 				s.t.Errorf("%s: client said %q (%v), want %q", s.addr, got, err, text)
 				return
+			}
+		case "C+":
+			count, what, _ := strings.Cut(text, " ")
+			n, err := strconv.Atoi(count)
+			if err != nil {
+				s.t.Error(err)
+			}
+			for i := range n {
+				if got, err := s.line(); err != nil || got != what {
+					s.t.Errorf("%s: client said %q (%v) as line %d, want %q", s.addr, clip([]byte(got), 200), err, i+1, what)
+					return
+				}
 			}
 		case "C*":
 			for {
