@@ -85,6 +85,10 @@ type Options struct {
 	Dir   string
 	Limit int64         // octets of all segments; at least MinSegments of them are kept
 	Keep  time.Duration // how long what everybody has read is kept, for replays
+	// Rest is how long after the beginning of a write the next one begins at the earliest, for each event of the one before,
+	// and MaxRest the most of it: when many events come, more of them share a sync, and one that comes alone waits for
+	// none. 0: a write begins at once.
+	Rest, MaxRest time.Duration
 	// SegmentSize is that of new segments; 0: DefaultSegment. A batch must fit.
 	SegmentSize int64
 	Now         func() time.Time
@@ -121,9 +125,11 @@ type Journal struct {
 	writers  sync.WaitGroup
 
 	// The writer's own.
-	file vfs.File // of the last segment
-	end  int64    // where the next record goes
-	buf  []byte   // what is written, kept for the next time
+	file  vfs.File      // of the last segment
+	end   int64         // where the next record goes
+	buf   []byte        // what is written, kept for the next time
+	begun time.Time     // when the last write began
+	rest  time.Duration // how long after that the next one begins
 
 	positions positions
 }
@@ -338,13 +344,16 @@ func (j *Journal) Append(list []proto.EventRecord, done func(first uint64, err e
 func (j *Journal) write() {
 	for {
 		j.mu.Lock()
-		work := j.queue
-		j.queue = nil
-		if len(work) == 0 {
+		if len(j.queue) == 0 {
 			j.writing = false
 			j.mu.Unlock()
 			return
 		}
+		j.mu.Unlock()
+		j.gather()
+		j.mu.Lock()
+		work := j.queue
+		j.queue = nil
 		j.mu.Unlock()
 		for len(work) > 0 {
 			n := j.group(work)
@@ -355,6 +364,18 @@ func (j *Journal) write() {
 			}
 			work = work[n:]
 		}
+	}
+}
+
+// gather lets more events come, when the last write was a moment ago and had many. With many at once syncs would be most
+// of what an event costs.
+func (j *Journal) gather() {
+	if j.rest == 0 {
+		return
+	}
+	// A clock that was set back makes it no longer.
+	if left := min(j.rest-j.o.Now().Sub(j.begun), j.rest); left > 0 {
+		time.Sleep(left)
 	}
 }
 
@@ -395,6 +416,7 @@ func (j *Journal) commit(work []*appending) (first uint64, err error) {
 	if err := j.room(int64(len(b))); err != nil {
 		return first, err
 	}
+	j.begun, j.rest = j.o.Now(), min(time.Duration(seq-first)*j.o.Rest, j.o.MaxRest)
 	if _, err := j.file.WriteAt(b, j.end); err != nil {
 		if errors.Is(err, syscall.ENOSPC) { // a file system that writes nothing in place
 			return first, ErrFull

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -98,6 +99,47 @@ func TestAppendAndRead(t *testing.T) {
 		t.Errorf("the next event: got number %d, %v", first, err)
 	}
 	j.Close()
+}
+
+// After a write of many events those that come within a moment share the next one; after one alone, and when nothing has
+// been written for a while, an event is written at once.
+func TestGather(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := small(vfs.NewMem(512))
+		o.Rest, o.MaxRest = time.Millisecond, 3*time.Millisecond
+		j := open(t, o)
+		defer j.Close()
+		// Each step is some events at once, when they are appended, and when they are durable, in tenths of ms from its beginning.
+		type batch struct{ n, at, durable int }
+		for _, step := range [][]batch{
+			{{1, 0, 0}, {1, 2, 10}, {1, 12, 20}},
+			{{9, 0, 0}, {1, 5, 30}, {1, 20, 30}, {1, 35, 50}},
+			{{2, 0, 0}, {1, 5, 20}, {1, 70, 70}},
+		} {
+			start := time.Now()
+			const tenth = time.Millisecond / 10
+			since := func() int { return int(time.Since(start) / tenth) }
+			for _, b := range step {
+				time.Sleep(time.Duration(b.at-since()) * tenth)
+				j.Append(make([]proto.EventRecord, b.n), func(_ uint64, err error) {
+					if got := since(); err != nil || got != b.durable {
+						t.Errorf("%v: %+v: durable at %d, %v", step, b, got, err)
+					}
+				})
+				synctest.Wait()
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		// A clock that is set back keeps nobody waiting for longer.
+		put(j, make([]proto.EventRecord, 9)...)
+		j.begun = j.begun.Add(time.Hour)
+		start := time.Now()
+		if put(j, record(1)); time.Since(start) != 3*time.Millisecond {
+			t.Errorf("it took %v", time.Since(start))
+		}
+	})
 }
 
 // A second process does not get the journal.

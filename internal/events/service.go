@@ -80,6 +80,11 @@ import (
 )
 
 const (
+	// restTime is how long the journal waits for more events for each that it had before, and maxRest the most of it.
+	// Messages that are delivered wait that long for the record of it, and new ones for their first attempt, while
+	// there are many.
+	restTime = time.Millisecond
+	maxRest  = 3 * time.Millisecond
 	// drainTime is how long those that hand events over may take to go away.
 	drainTime = 10 * time.Second
 	// saveTime is how often positions are made durable.
@@ -126,7 +131,7 @@ func run(ctx context.Context, env *service.Env) error {
 		return errors.New("the service would write to files of others as root: make it unprivileged in master.cf")
 	}
 	journal, err := eventjournal.Open(eventjournal.Options{FS: vfs.OS{}, Dir: path, Limit: cfg.Bytes("event_journal_size_limit"),
-		Keep: cfg.Duration("event_keep_time"), Now: time.Now, Warn: env.Log.Warning})
+		Keep: cfg.Duration("event_keep_time"), Rest: restTime, MaxRest: maxRest, Now: time.Now, Warn: env.Log.Warning})
 	if errors.Is(err, os.ErrNotExist) {
 		err = fmt.Errorf("%w (the service cannot run in a chroot)", err)
 	}

@@ -72,7 +72,8 @@ func keepEvents(ctx context.Context, env *service.Env) error {
 
 // eventOptions has all of the journal kept, however far the clock leaps.
 func eventOptions(fs vfs.FS, warn func(string, ...any)) eventjournal.Options {
-	return eventjournal.Options{FS: fs, Dir: eventsDir, Limit: 1 << 30, SegmentSize: 64 << 10, Keep: 500 * 24 * time.Hour, Now: time.Now, Warn: warn}
+	return eventjournal.Options{FS: fs, Dir: eventsDir, Limit: 1 << 30, SegmentSize: 64 << 10, Keep: 500 * 24 * time.Hour,
+		Rest: time.Millisecond, MaxRest: 3 * time.Millisecond, Now: time.Now, Warn: warn}
 }
 
 var removedLine = regexp.MustCompile(`^(\w+): removed$`)
