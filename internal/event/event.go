@@ -7,7 +7,7 @@
 //
 // A service tells the reporter of an event with Tell, which does not wait. Before it reports an outcome that
 // is going to be recorded in the queue, it calls Wait, which returns when all that it has told is on stable
-// storage in the journal. So no event of a message that has left the queue is missing, whichever process is
+// storage in the journal, or has Then go on when that is so. So no event of a message that has left the queue is missing, whichever process is
 // killed in between, as long as the journal can be written. An event may be there twice, with the same
 // identifier where the process lived on.
 //
@@ -24,17 +24,7 @@
 // "N events are lost: ...": they are in no journal, and nobody will receive them.
 package event
 
-import (
-	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
-	"strings"
-	"time"
-	"unicode/utf8"
-
-	"posthaste/internal/proto"
-)
+import "time"
 
 // A Kind is what has become of a message.
 type Kind string
@@ -132,135 +122,9 @@ type Event struct {
 	Unverified bool
 }
 
-// form is the JSON form. The order is that of the document.
-type form struct {
-	Kind       Kind      `json:"kind"`
-	Time       string    `json:"time"`
-	Host       string    `json:"host,omitempty"`
-	QueueID    string    `json:"queue_id,omitempty"`
-	MessageID  string    `json:"message_id,omitempty"`
-	EnvID      string    `json:"envid,omitempty"`
-	Sender     *string   `json:"sender,omitempty"`
-	Recipient  string    `json:"recipient,omitempty"`
-	Original   string    `json:"original_recipient,omitempty"`
-	Recipients []string  `json:"recipients,omitempty"`
-	Count      int       `json:"recipient_count,omitempty"`
-	Size       int64     `json:"size,omitempty"`
-	Transport  string    `json:"transport,omitempty"`
-	NextHop    string    `json:"next_hop,omitempty"`
-	Relay      string    `json:"relay,omitempty"`
-	RelayAddr  string    `json:"relay_address,omitempty"`
-	RelayPort  string    `json:"relay_port,omitempty"`
-	DSN        string    `json:"dsn,omitempty"`
-	Reply      string    `json:"reply,omitempty"`
-	Class      string    `json:"bounce_class,omitempty"`
-	Attempt    int       `json:"attempt,omitempty"`
-	Delay      *float64  `json:"delay,omitempty"`
-	Delays     []float64 `json:"delays,omitempty"`
-	TLS        string    `json:"tls,omitempty"`
-	ClientName string    `json:"client_name,omitempty"`
-	ClientAddr string    `json:"client_address,omitempty"`
-	Helo       string    `json:"helo,omitempty"`
-	Protocol   string    `json:"protocol,omitempty"`
-	SASLUser   string    `json:"sasl_username,omitempty"`
-	Stage      string    `json:"stage,omitempty"`
-	Notice     string    `json:"notice,omitempty"`
-	NewID      string    `json:"new_queue_id,omitempty"`
-	Target     string    `json:"target,omitempty"`
-	By         string    `json:"by,omitempty"`
-	Until      string    `json:"until,omitempty"`
-	Tenant     string    `json:"tenant,omitempty"`
-	Campaign   string    `json:"campaign,omitempty"`
-	List       string    `json:"list,omitempty"`
-	Feedback   string    `json:"feedback_type,omitempty"`
-	Unverified bool      `json:"unverified,omitempty"`
-}
-
-// microTime is RFC 3339 with microseconds, as the log's JSON form has it.
-const microTime = "2006-01-02T15:04:05.000000Z07:00"
-
 // once says that a message, or a recipient of it, has an event of this kind once.
 func (k Kind) once() bool { return k == Received || k == Expired || k == Deleted }
 
 // reported says that an event is told again when the process that has told it is killed: of a message and a recipient,
 // it has one identifier, whenever it is told.
 func (k Kind) reported() bool { return k == BouncedLater || k == Complaint || k == Unsubscribed }
-
-// JSON gives the event as one line without its end: an object with the schema's version and the event's
-// identifier first. The identifier is a hash of all the rest, so that an event which is told again, as it was,
-// has the same one. Of a kind that a message or a recipient has once, it is a hash of what names these: what a
-// process that took the place of another tells again has the same identifier as well. host is $myhostname.
-func (e *Event) JSON(host string) []byte {
-	f := form{Kind: e.Kind, Time: e.Time.UTC().Format(microTime), Host: host,
-		QueueID: cut(e.QueueID), MessageID: cut(e.MessageID), EnvID: cut(e.EnvID),
-		Recipient: cut(e.Recipient), Original: cut(e.Original), Count: e.Count, Size: e.Size,
-		Transport: cut(e.Transport), NextHop: cut(e.NextHop), Relay: cut(e.Relay), RelayAddr: cut(e.RelayAddr), RelayPort: cut(e.RelayPort),
-		DSN: e.DSN, Reply: cut(e.Reply), Class: cut(e.BounceClass),
-		Attempt: e.Attempt, TLS: cut(e.TLS), ClientName: cut(e.ClientName), ClientAddr: cut(e.ClientAddr), Helo: cut(e.Helo),
-		Protocol: cut(e.Protocol), SASLUser: cut(e.SASLUser), Stage: cut(e.Stage), Notice: e.Notice, NewID: e.NewID,
-		Target: cut(e.Target), By: cut(e.By), Tenant: e.Tenant, Campaign: e.Campaign,
-		List: e.List, Feedback: cut(e.Feedback), Unverified: e.Unverified}
-	if e.FromMessage {
-		sender := cut(e.Sender)
-		f.Sender = &sender
-	}
-	for _, r := range e.Recipients[:min(len(e.Recipients), MaxRecipients)] {
-		f.Recipients = append(f.Recipients, cut(r))
-	}
-	if e.Delays != nil {
-		delay := seconds(e.Delay)
-		f.Delay = &delay
-		for _, d := range e.Delays {
-			f.Delays = append(f.Delays, seconds(d))
-		}
-	}
-	if !e.Until.IsZero() {
-		f.Until = e.Until.UTC().Format(time.RFC3339)
-	}
-	line := identified(&f)
-	// Of addresses whose characters take six each in JSON fewer fit. The event must not be lost for them.
-	for len(line) > proto.MaxEvent && len(f.Recipients) > 0 {
-		f.Recipients = f.Recipients[:len(f.Recipients)/2]
-		line = identified(&f)
-	}
-	return line
-}
-
-// identified gives the object with its version and its identifier.
-func identified(f *form) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(f); err != nil {
-		panic(err) // there is nothing in it that cannot be encoded
-	}
-	body := bytes.TrimSuffix(b.Bytes(), []byte("\n"))
-	named := body
-	if f.Kind.once() || f.Kind.reported() && f.QueueID != "" {
-		named = []byte(strings.Join([]string{string(f.Kind), f.Host, f.QueueID, f.Recipient, f.Original}, "\x00"))
-		if f.Feedback != "" { // a complaint that is withdrawn (not-spam) is another one
-			named = append(append(named, 0), f.Feedback...)
-		}
-	}
-	sum := sha256.Sum256(named)
-	line := make([]byte, 0, len(body)+64)
-	line = append(line, `{"schema":1,"id":"`...)
-	line = hex.AppendEncode(line, sum[:16])
-	line = append(line, `",`...)
-	return append(line, body[1:]...)
-}
-
-// seconds gives a time in seconds, to the microsecond.
-func seconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1e6 }
-
-// cut bounds a text, at a whole character.
-func cut(s string) string {
-	if len(s) <= maxText {
-		return s
-	}
-	n := maxText
-	for n > maxText-utf8.UTFMax && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
-}
