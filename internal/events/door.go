@@ -54,6 +54,7 @@ func (s *server) take(c *ipc.Conn, r *ipc.Request) {
 		switch {
 		case err == nil:
 			r.Reply(&proto.EventsReply{})
+			r.Free() // the journal has copied what it keeps
 		case errors.Is(err, eventjournal.ErrFull):
 			s.refused.add(len(q.List))
 			r.Reply(&proto.EventsReply{Reason: err.Error()})
