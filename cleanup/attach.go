@@ -85,9 +85,14 @@ func (s *server) tellAgain() {
 // announce pushes a new message to the queue manager, if there is one; otherwise the next
 // one is told by attach.
 func (in *incoming) announce(e queue.Entry, envelope, recipients []byte) {
-	in.s.mu.Lock()
-	c := in.s.qmgr
-	in.s.mu.Unlock()
+	in.s.announce(&in.entries, e, envelope, recipients)
+}
+
+// announce is the same for a message whose memory is another one's by now. What goes out is put into msg.
+func (s *server) announce(msg *proto.Entries, e queue.Entry, envelope, recipients []byte) {
+	s.mu.Lock()
+	c := s.qmgr
+	s.mu.Unlock()
 	if c == nil {
 		return // it will be in what the next one gets
 	}
@@ -95,6 +100,6 @@ func (in *incoming) announce(e queue.Entry, envelope, recipients []byte) {
 	if len(envelope)+len(recipients) <= maxInlineEntry {
 		entry.Envelope, entry.Recipients = envelope, recipients
 	}
-	in.entries.List = append(in.entries.List, entry)
-	c.Push(&in.entries)
+	msg.List = append(msg.List, entry)
+	c.Push(msg)
 }

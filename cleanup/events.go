@@ -3,12 +3,14 @@
 package cleanup
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"slices"
 
 	"posthaste/internal/event"
 	"posthaste/internal/mail"
+	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
 	"posthaste/internal/rfc5322"
@@ -18,16 +20,21 @@ const (
 	// maxAgain is how many messages are told of again after a crash: many times as many as
 	// can have been on their way.
 	maxAgain = 20000
+	// maxUntold is how many messages are in the queue at most whose clients were told 250 before the journal has
+	// confirmed their events. It is far less than maxAgain: whatever is killed, each of them is told of again.
+	maxUntold = 1000
 	// againBatch is how many are told of before the journal has confirmed them.
 	againBatch = 1000
 )
 
-// tells says that a message is about to be in the queue, and has to be told of before a queue manager hears of
-// it: it is the first event of the message, and one that attaches meanwhile would deliver it a second time when it
-// is announced. The function that it returns says that this is over; the second call does nothing.
+// tells says that a message is about to be in the queue and to be announced. Of what has to be told of it is noted that a
+// queue manager hears of it afterwards: it is the first event of the message, and one that attaches meanwhile would
+// deliver it a second time when it is announced. The function that it returns says that it was announced, or never
+// will be; it is called once.
 func (s *server) tells(id mail.QueueID) (over func()) {
+	entered := s.queueing.enter()
 	if s.opt.Events == nil {
-		return func() {}
+		return func() { s.queueing.leave(entered) }
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -35,10 +42,13 @@ func (s *server) tells(id mail.QueueID) (over func()) {
 		s.untold = make(map[mail.QueueID]struct{})
 	}
 	s.untold[id] = struct{}{}
-	return func() { s.told(id) }
+	return func() {
+		s.told(id)
+		s.queueing.leave(entered)
+	}
 }
 
-// told ends what tells has begun.
+// told says that the journal has the first event of a message, or that it will have none.
 func (s *server) told(id mail.QueueID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,6 +64,41 @@ func (s *server) isUntold(id mail.QueueID) bool {
 	defer s.mu.Unlock()
 	_, ok := s.untold[id]
 	return ok
+}
+
+// mayTellLater says whether the client of a message that is on stable storage gets its 250 before the journal has the
+// event: it is on stable storage with the message, from which tellAgain makes it after a crash. This is the ordinary case.
+// A message that is special, as it is on hold or has a past, or that comes with the end of another one, waits for the
+// journal, and so does what comes while the journal is far behind.
+func (in *incoming) mayTellLater(env *mail.Envelope, special bool) bool {
+	s := in.s
+	if special || in.q.Settles != nil || in.q.State != nil || env.Trace.DontDeliver() || !s.opt.Events.Wants(event.Received) {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.untold) <= maxUntold
+}
+
+// announceLater tells of a message, and announces it when the journal has the event. entry is what the queue has of it, and
+// size how much of what is stored is its envelope. over is what tells has given. Whoever retires waits for it.
+func (in *incoming) announceLater(env *mail.Envelope, entry queue.Entry, size int, over func()) {
+	s, id := in.s, env.ID
+	var envelope, recipients []byte
+	if len(in.stored) <= maxInlineEntry {
+		stored := bytes.Clone(in.stored) // in is another message's by then
+		envelope, recipients = stored[:size], stored[size:]
+	}
+	s.storing.Add(1)
+	s.opt.Events.Tell(receivedEvent(env))
+	s.opt.Events.Then(func() {
+		// A queue manager that attaches between this and what follows hears of it twice before it is told that this
+		// is all, and never not at all.
+		s.told(id)
+		s.announce(&proto.Entries{}, entry, envelope, recipients)
+		over()
+		s.storing.Add(-1)
+	})
 }
 
 // tellReceived tells of a message that is on stable storage, and returns when the journal has the event. The

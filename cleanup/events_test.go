@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"posthaste/internal/event/eventtest"
+	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
@@ -16,62 +17,166 @@ import (
 	"posthaste/internal/vfs"
 )
 
-// Neither the client nor the queue manager hears of a message before the journal has its event: not even a queue
-// manager that attaches in between. It then hears of it once.
-func TestEventBeforeReply(t *testing.T) {
+// submitting submits a message of which first may change something, and gives what its client is told, when it is.
+func submitting(t *testing.T, client *ipc.Client, id mail.QueueID, first func(*proto.Submit)) <-chan proto.SubmitReply {
+	t.Helper()
+	q := &proto.Submit{Envelope: mail.Envelope{ID: id, Arrival: time.Now(), Sender: "s@from.test", Recipients: []mail.Recipient{{Address: "r@to.test"}}},
+		Content: []byte("Subject: x\r\n\r\nx\r\n")}
+	if first != nil {
+		first(q)
+	}
+	replies := make(chan proto.SubmitReply, 1)
+	go func() {
+		var reply proto.SubmitReply
+		if err := client.Call(t.Context(), q, &reply); err != nil {
+			t.Error(err)
+		}
+		replies <- reply
+	}()
+	return replies
+}
+
+// leased gives queue IDs.
+func leased(t *testing.T, s *server, n int) (ids []mail.QueueID) {
+	t.Helper()
+	first, err := s.opt.Engine.Lease(n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		ids = append(ids, mail.MakeQueueID(time.Now(), first+uint64(i)))
+	}
+	return ids
+}
+
+// The queue manager does not hear of a message before the journal has its event: not even a queue manager that attaches
+// in between. It then hears of it once. The client is told 250 when the queue has the message, from which the event can be
+// made again; but not that of a message that has a past, of which it could not.
+func TestEventBeforeQueueManager(t *testing.T) {
+	t.Parallel()
+	for _, past := range []bool{false, true} {
+		s, _ := newTestServer(t, "", "")
+		journal, events := eventtest.New(t, "cleanup", nil)
+		s.opt.Events = events
+		journal.Shut()
+		client, told := toldTo(t, s)
+		id := leased(t, s, 1)[0]
+		replies := submitting(t, client, id, func(q *proto.Submit) {
+			if past {
+				q.State = &queue.Change{Set: queue.SetAttempts, Attempts: 1}
+			}
+		})
+		if !past {
+			if r := <-replies; r.Code != 250 {
+				t.Errorf("the client is told %+v", r)
+			}
+		}
+		testwait.Until(t, "the event is told", func() bool { return slices.Equal(journal.Told(), []string{"received " + string(id)}) })
+		if _, ok := s.opt.Engine.Locate(id); !ok {
+			t.Error("it is not in the queue yet")
+		}
+		conn, err := client.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		attached := make(chan error, 1)
+		conn.Go(&proto.Attach{}, func(_ []byte, err error) { attached <- err })
+		testwait.Until(t, "a queue manager is attached", func() bool { return s.attachedNow() != nil })
+		select {
+		case r := <-replies:
+			t.Errorf("the client is told %+v", r)
+		case e := <-told:
+			t.Errorf("the queue manager is told %+v", e)
+		default:
+		}
+		if n := s.storing.Load(); n != 1 {
+			t.Errorf("who retires would wait for %d messages", n)
+		}
+		journal.Open()
+		if past {
+			if r := <-replies; r.Code != 250 {
+				t.Errorf("the client is told %+v", r)
+			}
+		}
+		if e := <-told; len(e.List) != 1 || e.List[0].ID != id || e.Complete || (len(e.List[0].Envelope) > 0) == past {
+			t.Errorf("the queue manager is told %+v", e)
+		}
+		if e := <-told; len(e.List) != 0 || !e.Complete {
+			t.Errorf("the queue manager is told of it again: %+v", e)
+		}
+		if err := <-attached; err != nil {
+			t.Error(err)
+		}
+		testwait.Until(t, "nothing is left", func() bool { return !s.isUntold(id) && s.storing.Load() == 0 })
+	}
+}
+
+// While the journal does not answer, no more clients are told 250 than messages are told of again after a crash.
+func TestUntoldBound(t *testing.T) {
 	t.Parallel()
 	s, _ := newTestServer(t, "", "")
 	journal, events := eventtest.New(t, "cleanup", nil)
 	s.opt.Events = events
 	journal.Shut()
-	client, told := toldTo(t, s)
-	first, err := s.opt.Engine.Lease(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := mail.MakeQueueID(time.Now(), first)
-	replies := make(chan proto.SubmitReply, 1)
-	go func() {
-		var reply proto.SubmitReply
-		if err := client.Call(t.Context(), &proto.Submit{Envelope: mail.Envelope{ID: id, Arrival: time.Now(), Sender: "s@from.test",
-			Recipients: []mail.Recipient{{Address: "r@to.test"}}}, Content: []byte("Subject: x\r\n\r\nx\r\n")}, &reply); err != nil {
-			t.Error(err)
+	client, _ := toldTo(t, s)
+	ids := leased(t, s, maxUntold+1)
+	for _, id := range ids[:maxUntold] {
+		if r := <-submitting(t, client, id, nil); r.Code != 250 {
+			t.Fatalf("the client is told %+v", r)
 		}
-		replies <- reply
-	}()
-	testwait.Until(t, "the event is told", func() bool { return slices.Equal(journal.Told(), []string{"received " + string(id)}) })
-	if _, ok := s.opt.Engine.Locate(id); !ok {
-		t.Error("it is not in the queue yet")
 	}
-	conn, err := client.Conn(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	attached := make(chan error, 1)
-	conn.Go(&proto.Attach{}, func(_ []byte, err error) { attached <- err })
-	testwait.Until(t, "a queue manager is attached", func() bool { return s.attachedNow() != nil })
+	last := submitting(t, client, ids[maxUntold], nil)
+	testwait.Until(t, "the last one is in the queue", func() bool {
+		_, ok := s.opt.Engine.Locate(ids[maxUntold])
+		return ok && s.storing.Load() == maxUntold+1
+	})
 	select {
-	case r := <-replies:
+	case r := <-last:
 		t.Errorf("the client is told %+v", r)
-	case e := <-told:
-		t.Errorf("the queue manager is told %+v", e)
 	default:
 	}
 	journal.Open()
-	if r := <-replies; r.Code != 250 {
+	if r := <-last; r.Code != 250 {
 		t.Errorf("the client is told %+v", r)
 	}
-	if e := <-told; len(e.List) != 1 || e.List[0].ID != id || e.Complete {
-		t.Errorf("the queue manager is told %+v", e)
-	}
-	if e := <-told; len(e.List) != 0 || !e.Complete {
-		t.Errorf("the queue manager is told of it again: %+v", e)
-	}
-	if err := <-attached; err != nil {
-		t.Error(err)
-	}
+	testwait.Until(t, "nothing is left", func() bool { return s.storing.Load() == 0 })
 	if len(s.untold) != 0 {
 		t.Errorf("left: %v", s.untold)
+	}
+}
+
+// Power fails when the client has been told 250 and the journal has not confirmed the event: it is told after that.
+func TestCrashBeforeJournal(t *testing.T) {
+	t.Parallel()
+	mem := vfs.NewMem(512)
+	opened := func(mem *vfs.Mem) logEngine {
+		sp, err := spool.Open(spool.Options{FS: mem, Dir: "spool", SegmentSize: 64 << 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { sp.Close() })
+		return logEngine{Spool: sp}
+	}
+	s, _ := newTestServer(t, "", "")
+	s.opt.Engine = opened(mem)
+	journal, events := eventtest.New(t, "cleanup", nil)
+	s.opt.Events = events
+	journal.Shut()
+	client, _ := toldTo(t, s)
+	id := leased(t, s, 1)[0]
+	if r := <-submitting(t, client, id, nil); r.Code != 250 {
+		t.Fatalf("the client is told %+v", r)
+	}
+	mem = mem.Clone()
+	mem.Restart()
+	en := opened(mem)
+	rd := queueread.Log(spool.NewReader(mem, "spool"))
+	defer rd.Close()
+	next, events := eventtest.New(t, "cleanup", nil)
+	found := en.Recovery()
+	tellAgain(t.Context(), events, en, &found, rd)
+	if got, want := next.Told(), []string{"received " + string(id)}; !slices.Equal(got, want) {
+		t.Errorf("told %q, want %q", got, want)
 	}
 }
 

@@ -584,20 +584,7 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 		state.Outcomes, changed = append(state.Outcomes, n.Outcome), true
 		env.Recipients = append(env.Recipients, n.Recipient)
 	}
-	stored := env.Append(reuse.Truncated(in.stored))
-	n := len(stored)
-	stored = mail.AppendRecipients(stored, env.Recipients)
-	in.stored = stored
-	// The capacity is cut, so that nobody appends to the envelope over the recipients.
-	m := addition{ID: env.ID, Envelope: stored[:n:n], Recipients: stored[n:], NRcpt: len(env.Recipients)}
-	if res.Hold {
-		m.Queue = queue.Hold
-	}
-	if in.file != nil {
-		m.File = in.file
-	} else {
-		m.Content = in.buf
-	}
+	m := in.addition(res)
 	if in.mayWait(res, changed) {
 		if verdict, waited := in.await(m, env); waited {
 			return verdict
@@ -611,8 +598,8 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	if in.q.Settles != nil {
 		settle(b, in.q.Settles)
 	}
-	defer in.s.queueing.leave(in.s.queueing.enter())
-	defer in.s.tells(env.ID)()
+	over := in.s.tells(env.ID)
+	defer func() { over() }()
 	begun := time.Now()
 	if err := in.keep(b); err != nil {
 		// After ErrSilent or ErrBroken the message may exist all the same; the engine
@@ -628,14 +615,40 @@ func (in *incoming) queue(res *Result) *proto.SubmitReply {
 	// incoming ones only.
 	in.token = in.token && (res.Hold || state.Set&queue.SetQueue != 0 && state.Queue != queue.Incoming)
 	in.count(env)
+	e, ok := b.Entry(i)
+	if ok && in.mayTellLater(env, changed || res.Hold) {
+		in.announceLater(env, e, len(m.Envelope), over)
+		over = func() {}
+		return &queued
+	}
 	in.s.tellReceived(env)
-	if e, ok := b.Entry(i); ok {
-		if changed {
-			m.Envelope, m.Recipients = nil, nil // what is recorded besides must be read
-		}
+	if changed {
+		m.Envelope, m.Recipients = nil, nil // what is recorded besides must be read
+	}
+	if ok {
 		in.announce(e, m.Envelope, m.Recipients)
 	}
 	return &queued
+}
+
+// addition is the message as the engine gets it.
+func (in *incoming) addition(res *Result) addition {
+	env := &res.Envelope
+	stored := env.Append(reuse.Truncated(in.stored))
+	n := len(stored)
+	stored = mail.AppendRecipients(stored, env.Recipients)
+	in.stored = stored
+	// The capacity is cut, so that nobody appends to the envelope over the recipients.
+	m := addition{ID: env.ID, Envelope: stored[:n:n], Recipients: stored[n:], NRcpt: len(env.Recipients)}
+	if res.Hold {
+		m.Queue = queue.Hold
+	}
+	if in.file != nil {
+		m.File = in.file
+	} else {
+		m.Content = in.buf
+	}
+	return m
 }
 
 // submitterPatience is the shortest time for which anybody waits for the disk to take a
