@@ -60,7 +60,7 @@ run:
 PKG ?= ./...
 # Packages that start no goroutine, as a test in internal/arch says: the detector could find
 # nothing in them, and has them take five times as long.
-ALONE = ^posthaste/(local/macro|qmgr/sched|qmgr/schedconf|internal/(account|addrform|advice|arch|audit|bounceclass|cli|collate|config|dmarcreport|doubtful|dsn|egress|feedback|fuzzall|history|jsontext|licences|logread|mail|manual|migrate|mutants|nodeshare|occupant|pace|pack|postfixtls|prefilter|queue|rate|replyshare|returnpath|rfc5322|selection|setup|smallfile|srs|statedir|token|upgrade|whatif))(/|$$)
+ALONE = ^posthaste/(etc|local/macro|qmgr/sched|qmgr/schedconf|internal/(account|adaptive|addrform|advice|arch|audit|bounceclass|cli|collate|config|course|dmarcreport|doubtful|dsn|egress|feedback|fuzzall|history|jsontext|licences|logread|mail|mailauth/dkimkey|manual|migrate|mutants|nodeshare|occupant|optout|ownsocket|pace|pack|postfixtls|prefilter|proto|queue|rate|replyshare|returnpath|rfc5322|selection|setup|smallfile|srs|srstool|statedir|table/dbfile|table/lmdbfile|testcert|testseed|token|upgrade|verify/probesender|whatif|whoami))(/|$$)
 # The package whose tests take longest is begun first.
 LONG = ^posthaste/internal/spool$$
 # Run in both ways: most of the spool's random histories are one goroutine, and only short ones are
@@ -71,8 +71,6 @@ AGAIN = ^posthaste/internal/(spool|simtest|nodesim)$$
 # everything is under way at once. "make race" runs all with it. They wait much, and so go on beside
 # the others.
 WHOLE = ^posthaste/internal/e2e$$
-# QUIET also says how long a reload holds mail up, and is run when nothing else is.
-QUIET = TestReloadHoldsNobodyUp
 RACED = TestNothingMixed|TestReloadWhileMailComesIn|TestKillDuringDelivery|TestMetrics
 # Random histories and properties begin with one seed here, so that a tree passes or fails always in the
 # same way; the long runs draw their own ("make test RAPID_SEED=0 POSTHASTE_SEED=0" too).
@@ -85,11 +83,10 @@ test: check
 	  all=$$($(GO) list $(PKG)) && some() { echo "$$all" | grep -E "$$@" || :; } && \
 	  alone=$$(some '$(ALONE)') && again=$$(some '$(AGAIN)') && whole=$$(some '$(WHOLE)') && others="$$(some '$(LONG)') $$(some -v '$(ALONE)|$(WHOLE)|$(LONG)')" && \
 	  aside=$$(mktemp) && bad=0 && \
-	  { { [ -z "$$whole" ] || { $(GO) test -vet=off -count=1 -parallel 8 -timeout 40m -skip '^$(QUIET)$$' $$whole && $(GO) test -vet=off -race -count=1 -timeout 40m -run '^($(RACED))$$' $$whole; }; } >"$$aside" 2>&1 & } && \
+	  { { [ -z "$$whole" ] || { $(GO) test -vet=off -count=1 -parallel 8 -timeout 40m $$whole && $(GO) test -vet=off -race -count=1 -timeout 40m -run '^($(RACED))$$' $$whole; }; } >"$$aside" 2>&1 & } && \
 	  { [ -z "$$alone" ] || $(GO) test -vet=off -p 4 -parallel 8 -timeout 40m $$alone || bad=1; } && \
 	  { [ "$$others" = ' ' ] || $(GO) test -vet=off -race -p 4 -parallel 8 -timeout 40m $$others || bad=1; } && \
 	  { wait $$! || bad=1; cat "$$aside"; rm "$$aside"; } && \
-	  { [ -z "$$whole" ] || $(GO) test -vet=off -count=1 -timeout 40m -run '^$(QUIET)$$' $$whole || bad=1; } && \
 	  { [ -z "$$again" ] || $(GO) test -vet=off -count=1 -p 1 -timeout 40m $$again || bad=1; } && exit $$bad \
 	) 2>&1; echo $$? >"$$out.status"; } | tee "$$out"; \
 	./internal/e2e/peers.sh check; awk -f internal/e2e/failures.awk "$$out"; \
