@@ -243,6 +243,7 @@ func TestStartsOnFullDisk(t *testing.T) {
 // after the other, and the states of all mail are more than one batch takes. Each
 // must bring the recovery point on, or the log runs out of segments.
 func TestStartsManyStates(t *testing.T) {
+	once(t)
 	t.Parallel()
 	for syncs := 2; syncs <= 6; syncs++ {
 		t.Run(fmt.Sprint(syncs), func(t *testing.T) {
@@ -334,6 +335,7 @@ func TestLoweredBudget(t *testing.T) {
 // TestShortOfSegments: a process that finds fewer free segments than are kept, since
 // those before it died while they won some back, wins them back itself.
 func TestShortOfSegments(t *testing.T) {
+	once(t)
 	t.Parallel()
 	for left := 2; left <= 3; left++ {
 		t.Run(fmt.Sprint(left), func(t *testing.T) {

@@ -24,6 +24,7 @@ func leaveFree(t *testing.T, mem *vfs.Mem, room int64) {
 // A queue that is full of mail that nobody can deliver gets shorter: what is
 // returned to its sender may take the place of the original.
 func TestNoticesWhenFull(t *testing.T) {
+	once(t)
 	t.Parallel()
 	for name, opt := range map[string]Options{
 		"spool_size_limit": {SegmentSize: 64 << 10, Budget: 40 * 64 << 10},
