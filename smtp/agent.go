@@ -436,7 +436,6 @@ func (d *delivery) run(ctx context.Context) {
 	// mail stays, and the postmaster finds the reason in the log and in the queue.
 	if err != nil {
 		d.log.Warning("%v", err)
-		d.final = true
 		d.record(&failure{kind: sessionFailed, status: dsn.S(4, 3, 5), text: "mail system configuration error"}, d.left())
 		return
 	}
@@ -446,7 +445,6 @@ func (d *delivery) run(ctx context.Context) {
 	hops = d.withFallback(hops)
 	for i := range hops {
 		d.hop, d.first, d.finalHop, d.fallback = &hops[i], i == 0, i == len(hops)-1, i >= own
-		d.final = false
 		d.require, d.requireErr = d.requires(ctx)
 		d.advice(ctx)
 		d.hintSMTPS()
@@ -508,7 +506,6 @@ func (d *delivery) advice(ctx context.Context) {
 // destination as a whole fails: until here, another server could still have taken
 // the mail.
 func (d *delivery) giveUp(ctx context.Context) {
-	d.final = true
 	if ctx.Err() != nil {
 		// The destination is not to blame.
 		d.record(&failure{kind: messageFailed, status: dsn.S(4, 3, 2), text: "mail system is stopping"}, d.left())

@@ -73,8 +73,6 @@ func (t *transaction) message(ctx context.Context) {
 		s.bad = true
 		d.fail(s.broken(stageDot, err), t.accepted)
 	case !r.ok():
-		// The transaction is over all the same: no RSET is needed.
-		s.dirty = false
 		d.completed = true
 		d.fail(s.said(messageFailed, &r, commandDot), t.accepted)
 	default:
@@ -108,7 +106,6 @@ func (t *transaction) perRecipient() {
 			d.some = true
 		}
 	}
-	d.completed = true
 }
 
 // cutShort is for a connection that broke while the message was being sent.

@@ -232,7 +232,7 @@ func deliverText(t *testing.T, a *Agent, cfg *config.Config, log *maillog.Logger
 	content := []byte(strings.ReplaceAll(body, "\n", "\r\n"))
 	env := mail.Envelope{ID: mail.QueueID(fmt.Sprintf("Q%d", n+1)), Arrival: time.Now(), Sender: "from@here.test", Size: int64(len(body))}
 	nexthop := mail.Nexthop("dest.test")
-	leaves, advice := "", ""
+	leaves, advice, missing := "", "", false
 	load, keep, big := false, false, false
 	unread := int64(0)
 	for line := range strings.Lines(head) {
@@ -274,6 +274,8 @@ func deliverText(t *testing.T, a *Agent, cfg *config.Config, log *maillog.Logger
 			env.LogIdent = value
 		case "advice":
 			advice = value
+		case "missing": // there is no content
+			missing = true
 		case "open": // the content has no last line end
 			content = bytes.TrimSuffix(content, []byte("\r\n"))
 		case "unread": // the content can be read this far
@@ -306,7 +308,7 @@ func deliverText(t *testing.T, a *Agent, cfg *config.Config, log *maillog.Logger
 	}
 	r.Configure(cfg, program)
 	r.CacheLoad, r.CacheKeep = load, keep
-	a.deliver(context.Background(), observed{r, t, sink, big, unread}, order{env: r.Envelope, nexthop: nexthop, cacheKeep: keep, advice: advice})
+	a.deliver(context.Background(), observed{r, t, sink, big, missing, unread}, order{env: r.Envelope, nexthop: nexthop, cacheKeep: keep, advice: advice})
 	synctest.Wait()
 	log.Flush()
 	switch status, reason := r.Site(); {
@@ -336,6 +338,7 @@ type observed struct {
 	t      *testing.T
 	sink   *lines
 	big    bool
+	gone   bool  // there is none
 	unread int64 // how much of the content can be read; 0: all of it
 }
 
@@ -346,6 +349,9 @@ type diskContent struct {
 }
 
 func (r observed) Content() (agent.Content, error) {
+	if r.gone {
+		return nil, errors.New("the message is gone")
+	}
 	c, err := r.Request.Content()
 	if !r.big {
 		return c, err

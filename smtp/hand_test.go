@@ -86,6 +86,7 @@ func TestEndWaits(t *testing.T) {
 			}
 			env.Recipients = []mail.Recipient{{Address: "a@sink.test"}, {Address: "no@sink.test"}, {Address: "c@sink.test"}}
 			r := agent.NewTestRequest(env, mail.Nexthop("[127.0.0.1]:"+port(s.l)), []byte(content), nil)
+			r.CacheKeep = true
 			asked := 0
 			r.HandBy(func(m *proto.Hand) error {
 				asked++
@@ -107,6 +108,9 @@ func TestEndWaits(t *testing.T) {
 			o := r.Outcomes()
 			if asked != 1 || s.end.Load() != (fault == nil) || o[1].Action != dsn.Failed {
 				t.Errorf("%v: asked %d times, end sent: %v, %+v", fault, asked, s.end.Load(), o)
+			}
+			if r.Kept() != (fault == nil) {
+				t.Errorf("%v: the session is kept: %v", fault, r.Kept())
 			}
 			for _, i := range []int{0, 2} {
 				if fault == nil && o[i].Action != dsn.Delivered || fault != nil && (o[i].Action != dsn.Deferred || o[i].Status != dsn.S(4, 3, 0)) {
