@@ -1,9 +1,11 @@
 package qmgr
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"slices"
 	"strings"
@@ -184,11 +186,37 @@ type storedMessage struct {
 	env      mail.Envelope
 	rcpts    []mail.Recipient
 	outcomes []mail.Outcome
+	fails    [5]error // what comes of reading: the envelope, the recipients, the outcomes, the content, and its octets
+	open     int      // contents that are
 }
 
-func (m *storedMessage) Envelope() (mail.Envelope, error)              { return m.env, nil }
-func (m *storedMessage) Recipients(int, int) ([]mail.Recipient, error) { return m.rcpts, nil }
-func (m *storedMessage) Outcomes() ([]mail.Outcome, error)             { return m.outcomes, nil }
+func (m *storedMessage) Envelope() (mail.Envelope, error)              { return m.env, m.fails[0] }
+func (m *storedMessage) Recipients(int, int) ([]mail.Recipient, error) { return m.rcpts, m.fails[1] }
+func (m *storedMessage) Outcomes() ([]mail.Outcome, error)             { return m.outcomes, m.fails[2] }
+func (m *storedMessage) Overlay([]byte)                                {}
+func (m *storedMessage) Pending(int) bool                              { return true }
+func (m *storedMessage) Content() (queueread.Content, error) {
+	if m.fails[3] == nil {
+		m.open++
+	}
+	return &storedContent{m: m}, m.fails[3]
+}
+
+// A storedContent is its content.
+type storedContent struct {
+	queueread.Content
+	m *storedMessage
+}
+
+func (c *storedContent) Read([]byte) (int, error) { return 0, cmp.Or(c.m.fails[4], io.EOF) }
+func (c *storedContent) WriteTo(w io.Writer) (int64, error) {
+	n, err := w.Write([]byte("x\r\n"))
+	return int64(n), cmp.Or(c.m.fails[4], err)
+}
+func (c *storedContent) Close() error {
+	c.m.open--
+	return nil
+}
 
 // Of the last replies those that most messages share come first, each message counts once for one, with the time of its last one; recipients
 // that have the message, or are in other domains, do not count.

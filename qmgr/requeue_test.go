@@ -1,6 +1,8 @@
 package qmgr
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -11,8 +13,10 @@ import (
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
+	"posthaste/internal/queueread"
 	"posthaste/internal/spooltool/faketest"
 	"posthaste/internal/table"
+	"posthaste/qmgr/sched"
 )
 
 // What is queued again goes where today's configuration has it go, not where
@@ -100,5 +104,95 @@ func TestRequeueSettings(t *testing.T) {
 	}
 	if known(many) != nil || len(known(many[:9])) != 9 {
 		t.Error("the bound on what a request lists does not hold")
+	}
+}
+
+// A message that went through cleanup has left under its old ID. One that did not is what it was: on hold, or to be tried at once, with all that is known of it. One
+// that cleanup does not have any more has gone through, though nobody has said so.
+func TestRequeued(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err         error
+		found, held bool
+		removed     bool
+		queue       queue.Name
+		line        string
+	}{
+		"queued again":      {removed: true, found: true, line: "requeued as NEW"},
+		"without an answer": {err: errors.New("lost"), line: "requeued"},
+		"not queued":        {err: errors.New("no"), found: true, queue: queue.Deferred, line: "not requeued: no"},
+		"not, and on hold":  {err: errors.New("no"), found: true, held: true, queue: queue.Hold, line: "not requeued: no"},
+	} {
+		s, lines := still(t)
+		s.ctx = t.Context()
+		s.opt.Open = func(context.Context, queue.Ref, mail.QueueID) (queueread.Stored, error) { return nil, errors.New("later") }
+		m := s.aMessage(3)
+		m.active, m.ref, m.null = nil, queue.Ref{Segno: 3, Length: 9}, true
+		m.setDone(1)
+		old := &proto.LocateReply{Found: c.found, Entry: queue.Entry{NPending: 2, Attempts: 4, Size: 77}}
+		s.requeued(m.num, "NEW", old, c.held, c.err)
+		removals, moved := 0, 0
+		for _, op := range s.log.ops {
+			switch {
+			case op.ID == m.id && op.Remove:
+				removals++
+			case op.ID == m.id && op.Set&queue.SetQueue != 0 && op.Queue == c.queue && op.NextAttempt.Equal(s.now):
+				moved++
+			}
+		}
+		if (removals == 1) != c.removed || (moved == 1) != (c.queue != 0) || s.messages[m.num] != nil {
+			t.Errorf("%s: recorded %+v", name, s.log.ops)
+		}
+		// What there is of it is told the scheduler as if it had just come.
+		s.turn(false)
+		info, ok := s.sched.Lookup(m.num)
+		if ok != (c.queue != 0) || ok && (info.Attempts != 4 || info.Pending != 2 || info.Size != 77 || (info.Queue == sched.QueueHold) != c.held) {
+			t.Errorf("%s: %v, %+v", name, ok, info)
+		}
+		if got := lines(); len(got) != 1 || !strings.HasSuffix(got[0], string(m.id)+": "+c.line) {
+			t.Errorf("%s: the log: %q", name, got)
+		}
+		if s.requeued(99, "NEW", old, c.held, c.err); len(lines()) != 1 {
+			t.Errorf("%s: a message that has left is named", name)
+		}
+	}
+}
+
+// A message that cannot be read, or that cleanup does not take, goes through in no part, and whoever has asked hears why.
+func TestResubmitFails(t *testing.T) {
+	t.Parallel()
+	no := errors.New("no")
+	for name, c := range map[string]struct {
+		open, envelope, rcpts, outcomes, content, read error
+		done                                           bool
+		want                                           string
+	}{
+		"gone": {open: no, want: "no"}, "no envelope": {envelope: no, want: "no"}, "no recipients": {rcpts: no, want: "no"}, "no outcomes": {outcomes: no, want: "no"}, "no content": {content: no, want: "no"},
+		"all have it": {done: true, want: "all recipients have it; that is to be told to the sender"}, "cut off": {read: no, want: "no"}, "refused": {want: "451 4.3.0 not now"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			st := newStage(t, "")
+			st.refuse = true
+			st.run()
+			st.waitAttached(1)
+			m := &storedMessage{env: mail.Envelope{Sender: "s@from.test"}, rcpts: []mail.Recipient{{Address: "a@to.test"}}, fails: [5]error{c.envelope, c.rcpts, c.outcomes, c.content, c.read}}
+			if c.done {
+				m.outcomes = []mail.Outcome{{Rcpt: 0, Action: dsn.Delivered}}
+			}
+			st.srv.opt.Open = func(context.Context, queue.Ref, mail.QueueID) (queueread.Stored, error) { return m, c.open }
+			id, err := st.srv.resubmit(t.Context(), queue.Ref{}, "4k9XSc0000zzz", nil)
+			if id != "" || err == nil || err.Error() != c.want {
+				t.Errorf("%q, %v, want %s", id, err, c.want)
+			}
+			st.mu.Lock()
+			defer st.mu.Unlock()
+			if (len(st.taken) > 0) != (name == "refused") {
+				t.Errorf("through cleanup: %+v", st.taken)
+			}
+			if m.open != 0 {
+				t.Error("the content is not closed")
+			}
+		})
 	}
 }

@@ -75,3 +75,32 @@ func TestSharesLimits(t *testing.T) {
 		}
 	}
 }
+
+// A setting that makes no sense is refused, each by itself, so that a start or a reload with it does not go on as if it were not there.
+func TestSettingsRefused(t *testing.T) {
+	t.Parallel()
+	for _, main := range []string{"queue_only_destinations = sender=x@", "shaping_files = /nowhere/x.toml", "tenant_weights = x"} {
+		cfg, err := config.LoadString(main + "\n")
+		if err != nil {
+			continue // it is refused even before
+		}
+		if _, err := Load(cfg, nil, table.Options{}, t.Logf); err == nil {
+			t.Errorf("%q is taken", main)
+		}
+	}
+	// What may be flushed: nothing if nothing is listed, nor what has no name.
+	for main, want := range map[string]bool{"fast_flush_domains =": false, "fast_flush_domains = a.test": true, "fast_flush_domains = b.test": false, "fast_flush_domains = fail:x": false} {
+		cfg, err := config.LoadString(main + "\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := Load(cfg, nil, table.Options{}, t.Logf)
+		if err != nil {
+			t.Errorf("%q: %v", main, err)
+			continue
+		}
+		if s.FlushDomain("a.test") != want || s.FlushDomain("") {
+			t.Errorf("%q: %v", main, s.FlushDomain("a.test"))
+		}
+	}
+}
