@@ -125,7 +125,9 @@ func TestRequeued(t *testing.T) {
 	} {
 		s, lines := still(t)
 		s.ctx = t.Context()
-		s.opt.Open = func(context.Context, queue.Ref, mail.QueueID) (queueread.Stored, error) { return nil, errors.New("later") }
+		s.opt.Open = func(context.Context, queue.Ref, mail.QueueID) (queueread.Stored, error) {
+			return nil, errors.New("later")
+		}
 		m := s.aMessage(3)
 		m.active, m.ref, m.null = nil, queue.Ref{Segno: 3, Length: 9}, true
 		m.setDone(1)
