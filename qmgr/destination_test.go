@@ -248,14 +248,14 @@ func TestPortraitReplies(t *testing.T) {
 	}
 	to(nil, nil, []mail.Outcome{of(0, "450 rare", 0)}, "a@to.test")
 	to(nil, nil, []mail.Outcome{of(0, "450 of\x1bten", 2*time.Minute), of(1, "450 of\x1bten", time.Minute)}, "a@to.test", "b@to.test")
-	to(nil, nil, []mail.Outcome{of(0, "450 of\x1bten", time.Minute), of(1, "450 elsewhere", 0)}, "a@TO.test", "b@other.test")
+	to(nil, nil, []mail.Outcome{of(0, "450 of\x1bten", 3*time.Minute), of(1, "450 elsewhere", 0)}, "a@TO.test", "b@other.test")
 	done := message{}
 	done.setDone(0)
 	to(done.done, nil, []mail.Outcome{of(0, "450 done", 0)}, "a@to.test")
 	to(nil, map[int]mail.Outcome{0: of(0, "450 now", 0)}, []mail.Outcome{of(0, "450 before", 0), of(9, "450 nobody", 0)}, "a@to.test")
-	p.sample = append(p.sample, listed{item: proto.Item{ID: "gone"}})
+	p.sample = slices.Insert(p.sample, 1, listed{item: proto.Item{ID: "gone"}}) // and those behind it are read all the same
 	lines, hops := s.portrayReplies(p)
-	want := []string{"  last reply to 2 of the first 6 messages, at 2026-11-21 12:02:00: 4.2.0 450 of?ten", "  last reply to 1 of the first 6 messages, at 2026-11-21 12:00:00: 4.2.0 450 now",
+	want := []string{"  last reply to 2 of the first 6 messages, at 2026-11-21 12:03:00: 4.2.0 450 of?ten", "  last reply to 1 of the first 6 messages, at 2026-11-21 12:00:00: 4.2.0 450 now",
 		"  last reply to 1 of the first 6 messages, at 2026-11-21 12:00:00: 4.2.0 450 rare"}
 	if !slices.Equal(lines, want) || !reflect.DeepEqual(hops, map[string]bool{"smtp:[hub.test]": true, "smtp:to.test": true}) {
 		t.Errorf("%s\n%v", strings.Join(lines, "\n"), hops)

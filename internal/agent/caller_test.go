@@ -276,4 +276,20 @@ func TestTellQueue(t *testing.T) {
 			t.Errorf("answered: %v; %+v, %+v, %d are kept", answered, known, lost, s.recent.n)
 		}
 	}
+	// Another one may attach before it has answered, and has heard all then.
+	late := newRunning(nil)
+	s.running[late] = struct{}{}
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.tellQueue(t.Context(), client)
+		done <- err
+	}()
+	r := await(t, "a call", calls)
+	s.mu.Lock()
+	late.conn = other
+	s.mu.Unlock()
+	r.Reply(&proto.RecordReply{})
+	if err := await(t, "the end", done); err != nil || late.conn != other || late.called {
+		t.Errorf("%v: %+v", err, late)
+	}
 }

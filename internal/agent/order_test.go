@@ -1,9 +1,15 @@
 package agent
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"path/filepath"
 	"reflect"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,6 +20,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
+	"posthaste/internal/queueread"
 	"posthaste/internal/service"
 )
 
@@ -48,7 +55,7 @@ func TestOrderInFull(t *testing.T) {
 		r.ConnectionOpened()
 		r.SessionKept()
 		r.SiteBusy(dsn.S(4, 7, 0), "slower")
-		r.Bounce(0, dsn.S(4, 1, 1), "host mx said: 550 5.1.1 no such user", Detail{Relay: "mx[192.0.2.2]:25", ConnUse: 2, TLS: "TLSv1.3 x", MTA: "mx", DiagType: "smtp", DiagText: "550 5.1.1 no such user", Owner: "owner@list.test"})
+		r.Bounce(0, dsn.S(4, 0, 0), "our own words", Detail{Relay: "mx[192.0.2.2]:25", ConnUse: 2, TLS: "TLSv1.3 x", MTA: "mx", DiagType: "smtp", DiagText: "550 5.1.1 no such user", Owner: "owner@list.test"})
 	})})
 	defer s.close()
 	run := newRunning(nil)
@@ -66,8 +73,8 @@ func TestOrderInFull(t *testing.T) {
 		t.Errorf("%v, want %v", got, want)
 	}
 	env := &order.Envelope
-	wantLine := maillog.Delivery{ID: string(env.ID), To: "joe@to.test", OrigTo: "joe@alias.test", Relay: "mx[192.0.2.2]:25", ConnUse: 2, Resolution: maillog.ResolutionLimit(3), Source: "mta1", DSN: dsn.S(5, 1, 1), Status: "bounced",
-		Text: "host mx said: 550 5.1.1 no such user", From: "ann@from.test", MessageID: env.MessageID, EnvID: env.EnvID, Tenant: "acme", Campaign: "spring", Class: "InvalidRecipient", Nexthop: "next.test", Size: 9, Attempt: 8,
+	wantLine := maillog.Delivery{ID: string(env.ID), To: "joe@to.test", OrigTo: "joe@alias.test", Relay: "mx[192.0.2.2]:25", ConnUse: 2, Resolution: maillog.ResolutionLimit(3), Source: "mta1", DSN: dsn.S(5, 0, 0), Status: "bounced",
+		Text: "our own words", From: "ann@from.test", MessageID: env.MessageID, EnvID: env.EnvID, Tenant: "acme", Campaign: "spring", Class: "InvalidRecipient", Nexthop: "next.test", Size: 9, Attempt: 8,
 		Session: "TLSv1.3 x", Provider: "bigmail", Delay: line.Delay, Delays: line.Delays}
 	if line != wantLine {
 		t.Errorf("%+v, want\n%+v", line, wantLine)
@@ -76,7 +83,7 @@ func TestOrderInFull(t *testing.T) {
 		t.Errorf("delay %v, delays %v", line.Delay, line.Delays)
 	}
 	o := &reply.Outcomes[0]
-	wantOutcome := mail.Outcome{Rcpt: 7, Action: dsn.Failed, Status: dsn.S(5, 1, 1), Reason: line.Text, Relay: line.Relay, MTA: "mx", DiagType: "smtp", DiagText: "550 5.1.1 no such user", Owner: "owner@list.test", When: o.When}
+	wantOutcome := mail.Outcome{Rcpt: 7, Action: dsn.Failed, Status: dsn.S(5, 0, 0), Reason: line.Text, Relay: line.Relay, MTA: "mx", DiagType: "smtp", DiagText: "550 5.1.1 no such user", Owner: "owner@list.test", When: o.When}
 	if !reflect.DeepEqual(*o, wantOutcome) || o.When.Before(before) {
 		t.Errorf("%+v, want\n%+v", *o, wantOutcome)
 	}
@@ -122,5 +129,71 @@ func TestOptions(t *testing.T) {
 		if !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%+v, want\n%+v", got, c.want)
 		}
+	}
+}
+
+// A spoolContent is content that tells what is asked of it.
+type spoolContent struct {
+	queueread.Content
+	text   string
+	at     int
+	seek   error
+	read   error // at the end
+	closed bool
+}
+
+func (c *spoolContent) Len() int64                         { return int64(len(c.text)) }
+func (c *spoolContent) Bytes() []byte                      { return []byte(c.text) }
+func (c *spoolContent) Close() error                       { c.closed = true; return errors.New("closed") }
+func (c *spoolContent) Seek(n int64, _ int) (int64, error) { c.at = int(n); return n, c.seek }
+func (c *spoolContent) Read(p []byte) (int, error) {
+	n := copy(p, c.text[c.at:])
+	if c.at += n; n == 0 {
+		return 0, c.read
+	}
+	return n, nil
+}
+func (c *spoolContent) WriteTo(w io.Writer) (int64, error) {
+	n, err := io.WriteString(w, c.text)
+	return int64(n), cmp.Or(err, c.read)
+}
+
+// An agent sees the message as the spool has it, from its beginning each time, and damage that is found in it is reported: not so a disk that cannot be read now.
+func TestStored(t *testing.T) {
+	t.Parallel()
+	c := &spoolContent{text: "content", read: io.EOF}
+	r := new(Request)
+	s := stored{c, r}
+	if s.Len() != 7 || string(s.Bytes()) != "content" {
+		t.Errorf("%d octets: %q", s.Len(), s.Bytes())
+	}
+	for range 2 {
+		if b, err := io.ReadAll(struct{ io.Reader }{s.Reader()}); err != nil || string(b) != "content" {
+			t.Errorf("%q, %v", b, err)
+		}
+	}
+	c.read = nil
+	var b bytes.Buffer
+	if n, err := s.WriteTo(&b); n != 7 || err != nil || b.String() != "content" {
+		t.Errorf("%d, %v: %q", n, err, b.String())
+	}
+	if err := s.Close(); err == nil || !c.closed {
+		t.Errorf("%v, closed %v", err, c.closed)
+	}
+	for err, corrupt := range map[error]bool{queue.ErrCorrupt: true, fmt.Errorf("%w: %w", queue.ErrCorrupt, syscall.EIO): false, io.ErrUnexpectedEOF: false} {
+		for range 2 {
+			r.reply.Corrupt, c.read = false, err
+			if _, got := io.ReadAll(struct{ io.Reader }{s.Reader()}); !errors.Is(got, err) || r.reply.Corrupt != corrupt {
+				t.Errorf("%v: %v, corrupt %v", err, got, r.reply.Corrupt)
+			}
+			r.reply.Corrupt = false
+			if _, got := s.WriteTo(&b); !errors.Is(got, err) || r.reply.Corrupt != corrupt {
+				t.Errorf("%v: %v, corrupt %v", err, got, r.reply.Corrupt)
+			}
+		}
+	}
+	c.seek = io.ErrClosedPipe
+	if n, err := s.Reader().Read(make([]byte, 1)); n != 0 || err != io.ErrClosedPipe {
+		t.Errorf("%d, %v", n, err)
 	}
 }
