@@ -365,8 +365,8 @@ func TestOrdersNotLeft(t *testing.T) {
 			t.Errorf("%+v, %v: %+v, want %q", reply, err, c, want)
 		}
 	}
-	st.srv.orders = nil
-	if reply, err := ask(proto.KindCommand, command); err == nil || reply != nil {
+	none, _ := still(t)
+	if reply, err := none.leaveOrder(t.Context(), &proto.Forward{Node: "b", Asked: proto.KindCommand, Payload: command.Append(nil)}, "why", "hold it", false); err == nil || reply != nil {
 		t.Errorf("%+v", reply)
 	}
 }

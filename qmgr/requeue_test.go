@@ -182,8 +182,10 @@ func TestResubmitFails(t *testing.T) {
 			if c.done {
 				m.outcomes = []mail.Outcome{{Rcpt: 0, Action: dsn.Delivered}}
 			}
-			st.srv.opt.Open = func(context.Context, queue.Ref, mail.QueueID) (queueread.Stored, error) { return m, c.open }
-			id, err := st.srv.resubmit(t.Context(), queue.Ref{}, "4k9XSc0000zzz", nil)
+			s, _ := still(t) // another one, which reads what the test has
+			s.opt.Submit = st.srv.opt.Submit
+			s.opt.Open = func(context.Context, queue.Ref, mail.QueueID) (queueread.Stored, error) { return m, c.open }
+			id, err := s.resubmit(t.Context(), queue.Ref{}, "4k9XSc0000zzz", nil)
 			if id != "" || err == nil || err.Error() != c.want {
 				t.Errorf("%q, %v, want %s", id, err, c.want)
 			}
