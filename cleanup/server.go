@@ -124,6 +124,7 @@ func newServer(ctx context.Context, o serverOptions) *server {
 		// One budget for each message that is worked on at the same time, renewed for
 		// each: patterns that take exponential time must not stop the service.
 		in.ctx, in.budget = table.NewBudget(s.ctx, table.MatchBudget)
+		in.ctx = table.WithAnswers(in.ctx, &in.answers)
 		return in
 	}
 	s.recordings.New = func() *recording { return &recording{s: s, batch: s.opt.Engine.NewBatch()} }
@@ -305,8 +306,10 @@ type incoming struct {
 	ctx context.Context // of all lookups for the message
 	// What lookups in pattern tables may cost for this message.
 	budget *table.Budget
-	q      proto.Submit
-	msg    Message
+	// What databases have said of the recipients, to the submitter and to us.
+	answers table.Answers
+	q       proto.Submit
+	msg     Message
 	// What msg gave back last: pieces of the content, to be stored.
 	out [][]byte
 	// The content so far, up to the engine's inline limit; empty when file is set. spare
@@ -374,7 +377,9 @@ func (in *incoming) begin() {
 	}
 	// The wait for a token does not count.
 	in.budget.Renew()
+	in.answers.Hear(q.Known, time.Unix(0, q.Asked), time.Now())
 	in.msg.begin(in.ctx, s.opt.Core, q)
+	in.answers.Forget()
 }
 
 // write takes a piece of the content.

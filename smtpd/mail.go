@@ -447,6 +447,7 @@ func (s *session) options() submit.Options {
 		o.Told = s.milter.eventsTold()
 	}
 	o.Wait, o.Refuse = s.set.wait, s.set.refuse
+	o.Known, o.Asked = s.a.Answers.Told()
 	if eff.Hold {
 		o.Flags |= proto.SubmitHold
 	}

@@ -144,6 +144,7 @@ func (s *session) ctx() context.Context {
 func (s *session) untraced() context.Context {
 	if s.lookups == nil {
 		s.lookups, s.budget = table.NewBudget(s.srv.ctx(), table.MatchBudget)
+		s.lookups = table.WithAnswers(s.lookups, &s.a.Answers)
 	}
 	return s.lookups
 }

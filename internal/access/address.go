@@ -6,6 +6,7 @@ package access
 import (
 	"context"
 	"strings"
+	"time"
 
 	"posthaste/internal/dsn"
 	"posthaste/internal/proto"
@@ -205,11 +206,14 @@ func (r *run) unknownUser(addr string, cl class, code, what string) verdict {
 	return r.refuseFor(addr, cl, r.e.cfg.Int(code), statusUserUnknown[cl], text)
 }
 
-// listed looks for an address in one list of tables. A failure is pronounced.
+// listed looks for an address in one list of tables. A failure is pronounced. What a database says
+// stays for the transaction, and for cleanup, which asks the same.
 func (r *run) listed(ctx context.Context, m *table.Maps, recipient, typed string) (bool, verdict) {
 	if m.Empty() {
 		return false, dunno
 	}
+	r.s.Answers.Open(time.Now())
+	defer r.s.Answers.Close()
 	_, _, found, err := m.LookupAddress(ctx, &r.e.search, recipient, table.KeysDefault)
 	if err != nil {
 		r.e.log.Warning("%v", err)

@@ -14,6 +14,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/reuse"
 	"posthaste/internal/smtpwire"
+	"posthaste/internal/table"
 )
 
 // NameStatus is the result of looking up a client's name.
@@ -106,6 +107,11 @@ type Session struct {
 
 	Effects Effects
 
+	// Answers are what databases have said in the transaction of the tables that cleanup will look
+	// at too. They are used when it is judged whether an address exists, and in no other restriction:
+	// an access table may count how often it is asked. Only lookups with a context that has them do.
+	Answers table.Answers
+
 	// deferPermit waits for everything else to say yes. It is kept from list
 	// to list, and goes back to what the stages before had found when a stage
 	// comes again.
@@ -178,6 +184,7 @@ func (s *Session) ResetMail() {
 	s.Effects = Effects{}
 	s.Instance = ""
 	s.resolved = reuse.Truncated(s.resolved)
+	s.Answers.Forget()
 	s.deferPermit, s.found.mail = nil, nil
 }
 

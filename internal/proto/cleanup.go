@@ -164,6 +164,10 @@ type Submit struct {
 	// NoBCC are addresses that no automatic BCC recipient is made of: they have
 	// the message, or are to have it.
 	NoBCC []string
+	// Known are answers of databases that the submitter had when it judged the recipients, the first
+	// of them at Asked, in nanoseconds since 1970: cleanup would ask the same.
+	Known []Answer
+	Asked int64
 }
 
 // MaxUnanswered is how many Chunks a submitter may have under way: with
@@ -218,6 +222,10 @@ func (m *Submit) Append(b []byte) []byte {
 	}
 	b = pack.Int(b, 'W', m.Wait)
 	b = pack.Bool(b, 'r', m.Refuse)
+	for i := range m.Known {
+		b = pack.Nested(b, 'k', m.Known[i].append)
+	}
+	b = pack.Int(b, 'a', m.Asked)
 	return pack.Bytes(b, 'c', m.Content)
 }
 
@@ -273,6 +281,14 @@ func (m *Submit) Decode(b []byte) error {
 			m.Wait = time.Duration(r.Int())
 		case 'r':
 			m.Refuse = r.Bool()
+		case 'k':
+			var a Answer
+			if err := a.decode(r.Bytes()); err != nil {
+				return err
+			}
+			m.Known = append(m.Known, a)
+		case 'a':
+			m.Asked = r.Int()
 		case 'c':
 			m.Content = r.Bytes()
 		}

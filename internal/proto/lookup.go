@@ -58,3 +58,30 @@ func (m *LookupReply) Decode(b []byte) error {
 	}
 	return r.Err()
 }
+
+// Answer is what the service said to a question, for another process that would ask the same.
+type Answer struct {
+	To    Lookup
+	Reply LookupReply
+}
+
+func (a *Answer) append(b []byte) []byte {
+	return pack.Nested(pack.Nested(b, 'q', a.To.Append), 'r', a.Reply.Append)
+}
+
+func (a *Answer) decode(field []byte) error {
+	r := pack.NewReader(field)
+	for r.Next() {
+		var err error
+		switch r.Tag() {
+		case 'q':
+			err = a.To.Decode(r.Bytes())
+		case 'r':
+			err = a.Reply.Decode(r.Bytes())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return r.Err()
+}

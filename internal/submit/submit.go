@@ -199,8 +199,10 @@ type Options struct {
 	NoBCC    []string         // likewise
 	Milter   uint64           // the session with filters that the message belongs to
 	Told     proto.MilterTold
-	Wait     time.Duration // for the message to be delivered before it must be durable; see proto.Submit
-	Refuse   bool          // likewise
+	Wait     time.Duration  // for the message to be delivered before it must be durable; see proto.Submit
+	Refuse   bool           // likewise
+	Known    []proto.Answer // likewise; not kept
+	Asked    time.Time      // likewise
 	// Limit bounds Commit's wait for cleanup, when not zero. It costs less than a
 	// context with an end.
 	Limit time.Duration
@@ -334,7 +336,10 @@ func (m *Message) describe(env *mail.Envelope, opt Options) {
 	m.late, m.limit = opt.Late, opt.Limit
 	m.work.first = proto.Submit{Envelope: *env, Flags: opt.Flags, BCC: opt.BCC, Prepend: opt.Prepend, FullName: opt.FullName,
 		Settles: opt.Settles, State: opt.State, Was: opt.Was, NoBCC: opt.NoBCC, Milter: opt.Milter, Told: opt.Told,
-		Wait: opt.Wait, Refuse: opt.Refuse}
+		Wait: opt.Wait, Refuse: opt.Refuse, Known: opt.Known}
+	if len(opt.Known) > 0 {
+		m.work.first.Asked = opt.Asked.UnixNano()
+	}
 }
 
 func (m *Message) id() mail.QueueID { return m.work.first.Envelope.ID }

@@ -23,8 +23,9 @@ type Budget struct {
 // A scope is what a context says of lookups. It is one value, so that one step finds
 // that there is no trace.
 type scope struct {
-	budget *Budget // nil: each lookup has its own
-	trace  Trace   // nil: nobody follows
+	budget  *Budget  // nil: each lookup has its own
+	trace   Trace    // nil: nobody follows
+	answers *Answers // nil: none are kept
 }
 
 type scopeKey struct{}
@@ -40,7 +41,9 @@ func scopeOf(ctx context.Context) scope {
 func NewBudget(ctx context.Context, d time.Duration) (context.Context, *Budget) {
 	b := &Budget{all: d}
 	b.Renew()
-	return context.WithValue(ctx, scopeKey{}, &scope{b, TraceOf(ctx)}), b
+	s := scopeOf(ctx)
+	s.budget = b
+	return context.WithValue(ctx, scopeKey{}, &s), b
 }
 
 // Renew makes b what it was at first: for the next message or command.

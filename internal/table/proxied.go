@@ -64,6 +64,11 @@ func newProxied(kind, name string, o Options) *proxiedTable {
 }
 
 func (t *proxiedTable) Lookup(ctx context.Context, key string) (string, bool, error) {
+	question := &proto.Lookup{Table: t.spec, Key: key, NoFold: t.opt.NoFold}
+	answers := scopeOf(ctx).answers
+	if known := answers.find(question); known != nil {
+		return known.Value, known.Found, nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, t.opt.timeout())
 	defer cancel()
 	reach, done := context.WithTimeout(ctx, reachTimeout)
@@ -73,7 +78,9 @@ func (t *proxiedTable) Lookup(ctx context.Context, key string) (string, bool, er
 		return "", false, err
 	}
 	var reply proto.LookupReply
-	err = t.client.CallAgain(ctx, &proto.Lookup{Table: t.spec, Key: key, NoFold: t.opt.NoFold}, &reply)
+	if err = t.client.CallAgain(ctx, question, &reply); err == nil {
+		answers.keep(question, &reply)
+	}
 	return reply.Value, reply.Found, err
 }
 

@@ -13,7 +13,9 @@ type Trace func(format string, args ...any)
 
 // WithTrace returns a context in which lookups tell t what they do.
 func WithTrace(ctx context.Context, t Trace) context.Context {
-	return context.WithValue(ctx, scopeKey{}, &scope{scopeOf(ctx).budget, t})
+	s := scopeOf(ctx)
+	s.trace = t
+	return context.WithValue(ctx, scopeKey{}, &s)
 }
 
 // TraceOf is the Trace of a context, nil if nobody follows.
