@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -170,4 +171,30 @@ func TestDeliveryWaitKill(t *testing.T) {
 	load.end()
 	s.allArrived(next, load)
 	s.stop()
+}
+
+// A mail filter has looked at a message before it is delivered while its client waits, and is no reason to store it.
+func TestDeliveryWaitFilter(t *testing.T) {
+	t.Parallel()
+	f, port := newFilter(t)
+	next := newSink(t, func(line string) string {
+		if strings.Contains(line, "<later@") {
+			return "450 4.2.1 later"
+		}
+		return ""
+	})
+	s := newSystem(t, options{main: next.relayhost() + fmt.Sprintf("smtpd_milters = inet:127.0.0.1:%d\nsmtpd_delivery_wait = 300s\n", port)})
+	s.warm("first@to.test")
+	s.mustSend("a@from.test", []string{"one@to.test"}, "Subject: x\n\nfiltered-message\n")
+	s.left("one@to.test")
+	if s.written(t, "filtered-message") {
+		t.Error("a message that a filter has looked at is in the log of the queue")
+	}
+	s.mustSend("a@from.test", []string{"later@to.test"}, "Subject: x\n\ndeferred-message\n")
+	if !s.written(t, "deferred-message") {
+		t.Error("a message that is deferred is not in the log of the queue")
+	}
+	if events := f.seen(); !slices.Contains(events, "rcpt one@to.test mailer=smtp") {
+		t.Errorf("the filter has seen %q", events)
+	}
 }

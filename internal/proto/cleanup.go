@@ -238,11 +238,9 @@ func (m *Submit) Decode(b []byte) error {
 				return err
 			}
 		case 'R':
-			var rcpt mail.Recipient
-			if err := rcpt.Decode(r.Bytes()); err != nil {
+			if err := addRecipient(&m.Envelope.Recipients, r.Bytes()); err != nil {
 				return err
 			}
-			m.Envelope.Recipients = append(m.Envelope.Recipients, rcpt)
 		case 'f':
 			m.Flags = SubmitFlags(r.Uint())
 		case 'b':
@@ -270,11 +268,9 @@ func (m *Submit) Decode(b []byte) error {
 				return err
 			}
 		case 'w':
-			var rcpt mail.Recipient
-			if err := rcpt.Decode(r.Bytes()); err != nil {
+			if err := addRecipient(&m.Was, r.Bytes()); err != nil {
 				return err
 			}
-			m.Was = append(m.Was, rcpt)
 		case 'n':
 			m.NoBCC = append(m.NoBCC, r.String())
 		case 'W':
@@ -282,11 +278,9 @@ func (m *Submit) Decode(b []byte) error {
 		case 'r':
 			m.Refuse = r.Bool()
 		case 'k':
-			var a Answer
-			if err := a.decode(r.Bytes()); err != nil {
+			if err := m.know(r.Bytes()); err != nil {
 				return err
 			}
-			m.Known = append(m.Known, a)
 		case 'a':
 			m.Asked = r.Int()
 		case 'c':
@@ -294,6 +288,22 @@ func (m *Submit) Decode(b []byte) error {
 		}
 	}
 	return r.Err()
+}
+
+// addRecipient adds a recipient, as it travels, to a list.
+func addRecipient(list *[]mail.Recipient, field []byte) error {
+	var r mail.Recipient
+	err := r.Decode(field)
+	*list = append(*list, r)
+	return err
+}
+
+// know adds an answer, as it travels, to Known.
+func (m *Submit) know(field []byte) error {
+	var a Answer
+	err := a.decode(field)
+	m.Known = append(m.Known, a)
+	return err
 }
 
 func (s *Settle) append(b []byte) []byte {
