@@ -121,14 +121,14 @@ func (s *Server) lookAhead() {
 func (s *Server) aheadOf(list []sched.Spent, told map[dayBound]int64) []sched.Spent {
 	at := make(map[sched.LimitName]int, len(list))
 	for i := range list {
-		at[sched.LimitName{Level: list[i].Level, Name: list[i].Name, Source: list[i].Source}] = i
+		at[sched.LimitName{Level: list[i].Level, Name: list[i].Name, Source: list[i].Source, Tenant: list[i].Tenant}] = i
 	}
 	for k, n := range told {
 		i, ok := at[k.LimitName]
 		if !ok {
 			i = len(list)
 			at[k.LimitName] = i
-			list = append(list, sched.Spent{Level: k.Level, Name: k.Name, Source: k.Source})
+			list = append(list, sched.Spent{Level: k.Level, Name: k.Name, Source: k.Source, Tenant: k.Tenant})
 		}
 		m := meterOf(&list[i], k.Bound)
 		if m == nil || n == 0 {

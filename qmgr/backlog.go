@@ -272,7 +272,9 @@ func (b *backlog) counted(s *Server, k spentKey) sched.Spent {
 	if b.spent == nil {
 		b.spent = make(map[spentKey]sched.Spent)
 		for _, sp := range s.sched.Spent() {
-			b.spent[spentKey{sp.Level, sp.Name, sp.Source}] = sp
+			if sp.Tenant == "" {
+				b.spent[spentKey{sp.Level, sp.Name, sp.Source}] = sp
+			}
 		}
 	}
 	return b.spent[k]
@@ -286,7 +288,8 @@ func (b *backlog) tenant(s *Server, name string) {
 	}
 	b.tenants[name] = true
 	terms, ok := s.opt.Settings.tenants.latest(name)
-	x := proto.BacklogTenant{Name: name, Untold: !ok, Weight: terms.Weight, Lifetime: terms.Lifetime, BounceLifetime: terms.BounceLifetime}
+	x := proto.BacklogTenant{Name: name, Untold: !ok, Weight: terms.Weight, Lifetime: terms.Lifetime, BounceLifetime: terms.BounceLifetime,
+		Places: s.opt.Settings.tenants.hasQuota(name)}
 	if l := b.limit(s, nil, sched.TenantLimit, &sched.Share{Name: name, Limits: terms.Limits}, ""); l != nil {
 		x.Limit = l[0]
 	}

@@ -19,7 +19,7 @@ import (
 // is not known of them yet.
 func TestBacklogLimits(t *testing.T) {
 	t.Parallel()
-	st := newStage(t, limitsOn+poolsOn+"tenant_limit_maps = inline:{ {acme = concurrency=3, recipients=100/d} }\ntenant_weight_maps = inline:{ {acme = 4} }\n")
+	st := newStage(t, limitsOn+poolsOn+"tenant_limit_maps = inline:{ {acme = concurrency=3, recipients=100/d} }\ntenant_weight_maps = inline:{ {acme = 4} }\ntenant_destination_limit_maps = inline:{ {acme at provider:big = recipients=90/d} }\n")
 	smtp := st.agent("smtp", proto.Inventory{})
 	st.share(func(r *proto.ResolveReply) {
 		r.Provider, r.ProviderLimits, r.Hop = "big", "concurrency=1, messages=50/d, connections=1000/min", "a.test"
@@ -57,7 +57,7 @@ func TestBacklogLimits(t *testing.T) {
 		t.Errorf("the pool: %+v", reply.Members)
 	}
 	tenants := map[string]proto.BacklogTenant{
-		"acme": {Name: "acme", Weight: 4, Limit: proto.BacklogLimit{Level: int(sched.TenantLimit), Name: "acme", Concurrency: 3,
+		"acme": {Name: "acme", Weight: 4, Places: true, Limit: proto.BacklogLimit{Level: int(sched.TenantLimit), Name: "acme", Concurrency: 3,
 			N: [4]int64{2: 100}, Per: [4]time.Duration{2: rate.Day}, Today: [4]int64{2: 1}}},
 		"later": {Name: "later", Untold: true},
 	}

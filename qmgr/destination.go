@@ -191,7 +191,7 @@ func (s *Server) portrayActive(p *portrait) {
 
 // portrayLimits says what limits hold for a destination besides its window, each once.
 func (s *Server) portrayLimits(p *portrait, d *sched.Dest, shown map[string]bool) {
-	s.sched.Sharing(d, func(l sched.SharedLimit) bool {
+	show := func(l sched.SharedLimit) bool {
 		// Destinations of several transports have the same ones.
 		name := l.String()
 		if !shown[name] && len(shown) < destRows {
@@ -199,7 +199,9 @@ func (s *Server) portrayLimits(p *portrait, d *sched.Dest, shown map[string]bool
 			p.lines = append(p.lines, "  limit of "+name+": "+limitText(&l))
 		}
 		return true
-	})
+	}
+	s.sched.Sharing(d, show)
+	s.sched.QuotasAt(d, show)
 }
 
 // limitText is a shared limit in words: what it bounds, how much of that is used, and who

@@ -96,6 +96,7 @@ type loading struct {
 type loadedRcpt struct {
 	sched.Rcpt
 	rcpt rcpt
+	away bool // it leaves this host for where trivial-rewrite says
 }
 
 // release gives a loading back. Nobody may look at it any more, nor at the event that was
@@ -446,6 +447,9 @@ func (s *Server) place(l *loading, i int, to *mail.Recipient) bool {
 		l.discarded = append(l.discarded, i)
 		return true
 	}
+	if !s.knowQuota(l, &r) {
+		return false
+	}
 	s.giveBack(env, &r)
 	r.Queue = set.queueName(r.Transport, r.Nexthop, r.rcpt.resolved)
 	if r.Terms != nil || r.Pool != nil {
@@ -515,6 +519,7 @@ func (s *Server) resolve(l *loading, r *loadedRcpt) bool {
 		r.Transport, r.Nexthop = s.divert(ans.Flags, mail.Transport(ans.Transport), mail.Nexthop(ans.Nexthop), ans.Recipient)
 		// Mail that an operator diverts is not under the limits of the destination that it would have.
 		diverted := r.Transport != mail.Transport(ans.Transport) || r.Nexthop != mail.Nexthop(ans.Nexthop)
+		r.away = !diverted && ans.Flags&(proto.ResolveDefault|proto.ResolveRelay) != 0
 		if set := &s.opt.Settings; set.limits && !diverted {
 			r.Terms = s.terms.of(&ans, set.batchLimit(r.Transport) != 1)
 		}

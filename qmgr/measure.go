@@ -169,9 +169,17 @@ func (m *measurement) totals(s *Server) {
 // cutLimits leaves the limits with most to do, in order; names decide between equals.
 func (m *measurement) cutLimits() {
 	slices.SortFunc(m.shared, func(a, b sched.SharedLimit) int {
-		return cmp.Or(cmp.Compare(b.Busy+b.Backlog+b.Parked, a.Busy+a.Backlog+a.Parked), cmp.Compare(a.Level, b.Level), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Source, b.Source))
+		return cmp.Or(cmp.Compare(b.Busy+b.Backlog+b.Parked, a.Busy+a.Backlog+a.Parked), cmp.Compare(a.Level, b.Level), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Source, b.Source), cmp.Compare(a.Tenant, b.Tenant))
 	})
 	m.shared = m.shared[:min(len(m.shared), topDests)]
+}
+
+// limitName is what a shared limit is called within its level.
+func limitName(l *sched.SharedLimit) string {
+	if l.Tenant != "" {
+		return l.Name + " of tenant " + l.Tenant
+	}
+	return sched.SourceQueue(l.Name, l.Source)
 }
 
 // cutTenants leaves the tenants with most mail, and adds up the others.
@@ -320,7 +328,7 @@ func (m *measurement) offer(o *metrics.Offer) {
 	}
 	for i := range m.shared {
 		l := &m.shared[i]
-		labels := []string{l.Level.String(), sched.SourceQueue(l.Name, l.Source)}
+		labels := []string{l.Level.String(), limitName(l)}
 		o.Gauge(metrics.LimitBusy, float64(l.Busy), labels...)
 		o.Gauge(metrics.LimitWaiting, float64(l.Waiting), labels...)
 		o.Gauge(metrics.LimitParked, float64(l.Parked), labels...)

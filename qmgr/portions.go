@@ -47,7 +47,11 @@ func portionKey(name sched.LimitName, b sched.Bound, limit rate.Rate, day int64)
 	case limit.Per > 0:
 		when = limit.Per.String() + " "
 	}
-	return fmt.Sprintf("%s%s of %s %s from %s", when, b, name.Level, name.Name, name.Source)
+	key := fmt.Sprintf("%s%s of %s %s from %s", when, b, name.Level, name.Name, name.Source)
+	if name.Tenant != "" {
+		key += " for " + name.Tenant
+	}
+	return key
 }
 
 // portions is what this node has of shared limits. It is for the scheduler, as within.

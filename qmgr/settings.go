@@ -186,7 +186,7 @@ func sharesLimits(cfg *config.Config) bool {
 		return true
 	}
 	return len(cfg.List("destination_limit_maps")) > 0 || len(cfg.List("shaping_files")) > 0 || len(cfg.List("egress_source_maps")) > 0 || len(cfg.List("egress_pool_maps")) > 0 ||
-		len(cfg.List("sender_dependent_egress_pool_maps")) > 0 || cfg.String("default_egress_pool") != ""
+		len(cfg.List("tenant_destination_limit_maps")) > 0 || len(cfg.List("sender_dependent_egress_pool_maps")) > 0 || cfg.String("default_egress_pool") != ""
 }
 
 // loadRequeue reads what holds for mail that is queued again (postsuper -r): what pickup

@@ -44,6 +44,7 @@ func encodeSpent(list []sched.Spent, ended bool, lost map[string]int) []byte {
 		b = pack.Nested(b, 'l', func(b []byte) []byte {
 			b = pack.Uint(b, 'v', uint8(sp.Level))
 			b = pack.String(pack.String(b, 'n', sp.Name), 's', sp.Source)
+			b = pack.String(b, 't', sp.Tenant)
 			b = appendMeter(b, 'w', &sp.Warmup)
 			b = appendMeter(b, 'c', &sp.Connections)
 			b = appendMeter(b, 'm', &sp.Messages)
@@ -134,6 +135,8 @@ func readLimit(r *pack.Reader) (sp sched.Spent) {
 			sp.Name = r.String()
 		case 's':
 			sp.Source = r.String()
+		case 't':
+			sp.Tenant = r.String()
 		case 'w':
 			sp.Warmup = readMeter(r.Nested())
 		case 'c':

@@ -51,14 +51,16 @@ const (
 // Two loads of one tenant may then ask the same; what comes last is what is known.
 type tenancies struct {
 	limits, weights, lifetimes *table.Maps
+	places                     *table.Maps // limits at places (quotas.go)
 	warn                       func(string, ...any)
 
 	asking chan struct{} // has one for each that is being asked; nil: any number may be
 
 	// mu guards what follows, and is held for a moment only.
-	mu    sync.Mutex
-	known map[string]tenancy
-	said  map[string]bool // values that were complained of, maxTenancies at most
+	mu     sync.Mutex
+	known  map[string]tenancy
+	quotas map[spot]quota
+	said   map[string]bool // values that were complained of, maxTenancies at most
 	// The last answer was an error that took long; and somebody is trying whether that is still so.
 	mute, trying bool
 }
@@ -101,9 +103,9 @@ type tenancy struct {
 // table is told with each look-up, as for all tables, and does not keep the queue manager from its work.
 func openTenancies(cfg *config.Config, o table.Options, warn func(string, ...any)) *tenancies {
 	maps := func(name string) *table.Maps { return table.OpenMaps(name, cfg.List(name), o) }
-	t := &tenancies{limits: maps("tenant_limit_maps"), weights: maps("tenant_weight_maps"), lifetimes: maps("tenant_queue_lifetime_maps"),
+	t := &tenancies{limits: maps("tenant_limit_maps"), places: maps("tenant_destination_limit_maps"), weights: maps("tenant_weight_maps"), lifetimes: maps("tenant_queue_lifetime_maps"),
 		warn: warn, asking: make(chan struct{}, maxAsking), known: make(map[string]tenancy), said: make(map[string]bool)}
-	if t.limits.Empty() && t.weights.Empty() && t.lifetimes.Empty() {
+	if t.limits.Empty() && t.places.Empty() && t.weights.Empty() && t.lifetimes.Empty() {
 		return nil
 	}
 	return t
@@ -111,7 +113,7 @@ func openTenancies(cfg *config.Config, o table.Options, warn func(string, ...any
 
 // counts says whether what tenants send is counted. Weights and lifetimes alone leave nothing behind that a restart
 // could lose.
-func (t *tenancies) counts() bool { return t != nil && !t.limits.Empty() }
+func (t *tenancies) counts() bool { return t != nil && !(t.limits.Empty() && t.places.Empty()) }
 
 // recall is what is known of a tenant, if that is of now.
 func (t *tenancies) recall(name string, now time.Time) (sched.TenantTerms, bool) {
@@ -136,24 +138,13 @@ func (t *tenancies) ask(ctx context.Context, name string) (sched.TenantTerms, er
 	if terms, ok := t.recall(name, now); ok {
 		return terms, nil
 	}
-	terms, err := sched.TenantTerms{}, errMute
-	trial, may := t.mayAsk()
-	// Who tries whether the tables answer again must not wait for those who found out that they do not.
-	if may && !trial && !t.place(ctx) {
-		may = false
-	}
-	if may {
+	terms := sched.TenantTerms{}
+	err := t.consult(ctx, func(ctx context.Context) (err error) {
 		terms, err = t.look(ctx, name)
-		if !trial && t.asking != nil {
-			<-t.asking
-		}
-	}
+		return err
+	})
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	// Of who has not asked nothing is learnt.
-	if may {
-		t.asked(trial, time.Since(now), err)
-	}
 	if err != nil {
 		// However old it is. It was right once, and nobody has said anything else.
 		if k, ok := t.known[name]; ok {
@@ -166,6 +157,25 @@ func (t *tenancies) ask(ctx context.Context, name string) (sched.TenantTerms, er
 	}
 	t.known[name] = tenancy{terms, now}
 	return terms, nil
+}
+
+// consult asks the tables, if they may be asked now, and takes note of how they have answered.
+func (t *tenancies) consult(ctx context.Context, look func(context.Context) error) error {
+	began := time.Now()
+	trial, may := t.mayAsk()
+	// Who tries whether the tables answer again must not wait for those who found out that they do not. Of who has not
+	// asked nothing is learnt.
+	if !may || !trial && !t.place(ctx) {
+		return errMute
+	}
+	err := look(ctx)
+	if !trial && t.asking != nil {
+		<-t.asking
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.asked(trial, time.Since(began), err)
+	return err
 }
 
 // place waits until one of the places of those who ask is free, and takes it. It does not wait for longer than an answer
@@ -309,6 +319,7 @@ func (s *Server) askTenants() {
 	if first {
 		return
 	}
+	s.askQuotas()
 	var names []string
 	s.sched.Tenants(func(x sched.Tenant) bool {
 		if x.Name != "" && x.Active > 0 {
@@ -352,6 +363,7 @@ func (s *Server) explainTenant(r *ipc.Request, name string) {
 			}
 			return x.Name != name
 		})
+		lines = append(lines, s.quotaLines(name)...)
 		for _, rule := range s.rules.set.all() {
 			if rule.target.OfTenant(name) && !rule.over(s.now) {
 				lines = append(lines, "  "+rule.text())

@@ -237,7 +237,7 @@ func TestSpentFile(t *testing.T) {
 		t.Errorf("without a file: %v, %v", list, err)
 	}
 	want := []sched.Spent{{Level: sched.ProviderLimit, Name: "p", Messages: rate.Meter{Due: 5}, Recipients: rate.Meter{Date: 20000, Count: 77}},
-		{Name: "a.test", Connections: rate.Meter{Due: 1 << 50}}}
+		{Name: "a.test", Tenant: "news", Connections: rate.Meter{Due: 1 << 50}}}
 	text := encodeSpent(want, true, map[string]int{"day 1 x": 3, "day 1 y": 0})
 	if err := dir.Replace(spentName, text); err != nil {
 		t.Fatal(err)

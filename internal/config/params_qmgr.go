@@ -47,6 +47,7 @@ var qmgrParams = []Param{
 	{Name: "queue_only_destinations", Type: List, Tier: 2, Origin: Own, Doc: "Destinations that wait for ETRN or a flush: domains, .domains, next hops, transport:nexthop"},
 	{Name: "queue_run_delay", Type: Duration, Default: "300s", Min: 1, Tier: 1, Doc: "Time between scans of the deferred queue"},
 	{Name: "shared_limit_active_limit", Type: Int, Default: "1000", Tier: 2, Origin: Own, Doc: "Messages that wait for one shared limit in the active queue, about; 0: any number"},
+	{Name: "tenant_destination_limit_maps", Type: List, Tier: 2, Origin: Own, Doc: "Limits of tenants at one domain, site or provider: deliveries at once, messages and recipients in a time"},
 	{Name: "tenant_limit_maps", Type: List, Tier: 2, Origin: Own, Doc: "Limits of tenants over all destinations: deliveries at once, messages and recipients in a time"},
 	{Name: "tenant_queue_lifetime_maps", Type: List, Tier: 2, Origin: Own, Doc: "How long mail of a tenant is tried, in the place of maximal_queue_lifetime and bounce_queue_lifetime"},
 	{Name: "tenant_weight_maps", Type: List, Tier: 2, Origin: Own, Doc: "Tenants with a larger share than others, by table"},

@@ -987,6 +987,7 @@ var supportedNames = []string{
 	"syslog_protocol",
 	"syslog_socket",
 	"tcp_windowsize",
+	"tenant_destination_limit_maps",
 	"tenant_header",
 	"tenant_header_clients",
 	"tenant_limit_maps",

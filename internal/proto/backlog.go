@@ -71,6 +71,7 @@ type BacklogTenant struct {
 	Weight                   int  // 0: as in main.cf
 	Limit                    BacklogLimit
 	Lifetime, BounceLifetime time.Duration // 0: as in main.cf
+	Places                   bool          // it has limits at single destinations, which are not told
 }
 
 // A BacklogDest is a destination of Rows.
@@ -215,7 +216,7 @@ func (l *BacklogLimit) decode(r pack.Reader) error {
 
 func (t *BacklogTenant) append(b []byte) []byte {
 	b = pack.Int(pack.Bool(pack.String(b, 'n', t.Name), 'u', t.Untold), 'w', t.Weight)
-	b = pack.Int(pack.Int(b, 'a', t.Lifetime), 'b', t.BounceLifetime)
+	b = pack.Bool(pack.Int(pack.Int(b, 'a', t.Lifetime), 'b', t.BounceLifetime), 'p', t.Places)
 	return pack.Nested(b, 'l', t.Limit.append)
 }
 
@@ -232,6 +233,8 @@ func (t *BacklogTenant) decode(r pack.Reader) error {
 			t.Lifetime = time.Duration(r.Int())
 		case 'b':
 			t.BounceLifetime = time.Duration(r.Int())
+		case 'p':
+			t.Places = r.Bool()
 		case 'l':
 			if err := t.Limit.decode(r.Nested()); err != nil {
 				return err

@@ -84,6 +84,7 @@ type taking struct {
 	index   map[destKey]int
 	unknown []proto.BacklogRow
 	untold  []string // tenants
+	places  []string // tenants that have limits at single places
 	emptied []bool   // destinations whose mail was shared out among others
 	moves   []move
 	counts  []int // messages of each destination in Rows

@@ -61,6 +61,9 @@ func (t *taking) setTenant(b *proto.BacklogTenant) {
 		t.untold = append(t.untold, b.Name)
 		return
 	}
+	if b.Places {
+		t.places = append(t.places, b.Name)
+	}
 	t.Tenants[b.Name] = sched.TenantTerms{Weight: b.Weight, Limits: limitsOf(&b.Limit), Lifetime: b.Lifetime, BounceLifetime: b.BounceLifetime}
 	t.spend(sched.TenantLimit, b.Name, "", &b.Limit.Today)
 }
@@ -89,6 +92,7 @@ func (t *taking) leaveOut() {
 	}
 	add(untold, "Not in the forecast: limits in common of %s, of which the queue manager learns when it tries their mail.")
 	add(t.untold, "Not in the forecast: what the tables say of the tenants %s, which have not been asked since the queue manager was started.")
+	add(t.places, "Not in the forecast: what the tenants %s may send to one domain, site or provider (tenant_destination_limit_maps).")
 	add(learnt, "Not in the forecast: how many at once, and how fast, the answers of %s have taught (smtp_destination_adaptive). That begins anew.")
 	add(alone, "Not in the forecast: other sources of the pool of %s. Mail goes from the source that it waits for, also when that one has sent what it may in a day, or fails: the queue manager knows the pool of mail that is in the active queue.")
 }

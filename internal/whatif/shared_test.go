@@ -116,7 +116,7 @@ func TestLeftOut(t *testing.T) {
 	untold.Untold, learnt.Learnt = true, true
 	c := took(t, &proto.BacklogReply{Dests: []proto.BacklogDest{answered("a.test from s1", "s1"), answered("a.test from s2", "s2"), answered("a.test", ""), untold, learnt},
 		Rows:    []proto.BacklogRow{waiting("a.test from s1", 30, ""), waiting("a.test from s2", 10, ""), waiting("a.test", 8, "x\x1b"), waiting("u.test", 1, ""), waiting("l.test", 1, ""), {Domain: "a.test", Count: 4, Rcpts: 1}},
-		Tenants: []proto.BacklogTenant{{Name: "acme", Untold: true}}})
+		Tenants: []proto.BacklogTenant{{Name: "acme", Untold: true}, {Name: "news", Places: true}}})
 	var n [5]int
 	for _, row := range c.Rows {
 		n[row.Dest] += row.Count
@@ -128,7 +128,7 @@ func TestLeftOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"limits in common of smtp:u.test, of which", "the tenants acme, which", "answers of smtp:l.test have taught", "other sources of the pool of smtp:a.test from s1, smtp:a.test from s2. "} {
+	for _, want := range []string{"limits in common of smtp:u.test, of which", "the tenants acme, which", "what the tenants news may send to one domain", "answers of smtp:l.test have taught", "other sources of the pool of smtp:a.test from s1, smtp:a.test from s2. "} {
 		if !slices.ContainsFunc(r.LeftOut, func(s string) bool { return strings.Contains(s, want) }) || !strings.Contains(string(r.Text()), want) {
 			t.Errorf("%q is not said: %q\n%s", want, r.LeftOut, r.Text())
 		}

@@ -404,16 +404,38 @@ func (s *Scheduler) route(m *message, r *Rcpt, fresh bool) *peer {
 		m.site = siteKey{tport: t, name: q.name}
 		return s.routeRetry(m, r, q.excuse, q.status, q.reason)
 	}
+	return s.meet(m, r, q, fresh)
+}
+
+// meet is route for a recipient of which the destination is found: it waits for q, or outside the active queue for a
+// limit over q.
+func (s *Scheduler) meet(m *message, r *Rcpt, q *queue, fresh bool) *peer {
+	t := q.tport
+	quota := r.Quota
+	if t.settles() {
+		quota = nil
+	}
+	var n *shared
 	if q.limited() {
-		if n := s.beyondFor(m, q); n != nil {
-			s.parkBeyond(m, r, q, n)
-			return nil
-		}
+		n = s.beyondFor(m, q)
 	}
+	if n == nil && quota != nil {
+		n = s.beyondQuota(m, q, quota)
+	}
+	if n != nil {
+		s.parkBeyond(m, r, q, n)
+		return nil
+	}
+	var p *peer
 	if fresh {
-		return s.newPeer(s.jobFor(m, t), q)
+		p = s.newPeer(s.jobFor(m, t), q)
+	} else {
+		p = s.peerFor(s.jobFor(m, t), q)
 	}
-	return s.peerFor(s.jobFor(m, t), q)
+	if p.claim.quota != quota {
+		s.setQuota(p.claim, quota)
+	}
+	return p
 }
 
 // queueOf is the destination queue for a recipient, under its terms: that of the destination,

@@ -199,7 +199,7 @@ func (s *Scheduler) pace(q *queue) {
 	}
 	n, l := q.paced, &q.legs[q.paceTree()]
 	if n == nil {
-		k := sharedKey{PaceLimit, string(q.tport.name) + ":" + q.dest(), q.source}
+		k := sharedKey{level: PaceLimit, name: string(q.tport.name) + ":" + q.dest(), source: q.source}
 		if n = s.shares[k]; n == nil { // it may rest still, after an earlier queue of the name
 			n = s.newShared(k)
 		}

@@ -65,6 +65,7 @@ func (s *Scheduler) limitTenant(t *tenant) {
 	t.limit, n.tenant = n, t
 	n.members++
 	if s.hasJobs(t) {
+		s.adoptPlaces(t)
 		s.adoptTenant(t)
 	}
 	s.changeLimits(n, t.terms.Limits)
@@ -85,21 +86,14 @@ func (s *Scheduler) hasJobs(t *tenant) bool {
 // has changed.
 func (s *Scheduler) adoptTenant(t *tenant) {
 	n := t.limit
-	for _, tp := range s.transports {
-		if tp.settles() {
-			continue
-		}
-		for q := tp.firstQueue; q != nil; q = q.nxt {
-			for c := range q.claims {
-				if c.tenant == t.number && c.open {
-					c.allowed = n
-					n.held++
-				}
-			}
+	for c := range s.claimsOf(t) {
+		if c.open && c.pair == nil {
+			c.allowed = n
+			n.held++
 		}
 	}
 	for _, e := range s.busy {
-		if e != nil && e.msg.tenant == t.number && !e.peer.queue.tport.settles() {
+		if e != nil && e.msg.tenant == t.number && e.allowance == nil && !e.peer.queue.tport.settles() {
 			e.allowance = n
 			n.busy++
 		}
@@ -127,8 +121,12 @@ func (t *transport) lookLane(tenant uint16) *lane {
 // settles says whether deliveries of t reach nobody, but say why mail is not delivered.
 func (t *transport) settles() bool { return t.name == RetryTransport || t.name == ErrorTransport }
 
-// limitOf is the limit of the tenant whose claim c is; nil: it has none.
+// limitOf is the innermost limit of the tenant whose claim c is: that at the place, or that of the tenant; nil: it
+// has none.
 func (s *Scheduler) limitOf(c *claim) *shared {
+	if c.pair != nil {
+		return c.pair
+	}
 	if t := s.tenants[c.tenant]; t != nil && t.limit != nil && !c.queue.tport.settles() {
 		return t.limit
 	}
@@ -149,9 +147,11 @@ func (s *Scheduler) may(c *claim) bool {
 		return true
 	case c.inLine():
 		return false
-	case s.room(n) && (n.line.n == 0 || c.called):
+	case s.free(n), c.called && s.roomAbove(n):
 		c.allowed = n
-		n.held++
+		for a := n; a != nil; a = a.parent {
+			a.held++
+		}
 		s.settleShared(n)
 		return true
 	}
@@ -165,14 +165,55 @@ func (s *Scheduler) standInLine(c *claim, n *shared) {
 		c.stand = &stander{claim: c}
 	}
 	q := c.queue
-	// The end of a delivery is near; what a rate lets go may be a day away.
-	if c.stand.owed = q.placed && n.keeper == nil && !n.place() && n.next(s.now) <= s.now; c.stand.owed {
-		n.keeper, q.keeper = c, c
+	if b := s.keeps(n); q.placed && q.keeper == nil && b != nil && b.keeper == nil {
+		c.stand.owed = true
+		b.keeper, q.keeper, c.keeps = c, c, b
 	}
 	s.joinLine(n, c.stand)
-	n.waiting++
+	for a := n; a != nil; a = a.parent {
+		a.waiting++
+	}
 	q.lined += c.peers.n
 	s.settleShared(n)
+}
+
+// keeps is the limit from n on upwards for which a claim waits that waits for nothing but the end of a delivery; nil:
+// it waits for something else. The end of a delivery is near; what a rate lets go may be a day away.
+func (s *Scheduler) keeps(n *shared) (full *shared) {
+	for a := n; a != nil; a = a.parent {
+		l := &a.limits
+		switch {
+		case a.next(s.now) > s.now:
+			return nil
+		// Others could use up what a rate above has left, before the delivery ends.
+		case full != nil && (l.Messages.N > 0 || l.Recipients.N > 0):
+			return nil
+		case full == nil && !a.place():
+			full = a
+		}
+	}
+	return full
+}
+
+// roomAbove says whether n and all limits above it have room.
+func (s *Scheduler) roomAbove(n *shared) bool {
+	for ; n != nil; n = n.parent {
+		if !s.room(n) {
+			return false
+		}
+	}
+	return true
+}
+
+// gateAbove is the limit that a claim which stands in n's line really waits for: the innermost on its way that has no
+// room; n: it waits for its turn.
+func (s *Scheduler) gateAbove(n *shared) *shared {
+	for a := n; a != nil; a = a.parent {
+		if !s.room(a) {
+			return a
+		}
+	}
+	return n
 }
 
 // quitLine takes c out of its tenant's line.
@@ -183,7 +224,9 @@ func (s *Scheduler) quitLine(c *claim) {
 	}
 	s.leaveLine(c.stand)
 	c.stand.owed = false
-	n.waiting--
+	for a := n; a != nil; a = a.parent {
+		a.waiting--
+	}
 	q.lined -= c.peers.n
 	// It had no seat as long as it could not have used its turn.
 	if q.others != nil && c.peers.n > 0 {
@@ -195,8 +238,8 @@ func (s *Scheduler) quitLine(c *claim) {
 // dropKeeper: q has used or lost the place under its shared limits.
 func (q *queue) dropKeeper() {
 	if c := q.keeper; c != nil {
-		c.stand.gate.keeper = nil
-		q.keeper = nil
+		c.keeps.keeper = nil
+		c.keeps, q.keeper = nil, nil
 	}
 }
 
@@ -218,7 +261,9 @@ func (s *Scheduler) grantAllowance(n *shared, c *claim) {
 func (s *Scheduler) giveBackPlace(c *claim) {
 	if n := c.allowed; n != nil {
 		c.allowed = nil
-		n.held--
+		for a := n; a != nil; a = a.parent {
+			a.held--
+		}
 		s.settleShared(n)
 	}
 }
@@ -228,9 +273,11 @@ func (s *Scheduler) beginAllowed(e *entry) {
 	c := e.peer.claim
 	n := c.allowed
 	c.allowed, e.allowance = nil, n
-	n.held--
-	n.busy++
-	n.spend(s.now, len(e.rcpts))
+	for a := n; a != nil; a = a.parent {
+		a.held--
+		a.busy++
+		a.spend(s.now, len(e.rcpts))
+	}
 	s.settleShared(n)
 }
 
@@ -238,7 +285,9 @@ func (s *Scheduler) beginAllowed(e *entry) {
 func (s *Scheduler) endAllowed(e *entry) {
 	n := e.allowance
 	e.allowance = nil
-	n.busy--
+	for a := n; a != nil; a = a.parent {
+		a.busy--
+	}
 	s.settleShared(n)
 }
 
@@ -268,8 +317,10 @@ func (p *peer) bounds(yield func(*shared) bool) {
 			return
 		}
 	}
-	if n := p.claim.allowed; n != nil {
-		yield(n)
+	for n := p.claim.allowed; n != nil; n = n.parent {
+		if !yield(n) {
+			return
+		}
 	}
 }
 

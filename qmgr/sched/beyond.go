@@ -80,6 +80,7 @@ func (s *Scheduler) parkBeyond(m *message, r *Rcpt, q *queue, n *shared) {
 	}
 	p := &pause{Pause: Pause{ID: beyondID, Status: statusBeyond, Reason: "waiting for the limit of " + n.key.String()}}
 	s.park(m, p, q.tport, q.name, []int{r.Index}, sites)
+	m.parked.tenant = n.key.tenant
 	s.releaseQueue(q)
 }
 
@@ -124,15 +125,29 @@ func (s *Scheduler) leaveGate(i int32) {
 	st.gate, st.gatePrv, st.gateNxt = nil, 0, 0
 }
 
-// countBacklog counts a job's mail for q in or out of the lines.
-func (s *Scheduler) countBacklog(q *queue, n int) {
-	for a := range q.above {
+// countBacklog counts a job's mail for a destination in or out of the lines.
+func (s *Scheduler) countBacklog(p *peer, n int) {
+	for a := range p.lines {
 		a.backlog += n
 		if n < 0 && a.parked > 0 {
 			if a.owed == 0 {
 				s.owing = append(s.owing, a)
 			}
 			a.owed++
+		}
+	}
+}
+
+// lines visits the limits in whose lines p may have to wait.
+func (p *peer) lines(yield func(*shared) bool) {
+	for n := range p.queue.above {
+		if !yield(n) {
+			return
+		}
+	}
+	for n := p.claim.pair; n != nil; n = n.parent {
+		if !yield(n) {
+			return
 		}
 	}
 }

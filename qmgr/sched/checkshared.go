@@ -48,7 +48,7 @@ func (c *checker) shared() {
 		if n.resting {
 			resting++
 		}
-		c.ok(k == n.key && (n.parent == nil || n.parent.key.level.rank() > k.level.rank() && n.parent.key.source == k.source) || c.no("limit %v: misplaced", k))
+		c.ok(k == n.key && (n.parent == nil || n.parent.key.level.rank() > k.level.rank() && n.parent.key.source == k.source && (n.parent.key.tenant == k.tenant || n.parent.key == sharedKey{level: TenantLimit, name: k.tenant})) || c.no("limit %v: misplaced", k))
 	}
 	for n := range has {
 		c.ok(s.shares[n.key] == n || c.no("limit %v: forgotten, and in use", n.key))
@@ -65,12 +65,7 @@ func (c *checker) shared() {
 // legs adds what one destination makes of the sums of the limits above it, in both trees.
 func (c *checker) legs(q *queue, of func(*shared) *sums) {
 	for m := range q.claims {
-		if m.allowed != nil {
-			of(m.allowed).held++
-		}
-		if m.inLine() {
-			of(m.stand.gate).waiting++
-		}
+		c.quota(m, of)
 	}
 	for tree, l := range q.legs {
 		if l.leaf == nil {
@@ -90,6 +85,29 @@ func (c *checker) legs(q *queue, of func(*shared) *sums) {
 				of(n).waiting++
 			}
 		}
+	}
+}
+
+// quota adds what one claim makes of the sums of its tenant's limits.
+func (c *checker) quota(m *claim, of func(*shared) *sums) {
+	for n := m.allowed; n != nil; n = n.parent {
+		of(n).held++
+	}
+	if m.inLine() {
+		for n := m.stand.gate; n != nil; n = n.parent {
+			of(n).waiting++
+		}
+	}
+	if m.pair == nil {
+		return
+	}
+	of(m.pair).members++
+	t := c.s.tenants[m.tenant]
+	c.ok(m.refs > 0 && !m.queue.tport.settles() || c.no("%s: tenant %d has no mail there, and a limit", m.queue.name, m.tenant))
+	for n := m.pair; n != nil; n = n.parent {
+		of(n).backlog += m.peers.n
+		c.ok(n == t.limit || n.key.tenant == t.name && n.key.source == "" || c.no("limit %v: of %s", n.key, t.name))
+		c.ok(n.parent != nil || t.limit == nil || n == t.limit || c.no("limit %v: not below that of its tenant", n.key))
 	}
 }
 
@@ -124,6 +142,7 @@ func (c *checker) sharedOne(n *shared) {
 	if at := n.opens(now); n.line.n > 0 && n.place() && at != never {
 		c.ok(n.timer.pos != 0 && n.timer.at == at || c.no("limit %v: nobody wakes it", n.key))
 	}
+	c.ok(n.keeper == nil || n.keeper.keeps == n || c.no("limit %v: its keeper has gone", n.key))
 	c.ok(n.resting == (n.members == 0 && n.busy == 0 && n.parked == 0) || c.no("limit %v: rests %v with %d members", n.key, n.resting, n.members))
 	c.ok(!n.resting || n.timer.pos != 0 || c.no("limit %v: kept for ever", n.key))
 	c.ok(n.parked == 0 || n.recheck.pos != 0 || c.no("limit %v: nobody looks after its parked mail", n.key))

@@ -150,6 +150,10 @@ const (
 	// terms for a tenant gives this event before the recipients of each of its messages (EventLoaded).
 	EventTenant
 
+	// EventQuota: Quota holds from now on for the mail of Tenant at the destination of Transport with the name Site, if
+	// there is such mail; nil: none does. Others are told of with their recipients (Rcpt.Quota).
+	EventQuota
+
 	// EventHints: others, who deliver mail of the same queue, have found destinations dead. Hints.
 	EventHints
 
@@ -190,7 +194,7 @@ type Event struct {
 	Entry  EntryID // EventDone, EventLost
 	Result Result  // EventDone
 
-	Transport mail.Transport // EventAgentDown
+	Transport mail.Transport // EventAgentDown, EventTerms, EventQuota
 	Status    dsn.Status     // EventAgentDown
 	Reason    string         // EventAgentDown
 	Entries   []EntryID      // EventAgentDown
@@ -198,7 +202,7 @@ type Event struct {
 	OK bool // EventNotified
 
 	Scope Scope   // commands
-	Site  string  // EventFlush: a recipient domain, any letter case; EventTerms
+	Site  string  // EventFlush: a recipient domain, any letter case; EventTerms, EventQuota
 	IDs   []MsgID // EventFlush of a site: further messages for it; EventForget
 	Queue Queue   // commands by queue
 	Now   bool    // EventExpire, EventRecalled
@@ -215,8 +219,9 @@ type Event struct {
 
 	Portions Portions // EventPortions; nil: all of each
 
-	Tenant      string      // EventTenant
+	Tenant      string      // EventTenant, EventQuota
 	TenantTerms TenantTerms // EventTenant
+	Quota       *Quota      // EventQuota; nil: there is none
 }
 
 // An Arrival describes a message that has come to exist: newly arrived, or
@@ -259,6 +264,7 @@ type Rcpt struct {
 	Pause     PauseID // the pause that is for it; 0: none
 	Apart     uint32  // recipients of different values are not put in one delivery request
 	Terms     *Terms  // what holds for the destination besides its window; nil: nothing does
+	Quota     *Quota  // what holds for the message's tenant at the destination; nil: nothing does
 	Pool      *Pool   // the sources that it may go from, with the terms of each; nil: there are none
 }
 

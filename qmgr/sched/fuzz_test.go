@@ -13,6 +13,11 @@ var fuzzTerms = [4]*Terms{1: {Shares: [levels]Share{{"a", Limits{Concurrency: 1}
 	2: {Rollup: true, Shares: [levels]Share{{}, {"s", Limits{Recipients: rate.Rate{N: 1, Per: rate.Day}}}, {"q", Limits{Connections: rate.Rate{N: 2, Per: time.Hour}}}}},
 	3: {Shares: [levels]Share{{"a", Limits{}}, {}, {"p", Limits{Concurrency: 2}}}}}
 
+// fuzzQuotas are such, too, of tenants.
+var fuzzQuotas = [4]*Quota{1: {Shares: [levels]Share{{"a", Limits{Concurrency: 1}}, {"s", Limits{Messages: rate.Rate{N: 1, Per: time.Minute}}}, {"p", Limits{Concurrency: 1}}}},
+	2: {Shares: [levels]Share{{}, {"s", Limits{Recipients: rate.Rate{N: 1, Per: rate.Day}}}, {"q", Limits{Concurrency: 2}}}},
+	3: {Shares: [levels]Share{{"a", Limits{}}, {}, {"p", Limits{Concurrency: 2}}}}}
+
 // FuzzEvents gives the scheduler events that no sane shell would: reports of
 // what was never asked for, twice, out of order, for messages that are gone.
 // It must neither panic nor lose its invariants.
@@ -46,11 +51,14 @@ func fuzzOne(t *testing.T, data []byte) {
 		}
 		if k&8 != 0 {
 			for i := range ev.Rcpts {
-				ev.Rcpts[i].Terms = fuzzTerms[x&3]
+				ev.Rcpts[i].Terms, ev.Rcpts[i].Quota = fuzzTerms[x&3], fuzzQuotas[x>>2&3]
 			}
 		}
 		if ev.Kind == 0 {
 			ev.Kind, ev.Terms = EventTerms, fuzzTerms[x&3]
+			if k&32 != 0 {
+				ev.Kind, ev.Tenant, ev.Quota = EventQuota, []string{"a", "b"}[k>>4&1], fuzzQuotas[x&3]
+			}
 		}
 		ev.Result = Result{Opened: k&128 != 0, SiteFailed: k&32 != 0, Hungry: k&64 != 0, Failed: k&16 != 0}
 		if k&32 != 0 {

@@ -242,13 +242,12 @@ func (s *Scheduler) grantAll() {
 // nobody lines up at one that has room and no line; so this ends.
 func (s *Scheduler) grant(root *shared) {
 	n := root
-	if c := n.line.first.claim; c != nil {
-		s.grantAllowance(n, c)
-		return
-	}
 	var st *stander
 	for n != nil {
-		st = n.line.first
+		if st = n.line.first; st.claim != nil {
+			s.grantAllowance(n, st.claim)
+			return
+		}
 		if st.ahead {
 			n.repaid++
 		} else {

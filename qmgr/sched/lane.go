@@ -70,6 +70,11 @@ type claim struct {
 	allowed *shared
 	stand   *stander
 	called  bool
+	// What holds for its tenant at its destination (quota.go): as it was told, and the innermost limit of that; nil:
+	// there is none. keeps is the limit whose keeper it is.
+	quota *Quota
+	pair  *shared
+	keeps *shared
 	// Its jobs among the candidates for preemption, by size.
 	classes []*class
 	// Thread mode only: its place in the ring of its lane; nil when it is not in it.
@@ -368,7 +373,11 @@ func (s *Scheduler) passOn(l *lane, rcpts int) {
 // leftClaim sees to a claim that has lost a peer.
 func (s *Scheduler) leftClaim(c *claim) {
 	q := c.queue
-	switch c.refs--; {
+	c.refs--
+	if c.refs == 0 {
+		s.leaveQuota(c)
+	}
+	switch {
 	case c.refs > 0 || q.others == nil:
 	case q.peerCount == 0: // nobody waits for a turn
 		for q.others != nil {

@@ -30,7 +30,7 @@ func (m *model) shareOf(terms *Terms) (leaf *mShare) {
 	}
 	for l := levels; l > 0; l-- {
 		sh := terms.Shares[l-1]
-		k := sharedKey{l - 1, sh.Name, ""}
+		k := sharedKey{level: l - 1, name: sh.Name}
 		if sh.Name == "" || sh.Limits == (Limits{}) {
 			continue
 		}

@@ -111,8 +111,8 @@ func (s *Scheduler) peerBegins(p *peer) {
 	}
 	p.job.turns.push(key{p.turn, 0}, p)
 	p.job.waiting++
-	if p.queue.limited() {
-		s.countBacklog(p.queue, 1)
+	if p.queue.limited() || p.claim.pair != nil {
+		s.countBacklog(p, 1)
 	}
 }
 
@@ -144,8 +144,8 @@ func (s *Scheduler) peerEnds(p *peer) {
 		p.job.turns.remove(p)
 	}
 	p.job.waiting--
-	if p.queue.limited() {
-		s.countBacklog(p.queue, -1)
+	if p.queue.limited() || p.claim.pair != nil {
+		s.countBacklog(p, -1)
 	}
 }
 

@@ -42,6 +42,7 @@ type LimitName struct {
 	Level  Level // up to TenantLimit
 	Name   string
 	Source string // "": it holds whatever mail goes from
+	Tenant string // "": it holds whosever mail it is
 }
 
 // Portions says how much of one bound of a shared limit may be used: 0: all of it; less than 0: nothing for now; else so
@@ -128,7 +129,7 @@ func (s *Scheduler) portion(n *shared) {
 			if whole.N == 0 {
 				continue
 			}
-			switch p := s.portions(LimitName{n.key.level, n.key.name, n.key.source}, b, whole); {
+			switch p := s.portions(LimitName{n.key.level, n.key.name, n.key.source, n.key.tenant}, b, whole); {
 			case p < 0 && b == BoundWarmup:
 				cold = true
 				n.asks = max(n.asks, s.now+askTime) // somebody has to see that it wants a portion
@@ -186,7 +187,7 @@ func (s *Scheduler) SharedUses(yield func(SharedUse) bool) {
 			continue // a pace is its destination's own
 		}
 		for b := range bounds {
-			u := SharedUse{LimitName{n.key.level, n.key.name, n.key.source}, b, n.full.bound(b), n.used(b, s.now), int64(max(n.backlog, n.waiting, n.line.n))}
+			u := SharedUse{LimitName{n.key.level, n.key.name, n.key.source, n.key.tenant}, b, n.full.bound(b), n.used(b, s.now), int64(max(n.backlog, n.waiting, n.line.n))}
 			if b == BoundWarmup {
 				u.Want = max(u.Limit.N-u.Busy, 0) // what has gone elsewhere is not seen here
 			}

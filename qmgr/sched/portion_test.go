@@ -45,7 +45,7 @@ func TestPortionOfConcurrency(t *testing.T) {
 	for id := MsgID(1); id <= 20; id++ {
 		w.arrive(id, 0, rcpt("smtp", []string{"a", "b"}[id%2]))
 	}
-	if u := w.use(BoundConcurrency); len(w.busy) != 0 || u.Busy != 0 || u.Want == 0 || u.Limit.N != 4 || u.LimitName != (LimitName{ProviderLimit, "p", ""}) {
+	if u := w.use(BoundConcurrency); len(w.busy) != 0 || u.Busy != 0 || u.Want == 0 || u.Limit.N != 4 || u.LimitName != (LimitName{ProviderLimit, "p", "", ""}) {
 		t.Errorf("%d under way without a portion, %+v", len(w.busy), u)
 	}
 	if r := w.s.Explain(1); len(r) != 1 || r[0].Wait != WaitNode || r[0].Gate != "provider p" {

@@ -276,6 +276,8 @@ func (s *Scheduler) happened(ev *Event) {
 		s.takeHints(ev.Hints)
 	case EventTenant:
 		s.setTenant(ev.Tenant, &ev.TenantTerms)
+	case EventQuota:
+		s.tellQuota(ev)
 	}
 }
 

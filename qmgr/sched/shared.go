@@ -96,17 +96,22 @@ type Terms struct {
 // destinations, and must not fill the memory with their names.
 const maxResting = 1 << 17
 
-// sharedKey names a shared limit. source is empty for one that holds whatever mail goes from.
+// sharedKey names a shared limit. source is empty for one that holds whatever mail goes from, and
+// tenant for one that holds whosever mail it is.
 type sharedKey struct {
 	level  Level
 	name   string
 	source string
+	tenant string
 }
 
 // String is the name as people read it.
 func (k sharedKey) String() string {
 	if k.source != "" {
 		return k.level.String() + " " + k.name + " from " + k.source
+	}
+	if k.tenant != "" {
+		return k.level.String() + " " + k.name + " of tenant " + k.tenant
 	}
 	return k.level.String() + " " + k.name
 }
@@ -152,15 +157,17 @@ func (e *entry) over(yield func(*shared) bool) {
 	}
 }
 
-// all visits these and the limit of its tenant.
+// all visits these and the limits of its tenant.
 func (e *entry) all(yield func(*shared) bool) {
 	for n := range e.over {
 		if !yield(n) {
 			return
 		}
 	}
-	if e.allowance != nil {
-		yield(e.allowance)
+	for n := e.allowance; n != nil; n = n.parent {
+		if !yield(n) {
+			return
+		}
 	}
 }
 
@@ -197,8 +204,8 @@ type shared struct {
 	repaid  uint64
 	// When its meters let the next go, or make it forgettable.
 	timer timer
-	// Of a tenant's limit: the tenant, while it has mail, and the claim whose destination keeps its place
-	// under other limits; nil: there is none.
+	// Of a tenant's limit: the tenant, while it has mail. Of that and of one at a place: the claim whose
+	// destination keeps its place under other limits; nil: there is none.
 	tenant *tenant
 	keeper *claim
 	// It is on s.roots.
@@ -308,7 +315,7 @@ func (s *Scheduler) setTree(q *queue, tree int, shares *[levels]Share, source st
 		if sh.Name == "" || tree == sourceTree && source == "" {
 			continue
 		}
-		k := sharedKey{l - 1, sh.Name, source}
+		k := sharedKey{level: l - 1, name: sh.Name, source: source}
 		n := s.shares[k]
 		if n == nil && sh.Limits == (Limits{}) {
 			continue
@@ -488,6 +495,7 @@ type Spent struct {
 	Level                                     Level
 	Name                                      string
 	Source                                    string // "": it holds whatever mail goes from
+	Tenant                                    string // "": it holds whosever mail it is
 	Connections, Messages, Recipients, Warmup rate.Meter
 }
 
@@ -497,7 +505,7 @@ func (s *Scheduler) Spent() []Spent {
 	var list []Spent
 	for _, n := range s.shares {
 		if !n.fresh(s.now) && n.key.level != PaceLimit { // that is learnt anew
-			list = append(list, Spent{n.key.level, n.key.name, n.key.source, n.conns, n.msgs, n.rcpts, n.warm})
+			list = append(list, Spent{n.key.level, n.key.name, n.key.source, n.key.tenant, n.conns, n.msgs, n.rcpts, n.warm})
 		}
 	}
 	return list
@@ -510,7 +518,7 @@ func (s *Scheduler) RestoreSpent(now time.Time, list []Spent) {
 	s.now = s.clock.advance(now.UnixMicro())
 	for i := range list {
 		sp := &list[i]
-		k := sharedKey{sp.Level, sp.Name, sp.Source}
+		k := sharedKey{sp.Level, sp.Name, sp.Source, sp.Tenant}
 		if sp.Level > TenantLimit || sp.Name == "" || s.shares[k] != nil || i >= maxResting {
 			continue
 		}
@@ -536,6 +544,7 @@ type SharedLimit struct {
 	Level    Level
 	Name     string
 	Source   string // that it holds for alone; "": it holds whatever mail goes from
+	Tenant   string // the same of tenants
 	Limits   Limits
 	Portion  Limits // how much of them is for this scheduler; all, unless it shares them with others
 	None     bool   // nothing of them, for now
@@ -563,7 +572,7 @@ func (s *Scheduler) SharedLimits(yield func(SharedLimit) bool) {
 }
 
 // String is the limit's name as people read it.
-func (l *SharedLimit) String() string { return sharedKey{l.Level, l.Name, l.Source}.String() }
+func (l *SharedLimit) String() string { return sharedKey{l.Level, l.Name, l.Source, l.Tenant}.String() }
 
 // SourceLimits visits all shared limits of sources, also those that are only remembered for
 // what was counted, in no particular order.
@@ -583,7 +592,7 @@ func (n *shared) view(s *Scheduler) SharedLimit {
 		return r.N - m.Room(r, s.now) // m is a copy
 	}
 	l := &n.limits
-	v := SharedLimit{Level: n.key.level, Name: n.key.name, Source: n.key.source, Limits: n.full, Portion: n.limits, None: n.shut, Busy: n.busy, Waiting: n.waiting, Backlog: n.backlog, Parked: n.parked,
+	v := SharedLimit{Level: n.key.level, Name: n.key.name, Source: n.key.source, Tenant: n.key.tenant, Limits: n.full, Portion: n.limits, None: n.shut, Busy: n.busy, Waiting: n.waiting, Backlog: n.backlog, Parked: n.parked,
 		Connections: today(l.Connections, n.conns), Messages: today(l.Messages, n.msgs), Recipients: today(l.Recipients, n.rcpts),
 		Warmup: n.warm.Today(s.now)}
 	if !s.room(n) {

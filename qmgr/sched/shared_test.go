@@ -92,6 +92,13 @@ func (x *watch) effect(e Effect) {
 	if terms := x.w.marked(l.rcpts[e.Rcpts[0]]).Terms; terms != nil {
 		shares = append(shares, terms.Shares[:]...)
 	}
+	if quota := x.w.quotaOf(l.tenant, x.w.marked(l.rcpts[e.Rcpts[0]])); quota != nil {
+		for _, sh := range quota.Shares {
+			if sh.Name != "" {
+				shares = append(shares, Share{sh.Name + " of " + l.tenant, sh.Limits})
+			}
+		}
+	}
 	for _, sh := range shares {
 		if sh.Name == "" || sh.Limits == (Limits{}) {
 			continue

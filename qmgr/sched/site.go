@@ -22,6 +22,7 @@ type site struct {
 	awayN   int     // how many have not
 	alive   bool    // it answered since it last failed
 	pause   PauseID // the mail waits on account of this, not of a failure; 0: of a failure
+	tenant  string  // whose limit at a place it waits for
 	// The shared limit for which the mail waits, and the place in its ring; nil: none.
 	gate             *shared
 	gatePrv, gateNxt int32
@@ -35,6 +36,8 @@ type siteKey struct {
 	tport *transport
 	name  string
 	pause PauseID
+	// Of beyondID, where the mail waits for the limit of a tenant at a place: the tenant.
+	tenant string
 }
 
 // siteOf finds or makes a site.
@@ -49,7 +52,7 @@ func (s *Scheduler) siteOf(k siteKey) int32 {
 		i = int32(len(s.sites))
 		s.sites = append(s.sites, site{})
 	}
-	s.sites[i] = site{tport: k.tport, name: k.name, pause: k.pause}
+	s.sites[i] = site{tport: k.tport, name: k.name, pause: k.pause, tenant: k.tenant}
 	s.siteIndex[k] = i
 	if q := k.tport.queues[k.name]; q != nil && k.pause == 0 {
 		q.site = i
@@ -73,7 +76,7 @@ func (s *Scheduler) dropSite(i int32) {
 	if q := st.tport.queues[st.name]; q != nil && st.pause == 0 {
 		q.site = 0
 	}
-	delete(s.siteIndex, siteKey{st.tport, st.name, st.pause})
+	delete(s.siteIndex, siteKey{st.tport, st.name, st.pause, st.tenant})
 	if n := st.gate; n != nil {
 		s.leaveGate(i)
 		s.settleShared(n)

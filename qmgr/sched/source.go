@@ -105,7 +105,7 @@ func (s *Scheduler) spentUp(terms *Terms) bool {
 	}
 	for l := range levels {
 		if sh := &terms.From[l]; sh.Limits.Warmup.N > 0 {
-			if n := s.shares[sharedKey{l, sh.Name, terms.Source}]; n != nil && n.spentUp(s.now) {
+			if n := s.shares[sharedKey{level: l, name: sh.Name, source: terms.Source}]; n != nil && n.spentUp(s.now) {
 				return true
 			}
 		}
@@ -265,6 +265,10 @@ func (s *Scheduler) sendFrom(e *entry, mb *Member, only []int) {
 		q = s.sourceQueue(old.tport, old.dest(), old.nexthop, mb)
 	}
 	x := s.newEntry(s.peerFor(j, q))
+	// What its tenant may send to the place holds whatever it goes from.
+	if c := x.peer.claim; c.refs == 1 && c.quota == nil && e.peer.claim.quota != nil {
+		s.setQuota(c, e.peer.claim.quota)
+	}
 	x.apart, x.pool, x.second = e.apart, e.pool, e.second || e.busy
 	if !e.busy {
 		x.since = e.since // it goes on waiting

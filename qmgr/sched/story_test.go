@@ -31,6 +31,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the scheduler does into th
 //	run DURATION                          let time pass, waking when the scheduler asks for it
 //	done ENTRY|all [bounced|deferred|unreachable|enough|over] [hungry] [fewer|slower|later], what the reply asks
 //	terms DESTINATION,... [own|site|provider:NAME concurrency=N connections=RATE ...]... [reuse=N], from now on
+//	quota TENANT DESTINATION,... [own|site|provider:NAME concurrency=N ...]... of the tenant there, from now on
 //	source NAME [own|site|provider:NAME concurrency=N ... warmup=N]... [wait] what holds for it
 //	stop|restart SOURCE                   suspend a source, or end that
 //	pool DESTINATION,... NAME=WEIGHT...   the sources of their mail, under the terms as they are
@@ -291,6 +292,8 @@ func (st *story) command(verb string, args []string) {
 		for _, hop := range strings.Split(args[0], ",") {
 			w.site[hop] = args[1]
 		}
+	case "quota":
+		st.quota(args)
 	case "limits":
 		st.limits()
 	case "resume":
@@ -365,6 +368,21 @@ func (st *story) terms(args []string) {
 		}
 	}
 	st.w.step(news...)
+}
+
+// quota has limits hold for a tenant's mail for destinations.
+func (st *story) quota(args []string) {
+	quota := &Quota{}
+	st.shares(&quota.Shares, &Terms{}, args[2:])
+	if st.w.quotas == nil {
+		st.w.quotas = map[string]*Quota{}
+	}
+	for _, name := range strings.Split(args[1], ",") {
+		st.w.quotas[args[0]+" at "+name] = quota
+		for _, t := range slices.Clone(st.w.s.transports) {
+			st.w.step(Event{Kind: EventQuota, Tenant: args[0], Transport: t.name, Site: name, Quota: quota})
+		}
+	}
 }
 
 // shares reads limits.

@@ -248,7 +248,7 @@ func (s *Scheduler) explainWait(e *entry, r *Reason) {
 			}
 		}
 	case e.peer.claim.inLine():
-		s.explainGate(e.peer.claim.stand.gate, r)
+		s.explainGate(s.gateAbove(e.peer.claim.stand.gate), r)
 	case q.limited() && !q.placed:
 		r.Wait = WaitShared
 		if n := s.gateOf(q); n != nil {
@@ -297,7 +297,7 @@ func (s *Scheduler) Shut(id MsgID, f func(rcpts []int, gate string, until time.T
 		for _, p := range j.peers {
 			n := (*shared)(nil)
 			if q := p.queue; p.claim.inLine() {
-				n = p.claim.stand.gate
+				n = s.gateAbove(p.claim.stand.gate)
 			} else if q.limited() && !q.placed {
 				n = s.gateOf(q)
 			}

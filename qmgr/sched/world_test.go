@@ -53,6 +53,7 @@ type world struct {
 	end     func()               // the same, after the last
 	tenant  func(id MsgID) string
 	whose   map[string]TenantTerms // by tenant
+	quotas  map[string]*Quota      // by tenant, " at " and the destination
 	check   bool
 	far     far
 }
@@ -111,6 +112,14 @@ func (w *world) marked(r Rcpt) Rcpt {
 		r.Terms, r.Pool = w.terms[r.Queue], w.pools[r.Queue]
 	}
 	return r
+}
+
+// quotaOf is what holds for a tenant's mail where r goes.
+func (w *world) quotaOf(tenant string, r Rcpt) *Quota {
+	if tenant == "" || r.Transport == RetryTransport || r.Transport == ErrorTransport {
+		return nil
+	}
+	return w.quotas[tenant+" at "+r.Queue]
 }
 
 // A testLimit is what an operator has set of a destination's window.
@@ -319,6 +328,7 @@ func (w *world) load(e Effect) Event {
 			break
 		}
 		r := w.marked(l.rcpts[i])
+		r.Quota = w.quotaOf(l.tenant, r)
 		l.rcpts[i].Pool = r.Pool // as it was told
 		ev.Rcpts = append(ev.Rcpts, r)
 	}
