@@ -8,7 +8,7 @@ type effect uint8
 const (
 	honoured effect = iota
 	without         // it is warned of
-	inside          // it steers the insides of KumoMTA, and is passed over
+	inside          // it steers the insides of KumoMTA, and is warned of, too
 )
 
 // A key is what is known of a key.

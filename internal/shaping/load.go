@@ -230,6 +230,7 @@ func (l *loader) key(s *section, into scope, source, name string, n *node) error
 	switch k.effect {
 	case inside:
 		l.rules.ignored++
+		l.warn(n.line, name, "the key %s steers KumoMTA's own insides, and has no effect here", name)
 		return nil
 	case without:
 		l.rules.named++

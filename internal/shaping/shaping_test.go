@@ -151,7 +151,7 @@ func TestWarnings(t *testing.T) {
 		"[['default'.automation]]\nregex='x'\naction='Suspend'\nduration=60\nfrob=1\n":                "5: the key \"frob\" of a rule is not known",
 		"[['default'.automation]]\nregex='x'\naction={SetConfig={name='q',value=1}}\nduration=60\n":   "3: the action SetConfig q =  is without effect: the key q has none",
 		"['default']\nadditional_connection_limits={a=1}\n":                                           "2: the key additional_connection_limits has no effect here",
-		"['default']\nmax_ready=10\nrefresh_interval='60s'\n":                                         "",
+		"['default']\nmax_ready=10\nrefresh_interval='60s'\n":                                         "2: the key max_ready steers KumoMTA's own insides",
 		"['http://127.0.0.1:8008.tsa.kumomta']\nfrob=1\n['generator.kumomta.internal']\nfrob=false\n": "",
 	} {
 		_, warnings := load(t, text)
