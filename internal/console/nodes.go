@@ -75,11 +75,7 @@ func (m *mta) reach(ctx context.Context) (*reach, error) {
 	if !r.parts.Own() {
 		r.own = nil
 	}
-	var living []string
-	living, r.missing = r.parts.Living()
-	for _, name := range living {
-		r.owners = append(r.owners, r.node(name))
-	}
+	r.owners, r.missing = r.parts.Living(r.conn, inLogs)
 	return r, nil
 }
 
@@ -91,10 +87,8 @@ func nodeName(cfg *config.Config) string {
 	return cfg.String("cluster_node_name")
 }
 
-// node is another node.
-func (r *reach) node(name string) *queueclient.Node {
-	return queueclient.Elsewhere(r.conn, name, inLogs)
-}
+// node is another node, with the parts that it has: what is ordered of it is ordered of them, whoever has them then.
+func (r *reach) node(name string) *queueclient.Node { return r.parts.Other(r.conn, name, inLogs) }
 
 // each calls f for each queue manager that has some of the queue and is alive, and goes on when one fails.
 func (r *reach) each(f func(queueclient.Caller) error) error {
@@ -256,11 +250,11 @@ func (m *mta) holder(ctx context.Context, it *proto.Item) (queueclient.Caller, e
 
 // ordering is another node, which may be down: what it is asked to change is ordered then.
 func (m *mta) ordering(ctx context.Context, node string) (queueclient.Caller, error) {
-	conn, err := m.manager.Conn(ctx)
+	r, err := m.reach(ctx)
 	if err != nil {
-		return nil, errDown
+		return nil, err
 	}
-	return queueclient.Elsewhere(conn, node, inLogs), nil
+	return r.node(node), nil
 }
 
 // order has what an operator orders for now hold on all nodes, this one first. What another one was not told is an error, and

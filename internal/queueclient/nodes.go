@@ -30,6 +30,7 @@ type Node struct {
 	// another node has taken them over meanwhile.
 	Parts []int
 	here  *ipc.Conn
+	down  bool        // of Parts.Others
 	turn  *sync.Mutex // of EachNode: it is held by the one whose f runs, and not while that waits for an answer
 }
 
@@ -69,17 +70,7 @@ func (n *Node) Call(ctx context.Context, req, reply ipc.Message) error {
 // shared is this node's.
 func (q *Queue) Owners(ctx context.Context, conn *ipc.Conn) (own bool, others []*Node, err error) {
 	parts, err := q.Parts(ctx, conn)
-	for i, p := range parts {
-		if p.Own {
-			continue
-		}
-		if i == 0 || parts[i-1].Node != p.Node || parts[i-1].Own {
-			others = append(others, Elsewhere(conn, p.Node, ""))
-		}
-		last := others[len(others)-1]
-		last.Parts = append(last.Parts, p.ID)
-	}
-	return parts.Own(), others, err
+	return parts.Own(), parts.Others(conn, ""), err
 }
 
 // Others are all other nodes, of a queue that nodes share; also those that are down, for a day.
@@ -168,20 +159,43 @@ func (p Parts) Own() bool {
 	return len(p) == 0 || slices.ContainsFunc(p, func(p proto.NodePart) bool { return p.Own })
 }
 
-// Living are the other nodes that have parts and are alive, and missing those that have some and are down; "no node" stands for
-// whose parts are nobody's.
-func (p Parts) Living() (living, missing []string) {
+// Others are the other nodes that have parts, with those, asked by way of conn in the name of by; also those that are down, and "" for whose
+// parts are nobody's.
+func (p Parts) Others(conn *ipc.Conn, by string) (list []*Node) {
 	for i := range p {
-		if p[i].Own || i > 0 && !p[i-1].Own && p[i-1].Node == p[i].Node {
+		if p[i].Own {
 			continue
 		}
+		k := slices.IndexFunc(list, func(n *Node) bool { return n.Name == p[i].Node })
+		if k < 0 {
+			k, list = len(list), append(list, &Node{Name: p[i].Node, By: by, here: conn, down: p[i].Down})
+		}
+		list[k].Parts = append(list[k].Parts, p[i].ID)
+	}
+	return list
+}
+
+// Other is a node, with the parts that it has, if it has any.
+func (p Parts) Other(conn *ipc.Conn, name, by string) *Node {
+	for _, n := range p.Others(conn, by) {
+		if n.Name == name {
+			return n
+		}
+	}
+	return Elsewhere(conn, name, by)
+}
+
+// Living are those of Others that are alive, and missing the names of those that are down; "no node" stands for
+// whose parts are nobody's.
+func (p Parts) Living(conn *ipc.Conn, by string) (living []*Node, missing []string) {
+	for _, n := range p.Others(conn, by) {
 		switch {
-		case p[i].Node == "":
+		case n.Name == "":
 			missing = append(missing, "no node")
-		case p[i].Down:
-			missing = append(missing, p[i].Node)
+		case n.down:
+			missing = append(missing, n.Name)
 		default:
-			living = append(living, p[i].Node)
+			living = append(living, n)
 		}
 	}
 	return living, missing

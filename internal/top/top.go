@@ -180,12 +180,12 @@ func (c *command) managers(ctx context.Context, queue *queueclient.Queue, conn *
 	if err != nil {
 		return nil, nil, err
 	}
-	living, missing := parts.Living()
+	living, missing := parts.Living(conn, "")
 	if parts.Own() {
 		list = append(list, overview.Manager{Node: queue.Node(), Manager: conn})
 	}
-	for _, name := range living {
-		list = append(list, overview.Manager{Node: name, Manager: queueclient.Elsewhere(conn, name, "")})
+	for _, n := range living {
+		list = append(list, overview.Manager{Node: n.Name, Manager: n})
 	}
 	if c.node != "" {
 		list = slices.DeleteFunc(list, func(m overview.Manager) bool { return m.Node != c.node })

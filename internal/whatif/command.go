@@ -135,11 +135,7 @@ func (c *command) take(ctx context.Context, queue *queueclient.Queue) (*Copy, er
 	if err != nil {
 		return nil, err
 	}
-	living, missing := parts.Living()
-	var others []*queueclient.Node
-	for _, name := range living {
-		others = append(others, queueclient.Elsewhere(conn, name, ""))
-	}
+	others, missing := parts.Living(conn, "")
 	mail.Beside(ctx, queue.Node(), others, missing, now)
 	return mail, nil
 }
