@@ -69,7 +69,7 @@ func (d *doubts) look() {
 }
 
 // doubtWhy is how the list names what recovery has found.
-var doubtWhy = map[queue.DoubtKind]string{queue.DoubtHanded: doubtful.InHand, queue.DoubtTrace: doubtful.Trace, queue.DoubtNew: doubtful.New}
+var doubtWhy = map[queue.DoubtKind]string{queue.DoubtHanded: doubtful.InHand, queue.DoubtTrace: doubtful.Trace, queue.DoubtNew: doubtful.New, queue.DoubtLost: doubtful.Lost}
 
 // found adds what a start has found, and notes which messages of the list have left the
 // queue while nobody looked. exact says that agents announce from now on what they send

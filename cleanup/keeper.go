@@ -197,6 +197,9 @@ func doubtText(d *queue.Doubt) string {
 	if n := len(rcpts) - maxNamed; n > 0 {
 		rcpts, more = rcpts[:maxNamed], fmt.Sprintf(" and %d more", n)
 	}
+	if d.Kind == queue.DoubtLost {
+		return fmt.Sprintf("records of the queue are lost, and one may have been about it: recipients number %s%s may have it, and may get it again", strings.Trim(fmt.Sprint(rcpts), "[]"), more)
+	}
 	return fmt.Sprintf("it was being delivered%s when the mail system ended: recipients number %s%s may have it, and may get it again",
 		to, strings.Trim(fmt.Sprint(rcpts), "[]"), more)
 }
@@ -300,6 +303,7 @@ func (k *keeper) reopen(ctx context.Context, err error) (en engine, _ error) {
 	defer serving.Wait()
 	defer stop()
 	var said time.Time
+	var away atomic.Bool // other nodes have the queue
 	for begun := false; ; begun = true {
 		switch {
 		case err == nil:
@@ -309,8 +313,9 @@ func (k *keeper) reopen(ctx context.Context, err error) (en engine, _ error) {
 		// refuser takes the sockets over, once.
 		case !begun:
 			k.used()
-			serving.Go(func() { k.lend(refusing, refuser(), 0) })
+			serving.Go(func() { k.lend(refusing, refuser(away.Load), 0) })
 		}
+		away.Store(errors.Is(err, queue.ErrNotOurs))
 		switch {
 		// A standby waits for days, and nothing is wrong.
 		case errors.Is(err, queue.ErrNotOurs):
@@ -351,14 +356,24 @@ func passing(err error) bool {
 
 // refuser is the server for the time without a spool. Submitters are refused. Everything
 // else gets no answer, and is asked again when the connection is closed: the queue
-// manager has time.
-func refuser() *ipc.Server {
+// manager has time. away says whether other nodes have the queue.
+func refuser(away func() bool) *ipc.Server {
 	return &ipc.Server{Public: func(*ipc.Request) bool { return false }, OnTrigger: func([]byte) {},
 		Handler: func(_ *ipc.Conn, r *ipc.Request) {
 			switch r.Kind {
 			case proto.KindSubmit, proto.KindChunk:
-				r.Reply(&writeError)
-			case proto.KindLease, proto.KindMilter, proto.KindAbort:
+				if away() {
+					r.Reply(&elsewhere)
+				} else {
+					r.Reply(&writeError)
+				}
+			case proto.KindLease:
+				if away() {
+					r.Fail("%s", proto.FailElsewhere)
+				} else {
+					r.Fail("cleanup: the queue cannot be used now")
+				}
+			case proto.KindMilter, proto.KindAbort:
 				r.Fail("cleanup: the queue cannot be used now")
 			}
 		}}

@@ -393,6 +393,9 @@ func TestKeeperStandsBy(t *testing.T) {
 	if code := k.send(t, c); code/100 == 2 {
 		t.Error("a standby takes mail")
 	}
+	if _, err := c.NewID(t.Context(), time.Now()); !errors.Is(err, submit.ErrElsewhere) || c.Refusal(err).Status != proto.StatusElsewhere {
+		t.Errorf("a standby says %v to who wants to send", err)
+	}
 	owns.Store(true)
 	testwait.Until(t, "mail is taken", func() bool { return k.send(t, c) == 250 })
 	manager := ipc.NewClient(ipc.Unix(k.socket), nil)

@@ -440,6 +440,7 @@ var (
 	// of RFC 5321 section 4.2 and the texts are Postfix's.
 	queued     = proto.SubmitReply{Code: 250, Status: dsn.S(2, 0, 0), Text: "Ok"}
 	writeError = proto.SubmitReply{Code: 451, Status: dsn.S(4, 3, 0), Text: "Error: queue file write error"}
+	elsewhere  = proto.SubmitReply{Code: 451, Status: proto.StatusElsewhere, Text: proto.TextElsewhere}
 	longHeader = proto.SubmitReply{Code: 552, Status: dsn.S(5, 3, 4), Text: "Error: the message header is too long"}
 	tooLong    = proto.SubmitReply{Code: 552, Status: dsn.S(5, 5, 3), Text: "Error: too many recipients"}
 	noSpace    = proto.SubmitReply{Code: 452, Status: dsn.S(4, 3, 1), Text: "Insufficient system storage"}
@@ -733,6 +734,9 @@ func (s *server) storageReply(id mail.QueueID, err error) *proto.SubmitReply {
 		reply = tooLong
 	// smtpd then refuses at MAIL for a moment, and does not ask for each message.
 	case errors.Is(err, queue.ErrSilent):
+		if errors.Is(err, queue.ErrNotOurs) {
+			reply = elsewhere
+		}
 		reply.Silent = true
 	}
 	reply.Cause = err.Error()

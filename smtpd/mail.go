@@ -154,13 +154,16 @@ func (s *session) sizeRefused() *smtpwire.Reply {
 	// The queue's disk has not finished a sync for seconds, and cleanup refuses mail
 	// meanwhile: a client need not send all of a message to hear that.
 	case s.srv.filter == nil && s.srv.submit.Silent():
-		r = smtpwire.R(451, dsn.S(4, 3, 0), "Error: queue file write error")
+		r = noQueue(s.srv.submit.Refusal(nil))
 	default:
 		return nil
 	}
 	s.srv.access.LogAction(&s.a, "reject", r.String())
 	return r
 }
+
+// noQueue is the reply while no message can be queued.
+func noQueue(r proto.SubmitReply) *smtpwire.Reply { return smtpwire.R(r.Code, r.Status, r.Text) }
 
 // Where there is far more room than one message needs, it is not looked for again
 // for a while: to add up a file system's free blocks takes the kernel as long as a
@@ -335,7 +338,7 @@ func (s *session) openMail(ctx context.Context) *smtpwire.Reply {
 		if err != nil {
 			s.srv.log.Warning("%v", err)
 			s.tx.opened = false
-			return smtpwire.R(451, dsn.S(4, 3, 0), "Error: queue file write error")
+			return noQueue(s.srv.submit.Refusal(err))
 		}
 		s.a.QueueID = id
 		s.toldCleanup()

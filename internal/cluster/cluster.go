@@ -22,7 +22,7 @@
 // those that are each node's own, such as myhostname, are left out, and so are those that may be secrets. It warns when there is no synchronous standby: mail is then as safe as the one server's disk.
 //
 // doubtful lists deliveries that may have been made twice: those that were under way when a node lost its part of
-// the queue.
+// the queue, and those of which a record may be lost, since the database did not give all.
 //
 // drain has a node, this one if none is named, give up its parts of the queue to the others, and waits until it
 // has. It takes no mail from then on, and can be stopped, for an upgrade say. Deliveries under way may take
@@ -198,6 +198,10 @@ func (c *command) status(ctx context.Context, asJSON bool) error {
 			fmt.Fprintf(c.out, "shard %d: some of its mail cannot be read, and waits, for %v: %s\n", s.ID, s.Since.Round(time.Second), clean(s.Unread))
 		}
 	}
+	for _, d := range st.Indexes {
+		fmt.Fprintf(c.out, "shard %d: the index of table %s is damaged, for %v: %s. All of it can be read. REINDEX TABLE %s, then reload the node that has the shard\n",
+			d.Shard, d.Table, d.Since.Round(time.Second), clean(d.Why), d.Table)
+	}
 	for _, d := range st.Differ {
 		groups := make([]string, len(d.Nodes))
 		for i, nodes := range d.Nodes {
@@ -288,8 +292,16 @@ func (c *command) doubtful(ctx context.Context, asJSON bool) error {
 		if d.LostBy != "" {
 			from = " from " + clean(d.LostBy)
 		}
-		fmt.Fprintf(c.out, "%s recipient %d, to %s, begun %s; found %s by %s, which took the queue over%s\n", d.ID, d.Recipient, clean(d.Nexthop),
-			d.Handed.Format(time.RFC3339), d.Found.Format(time.RFC3339), clean(d.Node), from)
+		found := fmt.Sprintf("found %s by %s, which took the queue over%s", d.Found.Format(time.RFC3339), clean(d.Node), from)
+		switch {
+		case d.Shard > 0:
+			fmt.Fprintf(c.out, "any other message of shard %d: records of it are lost; %s\n", d.Shard, found)
+			return c.out.Err
+		case d.Lost:
+			fmt.Fprintf(c.out, "%s recipient %d, if it was begun: records are lost; %s\n", d.ID, d.Recipient, found)
+			return c.out.Err
+		}
+		fmt.Fprintf(c.out, "%s recipient %d, to %s, begun %s; %s\n", d.ID, d.Recipient, clean(d.Nexthop), d.Handed.Format(time.RFC3339), found)
 		return c.out.Err
 	})
 }

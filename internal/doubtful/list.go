@@ -60,6 +60,7 @@ const (
 	Trace      = "trace"      // a torn record says that it was delivered
 	New        = "new"        // it is new mail, which is given out at once
 	Agent      = "agent"      // the delivery agent ended in the middle of the delivery
+	Lost       = "lost"       // records of the queue are lost, one of which may have said that it was delivered
 	Withdrawn  = "withdrawn"  // it was in hand before its client was told 250
 	Unanswered = "unanswered" // its client may have been told 451, or nothing, and may have sent it again
 )

@@ -28,6 +28,7 @@ var reasons = []struct{ part, name string }{
 	{"too many recipients", "too many recipients"},
 	{"too many", "limit"},
 	{"queue file write error", "internal failure"},
+	{"other servers have its queue", "internal failure"},
 	{"STARTTLS", "tls required"},
 	{"need fully-qualified", "syntax"},
 	{"Bad sender address syntax", "syntax"},

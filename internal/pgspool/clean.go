@@ -2,6 +2,7 @@ package pgspool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"posthaste/internal/pack"
+	"posthaste/internal/queue"
 )
 
 const (
@@ -25,6 +27,9 @@ const (
 	readGrace = 2 * time.Minute
 	// dropTime bounds how long DROP TABLE waits for those who read. It is tried again later.
 	dropTime = 200 * time.Millisecond
+	// cleanAgain is how long a segment is left alone that could not be cleaned, twice as long each time, up to maxCleanAgain.
+	cleanAgain    = 10 * time.Second
+	maxCleanAgain = time.Hour
 )
 
 // A copying is an order of the cleaner to the committer: write again what the victim has of these messages.
@@ -73,20 +78,52 @@ func (e *engine) Maintain(ctx context.Context) {
 }
 
 // clean does one step: it copies some of what is alive in a segment, or drops one that has nothing. It says
-// whether there was anything to do.
+// whether there was anything to do. A segment whose table is at fault is left alone for a while, and the log told of it: it is not to keep the others.
 func (e *engine) clean(ctx context.Context) (did bool, err error) {
 	for _, sh := range e.owned() {
-		s := e.victim(sh)
-		if s == nil {
-			continue
+		for s := e.victim(sh); s != nil; s = e.victim(sh) {
+			if numbers := e.livingIn(sh, s.segno); len(numbers) > 0 {
+				err = e.order(&copying{shard: sh, victim: s.segno, numbers: numbers})
+			} else {
+				err = e.drop(ctx, sh, s)
+			}
+			if err != nil && (ctx.Err() != nil || !isOfTable(err)) {
+				return false, err
+			}
+			if again := e.putOff(s, err); again > 0 {
+				e.opt.Warn("spool: cleaning: table %s is left as it is, and tried again in %v: %v", segmentTable(sh.id, s.segno), again, clean(err))
+				continue
+			}
+			return true, nil
 		}
-		numbers := e.livingIn(sh, s.segno)
-		if len(numbers) > 0 {
-			return true, e.order(&copying{shard: sh, victim: s.segno, numbers: numbers})
-		}
-		return e.drop(ctx, sh, s)
 	}
 	return false, nil
+}
+
+// isOfTable says that err, of cleaning a segment, need not concern the next one.
+func isOfTable(err error) bool {
+	return isOfShard(err) || errors.Is(err, errRefused) && !errors.Is(err, queue.ErrFull)
+}
+
+// putOff notes how the cleaning of a segment has ended, and returns for how long it is left alone; 0: it is not.
+func (e *engine) putOff(s *segment, err error) (again time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err == nil {
+		s.fails = 0
+		return 0
+	}
+	s.fails++
+	s.failed = int64(time.Since(e.born))
+	return s.again()
+}
+
+// again is how long a segment is left alone after its last failure; 0: there was none.
+func (s *segment) again() time.Duration {
+	if s.fails == 0 {
+		return 0
+	}
+	return min(cleanAgain<<min(s.fails-1, 10), maxCleanAgain)
 }
 
 // victim chooses the segment of a shard that is to be emptied next; nil: none is.
@@ -98,7 +135,7 @@ func (e *engine) victim(sh *shard) (v *segment) {
 	}
 	var bytes, alive int64
 	for _, s := range sh.segs {
-		if s.lost {
+		if s.lost || s.unindexed || s.fails > 0 && time.Since(e.born)-time.Duration(s.failed) < s.again() {
 			continue // the others are not to be copied again and again since this one stays
 		}
 		bytes, alive = bytes+s.bytes, alive+s.live
@@ -287,23 +324,23 @@ func (g *group) flushMoves(ctx context.Context) error {
 
 // drop removes a segment in which nothing is alive. First the ends of messages whose older records are still
 // there are recorded again (invariant 4).
-func (e *engine) drop(ctx context.Context, sh *shard, s *segment) (did bool, err error) {
+func (e *engine) drop(ctx context.Context, sh *shard, s *segment) error {
 	pool, err := e.store.readers()
 	if err != nil {
-		return false, err
+		return err
 	}
 	c, err := pool.Acquire(ctx)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer c.Release()
 	stones, err := e.tombstones(ctx, c.Conn(), sh, s.segno)
 	if err != nil {
-		return false, err
+		return err
 	}
 	for part := range slices.Chunk(stones, 10000) {
 		if err := e.order(&copying{shard: sh, victim: s.segno, gone: part}); err != nil {
-			return false, err
+			return err
 		}
 	}
 	err = e.transact(ctx, c.Conn(), []*shard{sh}, func() error {
@@ -311,12 +348,12 @@ func (e *engine) drop(ctx context.Context, sh *shard, s *segment) (did bool, err
 		return err
 	})
 	if err != nil {
-		return false, err
+		return err
 	}
 	e.mu.Lock()
 	delete(sh.segs, s.segno)
 	e.mu.Unlock()
-	return true, nil
+	return nil
 }
 
 // tombstones reads the ends of messages in a segment that may have records in older ones.

@@ -104,8 +104,9 @@ type Status struct {
 	Shards   []Shard
 	Differ   []Difference // parameters that are not the same on all nodes
 	Doubtful int          // rows
-	Ordered  []Ordered    // orders that wait for nodes that do not answer, the oldest ones
-	Orders   int          // all of them
+	Indexes  []DamagedIndex
+	Ordered  []Ordered // orders that wait for nodes that do not answer, the oldest ones
+	Orders   int       // all of them
 }
 
 // Status asks the database how the cluster stands, by its clock.
@@ -125,6 +126,9 @@ func (s *Store) Status(ctx context.Context) (*Status, error) {
 	}
 	if err == nil {
 		st.Differ, err = differences(ctx, conn)
+	}
+	if err == nil {
+		st.Indexes, err = damagedIndexes(ctx, conn)
 	}
 	if err == nil {
 		st.Ordered, st.Orders, err = ordered(ctx, conn)
@@ -182,10 +186,15 @@ type Doubt struct {
 	ID        string
 	Recipient int // by its position in the envelope
 	Nexthop   string
-	Handed    time.Time // when an agent was given leave to deliver, by its node's clock
+	Handed    time.Time // when an agent was given leave to deliver, by its node's clock; of Lost, when the message was queued
 	Found     time.Time
 	Node      string // that took the shard over
 	LostBy    string // whose it was; "": the same node's
+	// Lost says that records of the queue are lost, one of which may have said that the message was delivered.
+	Lost bool
+	// Shard, if it is not 0, says that this stands for all messages of that shard whose records are lost and that are not named one by one; ID
+	// and Recipient say nothing then.
+	Shard int
 }
 
 // EachDoubt calls f for all of them, oldest first, until it returns an error.
@@ -197,6 +206,14 @@ func (s *Store) EachDoubt(ctx context.Context, f func(*Doubt) error) error {
 	defer conn.Close(context.Background())
 	rows, _ := conn.Query(ctx, "SELECT id, recipient, nexthop, handed, found, node, coalesce(lost_by, '') FROM doubtful ORDER BY found, id, recipient")
 	var d Doubt
-	_, err = pgx.ForEachRow(rows, []any{&d.ID, &d.Recipient, &d.Nexthop, &d.Handed, &d.Found, &d.Node, &d.LostBy}, func() error { return f(&d) })
+	_, err = pgx.ForEachRow(rows, []any{&d.ID, &d.Recipient, &d.Nexthop, &d.Handed, &d.Found, &d.Node, &d.LostBy}, func() error {
+		if d.Lost, d.Shard = d.Nexthop == lostRecords, 0; d.Lost {
+			d.Nexthop = ""
+		}
+		if d.ID == anyMessage {
+			d.ID, d.Recipient, d.Shard = "", 0, d.Recipient
+		}
+		return f(&d)
+	})
 	return clean(err)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"posthaste/internal/queue"
@@ -199,6 +200,11 @@ func (e *engine) answer(list []*request) {
 
 // refused deals with a transaction that has been taken back: new mail is refused, and the rest waits.
 func (e *engine) refused(list []*request, err error) time.Duration {
+	if errors.Is(err, errTable) && slices.ContainsFunc(list, func(r *request) bool { return r.upkeep != nil }) {
+		// The table that is to be cleaned, most likely. The cleaner can do without it.
+		e.putBack(list, err, func(r *request) bool { return r.upkeep == nil })
+		return 0
+	}
 	if !errors.Is(err, queue.ErrFull) {
 		// Nothing says that the next attempt would succeed: the engine is opened again, which reads
 		// what there is.
@@ -206,21 +212,27 @@ func (e *engine) refused(list []*request, err error) time.Duration {
 		e.giveUp(list, err)
 		return 0
 	}
+	e.putBack(list, err, func(r *request) bool { return r.upkeep == nil && r.b.adds == 0 })
+	// Each message that comes in tries once more.
+	if time.Since(e.fullSaid) >= remindTime {
+		e.fullSaid = time.Now()
+		e.opt.Warn("spool: %v; delivery results wait until the database has room", err)
+	}
+	return retryDelay
+}
+
+// putBack has those of list wait that are to be tried again, and refuses the others because of err.
+func (e *engine) putBack(list []*request, err error, again func(*request) bool) {
 	var wait []*request
 	for _, r := range list {
 		switch {
 		case r.adopt != nil:
 			r.finish(nil) // it has been taken in, and the queue manager must hear of it
-		case r.b == nil || r.b.adds > 0:
-			r.finish(err)
-		default:
+		case again(r):
 			wait = append(wait, r)
+		default:
+			r.finish(err)
 		}
-	}
-	// Each message that comes in tries once more.
-	if time.Since(e.fullSaid) >= remindTime {
-		e.fullSaid = time.Now()
-		e.opt.Warn("spool: %v; delivery results wait until the database has room", err)
 	}
 	q := &e.queue
 	q.mu.Lock()
@@ -229,7 +241,6 @@ func (e *engine) refused(list []*request, err error) time.Duration {
 		q.urgent, q.oldest = true, time.Now()
 	}
 	q.mu.Unlock()
-	return retryDelay
 }
 
 // giveUp refuses list and all that waits, once the engine writes nothing more.

@@ -20,7 +20,7 @@
 //	node_call       what nodes ask of each other, and the answers: a few rows, for minutes
 //	node_version    which nodes share the limits that destinations have in common, and until when they say so
 //	node_order      what was ordered of nodes that did not answer, until it is carried out; 30 days at most
-//	unreadable      shards of which the database does not give all, and why
+//	unreadable      shards of which the database does not give all, and why; damaged_index: tables that were read without their index
 //	message_number  numbers for queue IDs, which no two nodes share
 //
 // A segment is a log: rows are added with COPY, and never changed nor removed. A row has a position, a kind, the number
@@ -61,7 +61,8 @@
 // it from the beginning, and what was in hand is in doubt. A shard that was this node's before, as at a reload, is read before
 // the queue is open: agents speak of its mail at once.
 //
-// Rows that the database does not give are left out, and their table is kept. A shard of which a table cannot be read at all waits: the
+// Rows that the database does not give are looked for without the index, then left out, and their table is kept. What a lost row may have been about
+// is doubtful: its message, or all whose state is older. A shard of which a table cannot be read at all waits: the
 // queue is open without the rest of it, new mail goes to others, and it is tried again, each minute in the end.
 //
 // A node with more than its share for five

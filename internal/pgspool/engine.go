@@ -192,13 +192,18 @@ type silent string
 func (s silent) Error() string      { return "spool: " + string(s) }
 func (silent) Is(target error) bool { return target == queue.ErrSilent }
 
+// A handedOver is a silent of a node whose part of the queue others are to have, or have: queue.ErrNotOurs, too.
+type handedOver struct{ silent }
+
+func (h handedOver) Is(target error) bool { return target == queue.ErrNotOurs || h.silent.Is(target) }
+
 // Silent implements storage.Engine.
 func (e *engine) Silent() error {
 	if at := e.working.Load(); at != 0 && time.Since(e.born)-time.Duration(at) >= silentTime {
 		return silent(fmt.Sprintf("the database has not answered for %v and more", silentTime))
 	}
 	if e.turnsAway.Load() {
-		return silent("this node's part of the queue is being handed over to other nodes, which take new mail")
+		return handedOver{"this node's part of the queue is being handed over to other nodes, which take new mail"}
 	}
 	if e.lease.overdue() {
 		return silent(fmt.Sprintf("the database has not renewed this node's lease for %v", leaseTime))

@@ -38,7 +38,7 @@ func TestGapKept(t *testing.T) {
 		"SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off", // as with a table that is not as short
 		"CREATE FUNCTION lost(code text) RETURNS bytea STABLE LANGUAGE plpgsql AS $$ BEGIN RAISE 'missing chunk' USING ERRCODE = code; END $$",
 		"ALTER TABLE " + table + " RENAME TO kept",
-		fmt.Sprintf("CREATE VIEW %s AS SELECT pos, kind, number, CASE pos WHEN %d THEN lost('XX001') WHEN %d THEN lost('57P01') ELSE head END AS head, rest, body FROM kept", table, pos[5], pos[4]),
+		fmt.Sprintf("CREATE VIEW %s AS SELECT pos, kind, number, CASE WHEN pos = %d THEN lost('XX001') WHEN pos = %d AND current_setting('enable_indexscan') = 'on' THEN lost('57P01') ELSE head END AS head, rest, body FROM kept", table, pos[5], pos[4]),
 	} {
 		if _, err := conn.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"posthaste/internal/pack"
 	"posthaste/internal/queue"
@@ -159,21 +160,37 @@ func (s *Store) whoHasIt(ctx context.Context, conn *pgx.Conn) string {
 const doubtfulTime = "30 days"
 
 // noteDoubt writes what is in doubt of a shard to the table that every node can list, in the transaction that checks that the
-// shard is still this node's.
-func (s *Store) noteDoubt(ctx context.Context, conn *pgx.Conn, list []queue.Doubt, t *taken) error {
-	return s.transact(ctx, conn, []*shard{&t.shard}, func() error {
+// shard is still this node's. It says which of the list had not been there.
+func (s *Store) noteDoubt(ctx context.Context, conn *pgx.Conn, list []queue.Doubt, t *taken) (news []bool, err error) {
+	news = make([]bool, len(list))
+	return news, s.transact(ctx, conn, []*shard{&t.shard}, func() error {
 		var b pgx.Batch
 		b.Queue("DELETE FROM doubtful WHERE found < clock_timestamp() - interval '" + doubtfulTime + "'")
 		for i := range list {
 			h := &list[i]
+			to := h.Nexthop
+			if h.Kind == queue.DoubtLost {
+				to = lostRecords
+			}
 			for _, i := range h.Rcpts {
 				// The same delivery is found again when a shard is read once more from the beginning.
 				b.Queue(`INSERT INTO doubtful SELECT $1, $2, $3, $4, clock_timestamp(), $5, $6, $7, nullif($8, '')
 					WHERE NOT EXISTS (SELECT FROM doubtful WHERE id = $1 AND recipient = $2 AND handed = $4) ON CONFLICT DO NOTHING`,
-					string(h.ID), i, plainText(h.Nexthop), h.At, int(t.id), t.epoch, s.node, t.from)
+					string(h.ID), i, plainText(to), h.At, int(t.id), t.epoch, s.node, t.from)
 			}
 		}
-		return conn.SendBatch(ctx, &b).Close()
+		results := conn.SendBatch(ctx, &b)
+		_, err := results.Exec()
+		for i := range list {
+			for range list[i].Rcpts {
+				if err == nil {
+					var tag pgconn.CommandTag
+					tag, err = results.Exec()
+					news[i] = news[i] || tag.RowsAffected() > 0
+				}
+			}
+		}
+		return errors.Join(err, results.Close())
 	})
 }
 

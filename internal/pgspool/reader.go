@@ -128,7 +128,7 @@ func (r *reader) row(p rowAt, pos uint32, number uint64, body bool) (*fullRow, e
 // query has f ask for something in a segment.
 func (r *reader) query(p rowAt, f func(context.Context, *pgx.Conn) error) error {
 	err := r.store.ask(func(ctx context.Context, conn *pgx.Conn) error {
-		err := f(ctx, conn)
+		err := orScan(ctx, conn, func() error { return f(ctx, conn) })
 		if sqlState(err) == undefinedTable {
 			return r.missing(ctx, conn, p)
 		}

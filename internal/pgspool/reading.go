@@ -54,6 +54,8 @@ type reading struct {
 
 	rows, segments, messages int           // that have been read
 	lost                     bool          // some rows could not be read: what was in hand may be among them
+	unsure                   unsure        // what may be delivered twice because of that
+	scans                    int           // of the segment that is being read, those without its index that have failed
 	owed                     []queue.Doubt // not noted yet, by a planted fault
 	told                     int           // messages that cleanup has been told of, 1 at least; 0: it has been told of none
 }
@@ -121,10 +123,8 @@ func (r *reading) next(ctx context.Context, conn *pgx.Conn) (*adoption, error) {
 			doubt = r.owed
 		}
 	}
-	if len(doubt) > 0 || a.last {
-		if err := r.e.store.noteDoubt(ctx, conn, doubt, r.t); err != nil {
-			return nil, err
-		}
+	if err := r.noteUnsure(ctx, conn, doubt, a); err != nil {
+		return nil, err
 	}
 	r.messages += a.idx.n
 	r.idx, r.page = newIndex(), 0
@@ -134,13 +134,11 @@ func (r *reading) next(ctx context.Context, conn *pgx.Conn) (*adoption, error) {
 // readPage reads so many rows of the newest segment that is left.
 func (r *reading) readPage(ctx context.Context, conn *pgx.Conn, most int) error {
 	s := r.t.segs[r.segs[len(r.segs)-1]]
-	n, err := r.readRows(ctx, conn, s, "pos < $1 ORDER BY pos DESC LIMIT $2", r.below, most)
-	if isDamage(err) {
-		n, err = 0, r.readAround(ctx, conn, s)
-	}
+	n, err := r.readPart(ctx, conn, s, most)
 	switch {
 	case sqlState(err) == undefinedTable: // somebody has dropped it
 		r.damaged("table %s is missing, and the mail in it", segmentTable(r.t.id, s.segno))
+		r.lost, r.unsure.all = true, true
 	case err != nil:
 		return err
 	case n == most:
@@ -148,6 +146,29 @@ func (r *reading) readPage(ctx context.Context, conn *pgx.Conn, most int) error 
 	}
 	r.endSegment(s.segno)
 	return nil
+}
+
+// readPart reads so many rows of a segment, and 0 when all that is left has been read: by its index, and without that when it is damaged; and if not all
+// can be read so either, all but the rows that are damaged.
+func (r *reading) readPart(ctx context.Context, conn *pgx.Conn, s *segment, most int) (n int, err error) {
+	read := func() (err error) {
+		n, err = r.readRows(ctx, conn, s, "pos < $1 ORDER BY pos DESC LIMIT $2", r.below, most)
+		return err
+	}
+	var byIndex error
+	if !s.unindexed {
+		if byIndex = read(); !isDamage(byIndex) {
+			return n, byIndex
+		}
+	}
+	err = scan(ctx, conn, read)
+	switch {
+	case err == nil && !s.unindexed:
+		return n, r.e.unindex(ctx, conn, r.t, s, byIndex)
+	case isDamage(err):
+		return 0, r.readAround(ctx, conn, s)
+	}
+	return n, err
 }
 
 // readRows reads rows of a segment, which come by descending positions, and returns how many there were before an error.
@@ -178,7 +199,7 @@ func (r *reading) readRows(ctx context.Context, conn *pgx.Conn, s *segment, wher
 
 // endSegment goes on to the next one. Of messages that have left, and have no records in older ones, nothing need be known any more.
 func (r *reading) endSegment(segno uint32) {
-	r.segs, r.below = r.segs[:len(r.segs)-1], lastPosition
+	r.segs, r.below, r.scans = r.segs[:len(r.segs)-1], lastPosition, 0
 	over := func(_ uint64, first uint32) bool { return first >= segno }
 	maps.DeleteFunc(r.ended, over)
 	r.e.mu.Lock()
@@ -230,6 +251,7 @@ func (r *reading) record(s *segment, w *row, n uint32) {
 
 func (r *reading) damagedRow(segno, pos uint32, number uint64, err error) {
 	r.damaged("%s, position %d: the record of message number %d is left out: %v", segmentTable(r.t.id, segno), pos, number, err)
+	r.unsure.lose(number)
 }
 
 // settle makes of a message's state what was recorded since.
@@ -241,6 +263,7 @@ func (r *reading) settle(w *row) {
 		}
 	}
 	delete(r.later, w.number)
+	r.unsure.found(w.number)
 	if l.flags&msgBig != 0 && w.kind == rowSTATE {
 		r.long = append(r.long, w.number)
 	}

@@ -103,15 +103,19 @@ func (e *engine) readRows(ctx context.Context, p rowAt, pos []int64, f func(*row
 // readRows reads rows of a segment, but for the content. A row that the database cannot read is left out, and a segment that is not
 // there has no rows. f may be called for a row more than once.
 func readRows(ctx context.Context, conn *pgx.Conn, p rowAt, pos []int64, f func(*row)) error {
-	list, err := conn.Query(ctx, "SELECT pos, kind, number, head, coalesce(rest, '') FROM "+segmentTable(p.shard, p.seg)+" WHERE pos = ANY($1)", pos)
-	if err == nil {
+	err := orScan(ctx, conn, func() error {
+		list, err := conn.Query(ctx, "SELECT pos, kind, number, head, coalesce(rest, '') FROM "+segmentTable(p.shard, p.seg)+" WHERE pos = ANY($1)", pos)
+		if err != nil {
+			return err
+		}
 		var r row
 		_, err = pgx.ForEachRow(list, []any{&r.pos, &r.kind, &r.number, &r.head, &r.rest}, func() error {
 			c := r
 			f(&c)
 			return nil
 		})
-	}
+		return err
+	})
 	switch {
 	case err == nil, sqlState(err) == undefinedTable:
 		return nil

@@ -29,7 +29,7 @@ var schemaSQL = []string{
 	`CREATE TABLE segment (shard integer NOT NULL REFERENCES shard, segno bigint NOT NULL, epoch bigint NOT NULL, PRIMARY KEY (shard, segno))`,
 	`CREATE TABLE doubtful (id text NOT NULL, recipient integer NOT NULL, nexthop text NOT NULL, handed timestamptz NOT NULL,
 		found timestamptz NOT NULL, shard integer NOT NULL, epoch bigint NOT NULL, node text NOT NULL, lost_by text, PRIMARY KEY (id, recipient, epoch))`,
-	closedTable, nodeShareTable, limitShareTable, settingTable, noteTable, callTable, orderTable, nodeVersionTable, unreadableTable,
+	closedTable, nodeShareTable, limitShareTable, settingTable, noteTable, callTable, orderTable, nodeVersionTable, unreadableTable, indexTable,
 	`CREATE SEQUENCE message_number MINVALUE 1 START 1 INCREMENT ` + strconv.Itoa(numberStep) + ` CACHE 1`,
 }
 
@@ -39,7 +39,7 @@ const closedTable = `CREATE TABLE IF NOT EXISTS closed (shard integer PRIMARY KE
 
 // later are tables that were not there from the beginning, by name: a node makes those that are missing. Older
 // programs do not know them, and are not hindered.
-var later = [][2]string{{"closed", closedTable}, {"node_share", nodeShareTable}, {"limit_share", limitShareTable}, {"node_setting", settingTable}, {"node_note", noteTable}, {"node_call", callTable}, {"node_order", orderTable}, {"node_version", nodeVersionTable}, {"unreadable", unreadableTable}}
+var later = [][2]string{{"closed", closedTable}, {"node_share", nodeShareTable}, {"limit_share", limitShareTable}, {"node_setting", settingTable}, {"node_note", noteTable}, {"node_call", callTable}, {"node_order", orderTable}, {"node_version", nodeVersionTable}, {"unreadable", unreadableTable}, {"damaged_index", indexTable}}
 
 // addTables makes what an older program has not made.
 func addTables(ctx context.Context, conn *pgx.Conn) error {

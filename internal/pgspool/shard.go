@@ -21,8 +21,12 @@ type segment struct {
 	pins  int    // transactions and uploads under way to it, see engine.head
 	// read says that content has been copied from it that may be read at this moment, and since when: it is
 	// left for a while. 0: there is none.
-	read int64
-	lost bool // it has rows that the database did not give when it was read: it is kept, so that they can be restored
+	read      int64
+	lost      bool // it has rows that the database did not give when it was read: it is kept, so that they can be restored
+	unindexed bool // its index is damaged: it is read without, and kept
+	// failed is when it could not be cleaned, in ns since the engine was born, and fails how often, one after the other. 0: it has not.
+	failed int64
+	fails  int
 }
 
 // reserve takes n positions of the head. The caller holds engine.mu.

@@ -31,5 +31,8 @@ func TestSilentWords(t *testing.T) {
 		if err := e.Silent(); !errors.Is(err, queue.ErrSilent) || !strings.Contains(err.Error(), c.words) || strings.Contains(err.Error(), "disk") {
 			t.Errorf("%v, want %q", err, c.words)
 		}
+		if err := e.Silent(); errors.Is(err, queue.ErrNotOurs) != e.turnsAway.Load() {
+			t.Errorf("others have the queue, by %v", err)
+		}
 	}
 }

@@ -49,6 +49,7 @@ type Store struct {
 	settings    []settingDigest // what main.cf sets
 	segmentSize int64           // octets after which the next segment begins
 	page        int             // rows of a shard that are read before their messages are given out; 0: pageRows
+	unsure      int             // deliveries of a shard that are named because of lost records; 0: maxUnsure
 
 	exchanging sync.Mutex // held during an exchange of shares
 	views      views

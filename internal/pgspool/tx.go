@@ -17,6 +17,9 @@ import (
 // of it has happened, and the next may succeed.
 var errRefused = errors.New("the database refuses it")
 
+// errTable says besides that it is because of a table that is damaged.
+var errTable = errors.New("a table is damaged")
+
 // transact has body write in a transaction for which the shards are looked up and locked (invariant 2).
 // Errors: queue.ErrNotOurs and errRefused, when nothing has happened; queue.ErrBroken, when that is not
 // known, or the connection is lost.
@@ -93,6 +96,9 @@ func (s *Store) undo(ctx context.Context, conn *pgx.Conn, err error) error {
 	}
 	if strings.HasPrefix(sqlState(err), classResources) {
 		return fmt.Errorf("%w: %w: %w", errRefused, queue.ErrFull, clean(err))
+	}
+	if isOfShard(err) {
+		return fmt.Errorf("%w: %w: %w", errRefused, errTable, clean(err))
 	}
 	return fmt.Errorf("%w: %w", errRefused, clean(err))
 }

@@ -20,6 +20,8 @@ const (
 	// maxGap is how many rows in a row are left out that the database does not give. With more it is not a block of a table that is
 	// damaged, but all of it, or the server: that is for a person to mend, and the shard waits.
 	maxGap = 2000
+	// maxScans is how often rows of a segment are looked for without its index, before it is taken for damaged itself.
+	maxScans = 20
 	// maxAgain is how long is waited at most before a shard is read on that the database does not give, and sayAgain how often the log
 	// says that it does not.
 	maxAgain = time.Minute
@@ -74,6 +76,9 @@ func (r *reading) readRange(ctx context.Context, conn *pgx.Conn, s *segment, fro
 		return err
 	}
 	if below = min(below, r.below); below-from <= 1 {
+		if done, err := r.rescue(ctx, conn, s, from, g); done || err != nil {
+			return err
+		}
 		if g.n++; g.n == 1 {
 			g.first = from
 		}
@@ -90,12 +95,35 @@ func (r *reading) readRange(ctx context.Context, conn *pgx.Conn, s *segment, fro
 	return r.readRange(ctx, conn, s, from, middle, g)
 }
 
+// rescue reads a row without the index before it is given up, and says whether it has. If it has not, it notes what is known of the row.
+func (r *reading) rescue(ctx context.Context, conn *pgx.Conn, s *segment, pos int64, g *gap) (done bool, err error) {
+	if r.scans < maxScans {
+		n := 0
+		err := scan(ctx, conn, func() (err error) {
+			n, err = r.readRows(ctx, conn, s, "pos = $1", pos)
+			return err
+		})
+		switch {
+		case err == nil:
+			if n > 0 {
+				r.leaveOut(s, g)
+			}
+			r.below = pos
+			return true, nil
+		case !isDamage(err):
+			return false, err
+		}
+		r.scans++
+	}
+	return false, r.lostRow(ctx, conn, s, pos)
+}
+
 // leaveOut tells of rows that are left out, and begins another gap. Their table is kept.
 func (r *reading) leaveOut(s *segment, g *gap) {
 	if g.n == 0 {
 		return
 	}
-	r.damaged("%s, positions %d to %d: %d records cannot be read, and are left out: %v. The table is kept", segmentTable(r.t.id, s.segno), g.last, g.first, g.n, clean(g.why))
+	r.damaged("%s, positions %d to %d: %d records cannot be read, and are left out: %v. The table is kept; what they may have said is in doubt", segmentTable(r.t.id, s.segno), g.last, g.first, g.n, clean(g.why))
 	*g, r.lost = gap{}, true
 	r.e.mu.Lock()
 	s.lost = true
@@ -123,10 +151,17 @@ func (e *engine) waits(r *reading, err error) {
 		e.opt.Warn("spool: part %d of the queue cannot be read to its end, and the rest of its mail waits: %s. A standby may have a whole copy; else restore the table, or drop it with the mail in it. It is tried again each minute", r.t.id, why)
 	}
 	// The log has it if this is not written.
-	_ = e.store.ask(func(ctx context.Context, conn *pgx.Conn) error {
+	_ = e.noteOf(r.t, func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, `INSERT INTO unreadable VALUES ($1, $2, clock_timestamp(), $3) ON CONFLICT (shard) DO UPDATE SET why = excluded.why, epoch = excluded.epoch,
 			since = CASE WHEN unreadable.epoch = excluded.epoch THEN unreadable.since ELSE excluded.since END`, int(r.t.id), r.t.epoch, plainText(why))
 		return err
+	})
+}
+
+// noteOf has f write something about a shard, if that is still this node's: the next owner has notes of its own.
+func (e *engine) noteOf(t *taken, f func(context.Context, *pgx.Conn) error) error {
+	return e.store.ask(func(ctx context.Context, conn *pgx.Conn) error {
+		return e.transact(ctx, conn, []*shard{&t.shard}, func() error { return f(ctx, conn) })
 	})
 }
 
@@ -140,7 +175,7 @@ func (e *engine) readAll(r *reading) {
 		return
 	}
 	e.opt.Warn("spool: part %d of the queue has been read to its end", r.t.id)
-	_ = e.store.ask(func(ctx context.Context, conn *pgx.Conn) error {
+	_ = e.noteOf(r.t, func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, "DELETE FROM unreadable WHERE shard = $1", int(r.t.id))
 		return err
 	})

@@ -18,7 +18,7 @@ func (d *database) spoil(shard, segno uint32, code, rows string) {
 	d.t.Helper()
 	conn, table := d.conn(), segmentTable(shard, segno)
 	for _, sql := range []string{
-		"CREATE OR REPLACE FUNCTION lost() RETURNS bytea LANGUAGE plpgsql AS $$ BEGIN RAISE 'missing chunk' USING ERRCODE = '" + code + "'; END $$",
+		"CREATE OR REPLACE FUNCTION lost() RETURNS bytea STABLE LANGUAGE plpgsql AS $$ BEGIN RAISE 'missing chunk' USING ERRCODE = '" + code + "'; END $$",
 		"ALTER TABLE " + table + " RENAME TO kept_" + table,
 		fmt.Sprintf("CREATE VIEW %s AS SELECT pos, kind, number, CASE WHEN %s THEN lost() ELSE head END AS head, rest, body FROM kept_%s", table, rows, table),
 	} {
@@ -203,5 +203,31 @@ func TestRemindOnce(t *testing.T) {
 	}
 	if said != 1 {
 		t.Errorf("it is said %d times", said)
+	}
+}
+
+// What a node says of a shard that it has lost does not take the place of what the owner says.
+func TestUnreadableNoteOfFormerOwner(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	a := d.store("a").mustOpen(t)
+	former := a.newReading(&taken{shard: shard{id: 1, epoch: a.home.epoch - 1, segs: map[uint32]*segment{}}})
+	own := a.newReading(&taken{shard: shard{id: 1, epoch: a.home.epoch, segs: map[uint32]*segment{}}})
+	why := func() string {
+		st, err := d.store("look").Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.Shards[0].Unread
+	}
+	a.waits(own, errors.New("one thing"))
+	a.waits(former, errors.New("another"))
+	if got := why(); !strings.Contains(got, "one thing") {
+		t.Errorf("the state of the cluster: %q", got)
+	}
+	former.t.bad = true
+	a.readAll(former)
+	if got := why(); got == "" {
+		t.Error("the note of the owner is gone")
 	}
 }

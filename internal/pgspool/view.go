@@ -160,7 +160,7 @@ func (s *Store) readView(ctx context.Context, id int, after, upto uint64, window
 				return err
 			}
 			// A connection that breaks has the segment read once more: that comes to the same.
-			err = w.segment(limited, conn, sh, &segment{segno: uint32(next)})
+			err = orScan(limited, conn, func() error { return w.segment(limited, conn, sh, &segment{segno: uint32(next)}) })
 			if sqlState(err) == undefinedTable {
 				return nil // it was dropped, and nothing that is alive was in it
 			}

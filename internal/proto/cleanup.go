@@ -338,6 +338,15 @@ func (s *Settle) decode(field []byte) error {
 	return r.Err()
 }
 
+// What a node says whose part of a shared queue others have: to who submits mail, and to who wants queue IDs.
+const (
+	TextElsewhere = "Error: this server takes no mail now, other servers have its queue"
+	FailElsewhere = "cleanup: other nodes have the queue"
+)
+
+// StatusElsewhere goes with TextElsewhere.
+var StatusElsewhere = dsn.S(4, 3, 2)
+
 // SubmitReply is the fate of a submission. Code 250: the message is on stable
 // storage (or was discarded on purpose, or has been delivered while the submitter waited). Otherwise the submitter still has it.
 type SubmitReply struct {
@@ -345,7 +354,7 @@ type SubmitReply struct {
 	Status dsn.Status
 	Text   string // for the client, without code and status
 	Cause  string // of an internal failure, for the submitter's log and not for the client: "not signed: ..."; else empty
-	Silent bool   // the queue's disk does not answer: the next message would be refused as well
+	Silent bool   // the queue's disk does not answer, or other nodes have the queue: the next message would be refused as well
 }
 
 // Reason is the reply in one line, with its cause: for the log.

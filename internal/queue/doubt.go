@@ -18,13 +18,16 @@ const (
 	// DoubtNew: it is new mail, which is given out as soon as it is there; whether
 	// this was, nothing says.
 	DoubtNew
+	// DoubtLost: records of the queue are lost, and one of them may have said that it was
+	// made, or was being made.
+	DoubtLost
 )
 
 // A Doubt is a message that some recipients may have got, and may get again.
 type Doubt struct {
 	ID   mail.QueueID
 	Kind DoubtKind
-	// Rcpts are the recipients, by index, with DoubtHanded, ascending; with the others it is empty, and
+	// Rcpts are the recipients, by index, with DoubtHanded and DoubtLost, ascending; with the others it is empty, and
 	// means all that are pending.
 	Rcpts []int
 	// Nexthop is where to, as was recorded; "": not known.

@@ -148,6 +148,7 @@ var whyText = map[string]string{
 	doubtful.New:        "new mail, which may have been delivered when the mail system ended",
 	doubtful.Agent:      "the delivery agent ended in the middle of the delivery",
 	doubtful.Withdrawn:  "it may have been delivered, and its client was not told 250, as far as is known, and may have sent it again",
+	doubtful.Lost:       "records of the queue are lost, and one may have said that it was delivered",
 	doubtful.Unanswered: "its client may not have been told that it was queued, and may have sent it again",
 }
 

@@ -69,11 +69,15 @@ const (
 // message and cleanup's answer: the message may be in the queue or not.
 var ErrInDoubt = errors.New("connection to cleanup lost: not known whether the message is queued")
 
+// ErrElsewhere says that no message can be queued here, since other nodes have the queue.
+var ErrElsewhere = errors.New("other nodes have the queue")
+
 // A Client hands messages to one cleanup service. All methods may be called
 // concurrently.
 type Client struct {
 	ipc    *ipc.Client
 	silent atomic.Int64 // when cleanup last said that the queue's disk does not answer, in ns since 1970; 0: it has not
+	away   atomic.Bool  // what it said then is that other nodes have the queue
 
 	mu        sync.Mutex
 	next, end uint64 // numbers not given out yet, of the present lease
@@ -153,7 +157,11 @@ func (c *Client) NewID(ctx context.Context, now time.Time) (mail.QueueID, error)
 
 func (c *Client) lease(ctx context.Context) (proto.LeaseReply, error) {
 	var l proto.LeaseReply
-	if err := c.ipc.CallAgain(ctx, &proto.Lease{N: leaseSize}, &l); err != nil {
+	err := c.ipc.CallAgain(ctx, &proto.Lease{N: leaseSize}, &l)
+	if said, ok := errors.AsType[ipc.RemoteError](err); ok && string(said) == proto.FailElsewhere {
+		return proto.LeaseReply{}, ErrElsewhere
+	}
+	if err != nil {
 		return proto.LeaseReply{}, fmt.Errorf("get a queue ID from cleanup: %w", err)
 	}
 	if l.N <= 0 || l.First == 0 {
@@ -185,6 +193,14 @@ func (c *Client) Silent() bool {
 	}
 	since := time.Since(time.Unix(0, at))
 	return 0 <= since && since < silentPeriod
+}
+
+// Refusal is why no message can be queued now, after Silent or an error: what to tell the client.
+func (c *Client) Refusal(err error) proto.SubmitReply {
+	if errors.Is(err, ErrElsewhere) || err == nil && c.away.Load() {
+		return proto.SubmitReply{Code: 451, Status: proto.StatusElsewhere, Text: proto.TextElsewhere}
+	}
+	return tryAgain
 }
 
 // Options are what a submitter says of a message besides its envelope.
@@ -571,6 +587,7 @@ func doubt(err error) error {
 // said by 250.
 func (c *Client) checked(r proto.SubmitReply) (proto.SubmitReply, error) {
 	if r.Silent {
+		c.away.Store(r.Status == proto.StatusElsewhere)
 		c.silent.Store(time.Now().UnixNano())
 	}
 	if r.Code == 250 || r.Code >= 400 && r.Code < 600 {

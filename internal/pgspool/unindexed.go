@@ -1,0 +1,83 @@
+package pgspool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A damaged index does not give rows that are whole. What it does not give is looked for without it, from the beginning of the table to its end.
+
+// indexTable has the segments whose index was damaged when they were read, for who asks how the cluster stands. A row counts as long as the
+// shard has that epoch: the next one to read the shard finds out anew.
+const indexTable = `CREATE TABLE IF NOT EXISTS damaged_index (shard integer NOT NULL, segno bigint NOT NULL, epoch bigint NOT NULL, since timestamptz NOT NULL, why text NOT NULL, PRIMARY KEY (shard, segno))`
+
+// withoutIndex begins a transaction that uses no index.
+const withoutIndex = "BEGIN READ ONLY; SET LOCAL enable_indexscan = off; SET LOCAL enable_indexonlyscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_seqscan = on"
+
+// scan has f read without any index. There is no transaction on conn.
+func scan(ctx context.Context, conn *pgx.Conn, f func() error) error {
+	_, err := run(ctx, conn, withoutIndex)
+	if err == nil {
+		err = f()
+	}
+	if !conn.IsClosed() {
+		_, rerr := run(ctx, conn, "ROLLBACK")
+		err = errors.Join(err, rerr)
+	}
+	return err
+}
+
+// orScan has f read, and once more without any index when the database does not give what it asks for.
+func orScan(ctx context.Context, conn *pgx.Conn, f func() error) error {
+	err := f()
+	if isDamage(err) {
+		return scan(ctx, conn, f)
+	}
+	return err
+}
+
+// unindex notes that a segment could be read without its index only, which failed with err.
+func (e *engine) unindex(ctx context.Context, conn *pgx.Conn, t *taken, s *segment, err error) error {
+	why := fmt.Sprint(clean(err))
+	noted := e.transact(ctx, conn, []*shard{&t.shard}, func() error {
+		_, err := conn.Exec(ctx, `INSERT INTO damaged_index VALUES ($1, $2, $3, clock_timestamp(), $4) ON CONFLICT (shard, segno) DO UPDATE SET why = excluded.why, epoch = excluded.epoch,
+			since = CASE WHEN damaged_index.epoch + 1 >= excluded.epoch THEN damaged_index.since ELSE excluded.since END`, int(t.id), int64(s.segno), t.epoch, plainText(why))
+		return err
+	})
+	if noted != nil {
+		return noted
+	}
+	e.mu.Lock()
+	s.unindexed = true
+	e.mu.Unlock()
+	table := segmentTable(t.id, s.segno)
+	e.opt.Warn("spool: table %s can be read without its index only: %s. All of it has been read, and it is not cleaned; REINDEX TABLE %s, and reload the mail system after that", table, why, table)
+	return nil
+}
+
+// A DamagedIndex is one without which a table had to be read.
+type DamagedIndex struct {
+	Shard int
+	Table string
+	Why   string
+	Since time.Duration // how long it has been so
+}
+
+// damagedIndexes lists them.
+func damagedIndexes(ctx context.Context, conn *pgx.Conn) (list []DamagedIndex, err error) {
+	rows, _ := conn.Query(ctx, `SELECT shard, segno, why, greatest(extract(epoch FROM clock_timestamp() - since), 0)::float8 FROM damaged_index JOIN shard ON id = shard
+		AND shard.epoch = damaged_index.epoch ORDER BY shard, segno`) // its error is that of reading the rows
+	var d DamagedIndex
+	var segno int64
+	var seconds float64
+	_, err = pgx.ForEachRow(rows, []any{&d.Shard, &segno, &d.Why, &seconds}, func() error {
+		d.Table, d.Since = segmentTable(uint32(d.Shard), uint32(segno)), time.Duration(seconds*float64(time.Second))
+		list = append(list, d)
+		return nil
+	})
+	return list, err
+}

@@ -1,0 +1,95 @@
+package pgspool
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"posthaste/internal/mail"
+	"posthaste/internal/storage"
+)
+
+// A damaged index takes no mail: what it does not give is read without it, and so is content. Whoever asks how the cluster stands hears of it, the
+// table is kept, and when the index has been made anew all is as before.
+func TestDamagedIndex(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	d := newDatabase(t, s, 1)
+	e := d.store("a").mustOpen(t)
+	b := e.NewBatch()
+	var ids []mail.QueueID
+	for range 1000 {
+		m := message(t, e, "some content")
+		ids = append(ids, m.ID)
+		b.Add(m)
+	}
+	if err := e.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	if err := leave(e, ids[0]); err != nil {
+		t.Fatal(err)
+	}
+	var path string
+	if err := d.conn().QueryRow(t.Context(), "SELECT pg_relation_filepath('seg_1_1_pkey')").Scan(&path); err != nil {
+		t.Fatal(err)
+	}
+	e.Close()
+	s.Stop()
+	f, err := os.OpenFile(filepath.Join(s.Socket, "data", path), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteAt(bytes.Repeat([]byte{0xff}, 8192), 8192) // the first page of its entries; the root and others are behind it
+	if err = errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	st := d.store("a")
+	st.page = 100 // so few are read by the index
+	e = st.mustOpen(t)
+	if n, r := len(seen(e)), e.Recovery(); n != len(ids) || r.Report != "" || !r.Exact || len(e.Reading()) > 0 {
+		t.Errorf("%d messages, %+v, being read: %v", n, r, e.Reading())
+	}
+	for _, id := range []mail.QueueID{ids[0], ids[999]} {
+		if err := readAll(st.Reader(), e, id); err != nil {
+			t.Errorf("content: %v", err)
+		}
+	}
+	if list, _, err := st.Reader().(storage.Viewer).View(t.Context(), 1, 0, 0, 2000); err != nil || len(list) != len(ids) {
+		t.Errorf("a view has %d messages: %v", len(list), err)
+	}
+	look := func() []DamagedIndex {
+		st, err := d.store("look").Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.Indexes
+	}
+	if list := look(); len(list) != 1 || list[0].Table != "seg_1_1" || !strings.Contains(list[0].Why, "XX00") {
+		t.Errorf("the state of the cluster: %+v", list)
+	}
+	b = e.NewBatch()
+	for _, id := range ids[1:] {
+		b.Remove(id)
+	}
+	if err := e.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	if tidy(t, e); e.Err() != nil || e.home.segs[1] == nil {
+		t.Errorf("%v; the table is there: %v", e.Err(), e.home.segs[1] != nil)
+	}
+	e.Close()
+	if _, err := d.conn().Exec(t.Context(), "REINDEX TABLE seg_1_1"); err != nil {
+		t.Fatal(err)
+	}
+	e = d.store("a").mustOpen(t)
+	if list := look(); len(list) != 0 {
+		t.Errorf("with a new index: %+v", list)
+	}
+	if tidy(t, e); e.home.segs[1] != nil {
+		t.Error("the table is kept with a new index, too")
+	}
+}
