@@ -125,10 +125,14 @@ func (s *Server) fromNode(ctx context.Context, c storage.Call) ([]byte, error) {
 	if !proto.Forwards(c.Kind) {
 		return nil, fmt.Errorf("requests of kind %d are not carried out for other nodes: it may be of another version", c.Kind)
 	}
+	var q ipc.Message = &rawMessage{kind: c.Kind, octets: c.Payload}
 	if what := orderText(c.Kind, c.Payload); what != "" {
 		s.opt.Log.Info("asked by node %s for %s: %s", c.From, c.By, what)
+		// What has to wait for a part of the queue is ordered in the same name.
+		by := fmt.Sprintf("node %s for %s", c.From, c.By)
+		q = &proto.Carry{Asked: c.Kind, Payload: c.Payload, By: by[:min(len(by), storage.CallBy)]}
 	}
-	answer, err := s.askSelf(ctx, &rawMessage{kind: c.Kind, octets: c.Payload}, c.Kind)
+	answer, err := s.askSelf(ctx, q, c.Kind)
 	if _, refused := errors.AsType[ipc.RemoteError](err); err != nil && !refused && s.ending() {
 		return nil, storage.ErrAgain // what a message was to become it becomes or is already
 	}

@@ -232,7 +232,9 @@ func (s *Server) selectOrders(ctx context.Context, base storage.Order, at *place
 			break
 		}
 		for _, part := range at.parts {
+			held := map[mail.QueueID]bool{}
 			ids, err := s.idsIn(ctx, at, part, func(v *storage.Viewed) bool {
+				held[v.ID] = v.Queue == queue.Hold
 				return (v.Queue == queue.Corrupt) == aside && (len(q.IDs) == 0 || slices.Contains(q.IDs, v.ID)) && s.meantByOrder(where, v)
 			}, number)
 			if err != nil {
@@ -242,6 +244,12 @@ func (s *Server) selectOrders(ctx context.Context, base storage.Order, at *place
 				return nil, fmt.Errorf("more than %d messages are meant, and nothing is ordered: say more closely which", maxOrdered)
 			}
 			list = append(list, orderIDs(base, part, ids, &q, aside)...)
+			// What is on hold is returned when it is released, and who asks does not
+			// learn which messages that are.
+			if q.Verb == proto.VerbExpire && q.Now {
+				ids = slices.DeleteFunc(ids, func(id mail.QueueID) bool { return !held[id] })
+				list = append(list, orderIDs(base, part, ids, &proto.Select{Verb: proto.VerbRelease}, false)...)
+			}
 		}
 	}
 	return list, nil
@@ -478,7 +486,7 @@ func carriedText(what string, kind uint16, answer []byte) (string, error) {
 }
 
 // carried takes an order that is due. It is a request that may change something, and
-// waits for no other orders.
+// waits for no other orders; what another node asks now does.
 func (s *Server) carried(c *ipc.Conn, r *ipc.Request) {
 	var q proto.Carry
 	if err := r.Decode(&q); err != nil {
@@ -492,18 +500,22 @@ func (s *Server) carried(c *ipc.Conn, r *ipc.Request) {
 	// From here on it is as if it had been asked without the wrapping, by the mail
 	// owner: that is who may send one.
 	r.Kind, r.Payload = q.Asked, q.Payload
+	if q.By != "" {
+		s.afterOrders(r, q.By, func(u proto.Unread) { s.obey(c, r, u) })
+		return
+	}
 	s.obey(c, r, proto.Unread{})
 }
 
 // afterOrders has f run when the orders that were given before have been carried out,
-// where r changes something that there may be orders for.
-func (s *Server) afterOrders(r *ipc.Request, f func(proto.Unread)) {
+// where r changes something that there may be orders for. by is who has given it.
+func (s *Server) afterOrders(r *ipc.Request, by string, f func(proto.Unread)) {
 	switch {
 	case s.orders == nil || orderText(r.Kind, r.Payload) == "":
 		f(proto.Unread{})
 		return
 	case public(r):
-		s.tasks.Go(func() { f(s.orderUnread(r, true)) })
+		s.tasks.Go(func() { f(s.orderUnread(r, by, true)) })
 		return
 	}
 	// Public requests flush, and nothing that was ordered is undone by that. The others
@@ -527,7 +539,7 @@ func (s *Server) afterOrders(r *ipc.Request, f func(proto.Unread)) {
 			r.Fail("orders that were given before wait, and this one is not carried out: %v", err)
 			return
 		}
-		f(s.orderUnread(r, false))
+		f(s.orderUnread(r, by, false))
 	})
 }
 

@@ -72,7 +72,7 @@ func (s *Server) trigger(letters []byte) {
 // fromTool takes a request, on the goroutine that reads the connection, and hands it to
 // the loop, behind what was ordered before.
 func (s *Server) fromTool(c *ipc.Conn, r *ipc.Request) {
-	s.afterOrders(r, func(u proto.Unread) { s.obey(c, r, u) })
+	s.afterOrders(r, byHere, func(u proto.Unread) { s.obey(c, r, u) })
 }
 
 // obey carries out a request, or answers it. u is what the answer says of mail that has

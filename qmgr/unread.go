@@ -30,13 +30,14 @@ import (
 	"posthaste/internal/storage"
 )
 
-// byHere is who orders something of this node's own mail, for the log and the list of
+// byHere is who orders something of this node's own mail here, for the log and the list of
 // orders: sockets do not say more of a process than its user, which is that of the tools.
 const byHere = "a command on this node"
 
 // orderUnread leaves orders for what a request means of mail that this node has taken
-// over and not read yet, and says what becomes of that. It runs outside the loop.
-func (s *Server) orderUnread(r *ipc.Request, open bool) (u proto.Unread) {
+// over and not read yet, and says what becomes of that. by is who has given it. It runs
+// outside the loop.
+func (s *Server) orderUnread(r *ipc.Request, by string, open bool) (u proto.Unread) {
 	ids := s.meantIDs(r)
 	if s.orders == nil || r.Kind == proto.KindOverride || ids == nil {
 		return u
@@ -48,7 +49,7 @@ func (s *Server) orderUnread(r *ipc.Request, open bool) (u proto.Unread) {
 	if len(parts) == 0 && err == nil {
 		return u
 	}
-	base := storage.Order{Call: storage.Call{By: byHere, Kind: r.Kind, Payload: r.Payload}, Node: s.opt.Settings.Node, What: orderText(r.Kind, r.Payload), Open: open}
+	base := storage.Order{Call: storage.Call{By: by, Kind: r.Kind, Payload: r.Payload}, Node: s.opt.Settings.Node, What: orderText(r.Kind, r.Payload), Open: open}
 	var list []storage.Order
 	if err == nil {
 		list, err = s.unreadOrders(ctx, base, parts, ids)
@@ -61,7 +62,7 @@ func (s *Server) orderUnread(r *ipc.Request, open bool) (u proto.Unread) {
 		return u
 	case err == nil:
 		for i := range list {
-			s.opt.Log.Info("ordered of part %d of the queue, which has not been read yet: %s", list[i].Part, list[i].What)
+			s.opt.Log.Info("ordered by %s of part %d of the queue, which has not been read yet: %s", by, list[i].Part, list[i].What)
 		}
 		u.Ordered = fmt.Sprintf("%s has not been read yet. This is ordered: %s; it is carried out when it has been read", partNames(parts), summary(list))
 		return u

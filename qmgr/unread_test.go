@@ -2,6 +2,8 @@ package qmgr
 
 import (
 	"cmp"
+	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -35,6 +37,74 @@ func (f *fakeCluster) leftOnly(t *testing.T) (list []string) {
 	}
 	f.left = nil
 	return list
+}
+
+// What another node has asked of mail that has not been read yet is ordered in the name of who asked it there, and the log says so.
+func TestUnreadOrderedForOther(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	f := &fakeCluster{third: "a", calls: make(chan func(func(context.Context, storage.Call) ([]byte, error)))}
+	st.fill(deferredMail(queue.Deferred, time.Minute, "s@from.test", "450 later", "a@to.test"))
+	for _, e := range st.site.Entries() {
+		created, number, _ := e.ID.Parse()
+		e.ID = mail.MakeQueueID(created, number+1000)
+		f.list = append(f.list, storage.Viewed{Entry: e})
+	}
+	far := f.list[0].ID
+	st.viewer, st.unread, st.steady = f, []int{3}, true
+	st.run()
+	st.waitAttached(1)
+	answered := make(chan error, 1)
+	f.calls <- func(answer func(context.Context, storage.Call) ([]byte, error)) {
+		hold := &proto.Command{Verb: proto.VerbHold, ID: far}
+		var reply proto.CommandReply
+		b, err := answer(t.Context(), storage.Call{From: "b", By: "bob", Kind: hold.Kind(), Payload: hold.Append(nil)})
+		if err == nil {
+			err = reply.Decode(b)
+		}
+		if err == nil && reply.Ordered == "" {
+			err = fmt.Errorf("it is not ordered: %+v", reply)
+		}
+		answered <- err
+	}
+	if err := <-answered; err != nil {
+		t.Fatal(err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.left) != 1 || f.left[0].By != "node b for bob" || f.left[0].Open {
+		t.Errorf("%+v", f.left)
+	}
+	if log := st.log.String(); !strings.Contains(log, "ordered by node b for bob of part 3 of the queue, which has not been read yet: hold "+string(far)) {
+		t.Errorf("the log:\n%s", log)
+	}
+}
+
+// Mail on hold that is returned with all mail, and has not been read yet, is released when that is carried out, as what has been read is.
+func TestUnreadReturnedFromHold(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "")
+	f := &fakeCluster{third: "a"}
+	st.fill(deferredMail(queue.Deferred, time.Minute, "s@from.test", "450 later", "a@to.test"))
+	for _, e := range st.site.Entries() {
+		created, number, _ := e.ID.Parse()
+		for i, q := range []queue.Name{queue.Deferred, queue.Hold} {
+			e.ID, e.Queue = mail.MakeQueueID(created, number+1000+uint64(i)), q
+			f.list = append(f.list, storage.Viewed{Entry: e})
+		}
+	}
+	st.viewer, st.unread, st.steady = f, []int{3}, true
+	st.run()
+	st.waitAttached(1)
+	var reply proto.SelectReply
+	if err := st.tool.Call(t.Context(), &proto.Select{Verb: proto.VerbExpire, Now: true}, &reply); err != nil {
+		t.Fatal(err)
+	}
+	soft, held := string(f.list[0].ID), string(f.list[1].ID)
+	want := []string{"expire 2 messages, the first of them " + soft + " " + soft + " " + held, "release 1 messages, the first of them " + held + " " + held}
+	if got := f.leftOnly(t); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
 }
 
 // What is meant of mail that this node has taken over and not read yet is ordered, and what has been read of it is changed at once: one

@@ -180,11 +180,14 @@ func (m *ForwardReply) Decode(b []byte) error {
 type Carry struct {
 	Asked   uint16 // kind of the message; one of those that Forwards names
 	Payload []byte // the message
+	// By, if it is not empty, says that it is no order, but asked by another node at this moment, and for whom: it waits like what
+	// is asked here.
+	By string
 }
 
 func (*Carry) Kind() uint16 { return KindCarry }
 func (m *Carry) Append(b []byte) []byte {
-	return pack.Bytes(pack.Uint(b, 'k', m.Asked), 'p', m.Payload)
+	return pack.String(pack.Bytes(pack.Uint(b, 'k', m.Asked), 'p', m.Payload), 'b', m.By)
 }
 func (m *Carry) Decode(b []byte) error {
 	r := pack.NewReader(b)
@@ -194,6 +197,8 @@ func (m *Carry) Decode(b []byte) error {
 			m.Asked = uint16(r.Uint())
 		case 'p':
 			m.Payload = append([]byte(nil), r.Bytes()...)
+		case 'b':
+			m.By = r.String()
 		}
 	}
 	return r.Err()

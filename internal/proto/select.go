@@ -14,7 +14,7 @@ type Select struct {
 	Where  []string       // package selection's Encode; none: all messages
 	IDs    []mail.QueueID // only these; at most SelectIDs
 	Verb   Verb           // 0: nothing is done
-	Now    bool           // VerbExpire: return at once what is not on hold
+	Now    bool           // VerbExpire: return at once what is not on hold. What becomes an order is released for that
 	Items  bool           // list what was selected, as List does
 	Most   int            // with Items and without Verb: so many messages are enough for one answer; 0: as many as it has room for
 }
