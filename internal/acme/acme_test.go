@@ -16,7 +16,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,27 +33,51 @@ import (
 // A pretender is an authority in virtual time.
 type pretender struct {
 	life   time.Duration
-	refuse error
 	again  time.Duration // after a refusal
 	advice suggestion
 	root   crypto.Signer
-	times  []time.Time // of attempts
 	hang   bool
+
+	mu     sync.Mutex // of what changes, and is looked at, while a manager runs
+	refuse error
+	times  []time.Time // of attempts
+}
+
+// attempts are those so far.
+func (p *pretender) attempts() []time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.times)
+}
+
+// permit ends the refusals.
+func (p *pretender) permit() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refuse = nil
+}
+
+// attempt notes one, and says how it ends.
+func (p *pretender) attempt() (n int, refusal error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.times = append(p.times, time.Now())
+	return len(p.times), p.refuse
 }
 
 func (p *pretender) obtain(ctx context.Context, _, key crypto.Signer, _ *x509.Certificate) ([]byte, string, error) {
-	p.times = append(p.times, time.Now())
+	n, refusal := p.attempt()
 	if p.hang {
 		<-ctx.Done()
 		return nil, "", ctx.Err()
 	}
-	if p.refuse != nil {
-		return nil, "", p.refuse
+	if refusal != nil {
+		return nil, "", refusal
 	}
 	if p.root == nil {
 		p.root, _ = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	}
-	leaf := &x509.Certificate{SerialNumber: big.NewInt(int64(len(p.times))), DNSNames: []string{"mail.example.org"}, NotBefore: time.Now(), NotAfter: time.Now().Add(p.life)}
+	leaf := &x509.Certificate{SerialNumber: big.NewInt(int64(n)), DNSNames: []string{"mail.example.org"}, NotBefore: time.Now(), NotAfter: time.Now().Add(p.life)}
 	above := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "the pretender"}}
 	der, err := x509.CreateCertificate(rand.Reader, leaf, above, key.Public(), p.root)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), "https://ca.example/1", err
@@ -97,11 +123,11 @@ func TestRenewals(t *testing.T) {
 		time.Sleep(365 * 24 * time.Hour)
 		synctest.Wait()
 		stop()
-		if n := len(p.times); n != 13 {
+		if n := len(p.attempts()); n != 13 {
 			t.Errorf("%d certificates in a year", n)
 		}
-		for i := 1; i < len(p.times); i++ {
-			if d := p.times[i].Sub(p.times[i-1]); d < 30*24*time.Hour-time.Minute || d > 30*24*time.Hour+time.Minute {
+		for i := 1; i < len(p.attempts()); i++ {
+			if d := p.attempts()[i].Sub(p.attempts()[i-1]); d < 30*24*time.Hour-time.Minute || d > 30*24*time.Hour+time.Minute {
 				t.Errorf("renewed after %v", d)
 			}
 		}
@@ -113,8 +139,8 @@ func TestRenewals(t *testing.T) {
 		time.Sleep(48 * time.Hour)
 		synctest.Wait()
 		stop()
-		if len(p.times) != 1 || p.times[0].Sub(start.Add(time.Hour)).Abs() > time.Minute {
-			t.Errorf("renewed at %v, wanted at %v; %s", p.times, start.Add(time.Hour), l.text())
+		if len(p.attempts()) != 1 || p.attempts()[0].Sub(start.Add(time.Hour)).Abs() > time.Minute {
+			t.Errorf("renewed at %v, wanted at %v; %s", p.attempts(), start.Add(time.Hour), l.text())
 		}
 		if !strings.Contains(l.text(), ", see https://ca.example/why") {
 			t.Error("the log does not say why")
@@ -135,11 +161,11 @@ func TestNoHammering(t *testing.T) {
 			synctest.Wait()
 			stop()
 		}
-		if n := len(p.times); n < 10 || n > 12 {
+		if n := len(p.attempts()); n < 10 || n > 12 {
 			t.Errorf("%d attempts in three days", n)
 		}
-		for i := 1; i < len(p.times); i++ {
-			d, least := p.times[i].Sub(p.times[i-1]), min(firstBackOff<<(i-1), lastBackOff)
+		for i := 1; i < len(p.attempts()); i++ {
+			d, least := p.attempts()[i].Sub(p.attempts()[i-1]), min(firstBackOff<<(i-1), lastBackOff)
 			if i < 10 && d < least || i >= 10 && d < lastBackOff {
 				t.Errorf("attempt %d after %v", i, d)
 			}
@@ -156,13 +182,13 @@ func TestNoHammering(t *testing.T) {
 		}
 		time.Sleep(lookAgain)
 		synctest.Wait()
-		if len(p.times) != 1 {
-			t.Errorf("%d attempts on request", len(p.times))
+		if len(p.attempts()) != 1 {
+			t.Errorf("%d attempts on request", len(p.attempts()))
 		}
 		time.Sleep(99 * time.Hour)
 		synctest.Wait()
-		if stop(); len(p.times) != 1 {
-			t.Errorf("%d attempts before the authority permits one", len(p.times))
+		if stop(); len(p.attempts()) != 1 {
+			t.Errorf("%d attempts before the authority permits one", len(p.attempts()))
 		}
 		p.hang, p.times = true, nil
 		time.Sleep(2 * time.Hour)
@@ -172,13 +198,13 @@ func TestNoHammering(t *testing.T) {
 			stop()
 			time.Sleep(interrupted - time.Second)
 		}
-		if n := len(p.times); n > 12 {
+		if n := len(p.attempts()); n > 12 {
 			t.Errorf("%d interrupted attempts in an hour", n)
 		}
 		begin(t, cfg, p, l, lookAgain)()
-		before := len(p.times)
+		before := len(p.attempts())
 		begin(t, cfg, p, l, lookAgain)()
-		if len(p.times) != before {
+		if len(p.attempts()) != before {
 			t.Error("a restart repeats an attempt at once")
 		}
 	})
@@ -196,32 +222,32 @@ func TestAnotherAuthority(t *testing.T) {
 		first, second := &pretender{life: time.Hour, refuse: errors.New("not today")}, &pretender{life: 90 * 24 * time.Hour, refuse: errors.New("not here")}
 		for range 3 { // 15 minutes, 30, and then an hour
 			begin(t, at("https://first.example/dir"), first, l, lookAgain)()
-			time.Sleep(firstBackOff << len(first.times) * 11 / 10)
+			time.Sleep(firstBackOff << len(first.attempts()) * 11 / 10)
 		}
 		stop := begin(t, at("https://first.example/dir"), first, l, lookAgain)
-		asked := len(first.times)
+		asked := len(first.attempts())
 		time.Sleep(lookAgain)
 		stop()
 		stop = begin(t, at("https://second.example/dir"), second, l, lookAgain)
-		if len(second.times) != 1 {
-			t.Fatalf("the second authority is asked %d times: %s", len(second.times), l.text())
+		if len(second.attempts()) != 1 {
+			t.Fatalf("the second authority is asked %d times: %s", len(second.attempts()), l.text())
 		}
 		time.Sleep(2 * time.Minute)
 		stop()
 		stop = begin(t, at("https://first.example/dir"), first, l, lookAgain)
 		time.Sleep(time.Minute)
-		if stop(); len(first.times) != asked {
-			t.Errorf("the first authority is asked again after %v", first.times[asked].Sub(first.times[asked-1]))
+		if stop(); len(first.attempts()) != asked {
+			t.Errorf("the first authority is asked again after %v", first.attempts()[asked].Sub(first.attempts()[asked-1]))
 		}
 		stop = begin(t, at("https://second.example/dir"), second, l, lookAgain)
 		time.Sleep(time.Minute)
-		if len(second.times) != 1 {
-			t.Errorf("the second authority is asked again after %v", second.times[1].Sub(second.times[0]))
+		if len(second.attempts()) != 1 {
+			t.Errorf("the second authority is asked again after %v", second.attempts()[1].Sub(second.attempts()[0]))
 		}
-		second.refuse = nil
+		second.permit()
 		time.Sleep(firstBackOff)
-		if stop(); len(second.times) != 2 {
-			t.Errorf("the second authority is asked %d times", len(second.times))
+		if stop(); len(second.attempts()) != 2 {
+			t.Errorf("the second authority is asked %d times", len(second.attempts()))
 		}
 		// Its refusals are over. Those of the first one are not.
 		if !strings.Contains(l.text(), "the certificate for mail.example.org is by ") {
@@ -229,7 +255,7 @@ func TestAnotherAuthority(t *testing.T) {
 		}
 		stop = begin(t, at("https://first.example/dir"), first, l, lookAgain)
 		time.Sleep(lookAgain)
-		if stop(); len(first.times) != asked {
+		if stop(); len(first.attempts()) != asked {
 			t.Error("the success of another authority ends the wait for the first one")
 		}
 	})
@@ -245,8 +271,8 @@ func TestKeyUnreadable(t *testing.T) {
 		begin(t, cfg, p, l, lookAgain)()
 		key := filepath.Join(servercert.Directory(cfg), "key.pem")
 		good, err := os.ReadFile(key)
-		if err != nil || len(p.times) != 1 {
-			t.Fatal(err, p.times)
+		if err != nil || len(p.attempts()) != 1 {
+			t.Fatal(err, p.attempts())
 		}
 		if err := os.WriteFile(key, []byte("rubbish"), 0o600); err != nil {
 			t.Fatal(err)
@@ -254,8 +280,8 @@ func TestKeyUnreadable(t *testing.T) {
 		stop := begin(t, cfg, p, l, lookAgain)
 		time.Sleep(7 * 24 * time.Hour)
 		synctest.Wait()
-		if text, err := os.ReadFile(key); string(text) != "rubbish" || err != nil || len(p.times) != 1 {
-			t.Errorf("%q, %v, %d attempts", text, err, len(p.times))
+		if text, err := os.ReadFile(key); string(text) != "rubbish" || err != nil || len(p.attempts()) != 1 {
+			t.Errorf("%q, %v, %d attempts", text, err, len(p.attempts()))
 		}
 		if n := strings.Count(l.text(), "key.pem: expected a private key in PEM form"); n != 1 {
 			t.Errorf("said %d times: %s", n, l.text())
@@ -265,8 +291,8 @@ func TestKeyUnreadable(t *testing.T) {
 		}
 		time.Sleep(mendLook)
 		synctest.Wait()
-		if stop(); len(p.times) != 2 {
-			t.Errorf("%d attempts when the key is back", len(p.times))
+		if stop(); len(p.attempts()) != 2 {
+			t.Errorf("%d attempts when the key is back", len(p.attempts()))
 		}
 	})
 }

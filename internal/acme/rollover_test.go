@@ -118,8 +118,8 @@ func TestRollover(t *testing.T) {
 					}
 				}
 				stays(7*24*time.Hour, "nobody shows its record")
-				if len(w.p.times) != 2 {
-					t.Errorf("%d certificates of the present key, wanted a renewal", len(w.p.times))
+				if len(w.p.attempts()) != 2 {
+					t.Errorf("%d certificates of the present key, wanted a renewal", len(w.p.attempts()))
 				}
 				both := old + record(t, key.Public())
 				w.servers[0] = both
@@ -171,11 +171,11 @@ func TestRolloverInterrupted(t *testing.T) {
 		if err := w.store.SaveChain(key, text); err != nil {
 			t.Fatal(err)
 		}
-		attempts := len(w.p.times)
+		attempts := len(w.p.attempts())
 		w.manager = &manager{set: w.set, store: w.store, ca: w.p, log: w.l, spread: w.spread, look: lookAgain, view: w.view}
 		w.turn(t.Context())
-		if now, err := w.store.Key("ecdsa"); err != nil || !servercert.SameKey(now.Public(), key.Public()) || w.store.HasNext() || len(w.p.times) != attempts {
-			t.Errorf("%v, %d attempts; %s", err, len(w.p.times)-attempts, w.l.text())
+		if now, err := w.store.Key("ecdsa"); err != nil || !servercert.SameKey(now.Public(), key.Public()) || w.store.HasNext() || len(w.p.attempts()) != attempts {
+			t.Errorf("%v, %d attempts; %s", err, len(w.p.attempts())-attempts, w.l.text())
 		}
 		// A next key that cannot be read does not keep the present one from being renewed.
 		if _, err := w.store.MakeNext("ecdsa"); err != nil {
@@ -185,8 +185,8 @@ func TestRolloverInterrupted(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.after(7 * 24 * time.Hour)
-		if len(w.p.times) != attempts+1 || strings.Count(w.l.text(), "the next key waits: ") != 1 {
-			t.Errorf("%d attempts; %s", len(w.p.times)-attempts, w.l.text())
+		if len(w.p.attempts()) != attempts+1 || strings.Count(w.l.text(), "the next key waits: ") != 1 {
+			t.Errorf("%d attempts; %s", len(w.p.attempts())-attempts, w.l.text())
 		}
 	})
 }
