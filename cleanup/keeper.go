@@ -58,6 +58,10 @@ type keeper struct {
 	tell   func(ctx context.Context, report string) // has postmaster told what damage a start has found, while the spool is served
 	server func(engine) *server
 	found  func(engine, recovery) // told of each spool before it is served, with its report, and of mail that comes into it from another node; nil: nobody is
+	// settled waits until all is told of the mail that came in, for as long as mail may wait for that, and says whether it is.
+	// It is asked when the whole mail system stops, in whatever order: if not all is told, the next start has to tell it, as
+	// after a kill. A successor at a reload does not: agents go on, and nothing is in doubt. nil: nobody is told.
+	settled func() bool
 	// leaving is closed when the process is to retire, and retire has it do so. The
 	// moment is chosen so that no message is on its way that takes its time: from then
 	// until the successor serves, nobody else can bring mail. stopping is closed when the
@@ -100,6 +104,9 @@ func (k *keeper) run(ctx context.Context) error {
 		k.engine.Store(nil)
 		// Taken before Close, which may fail because of it.
 		broken := en.Err()
+		if broken == nil && k.ends() && k.settled != nil && !k.settled() {
+			en.LeaveUnclean()
+		}
 		if cerr := en.Close(); broken == nil && err == nil {
 			err = cerr
 		}
@@ -117,6 +124,16 @@ func (k *keeper) run(ctx context.Context) error {
 			}
 			en, err = k.open()
 		}
+	}
+}
+
+// ends says whether the whole mail system stops.
+func (k *keeper) ends() bool {
+	select {
+	case <-k.stopping:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -460,3 +460,38 @@ func TestKeeperRetiresAfterStream(t *testing.T) {
 		s.Wait()
 	})
 }
+
+// When the mail system stops, and not all is told of what came in, the next start finds the queue as after a kill, and tells it.
+// A reload, whose agents go on, does not have that, nor does a stop after which nothing is left.
+func TestKeeperLeavesUntold(t *testing.T) {
+	t.Parallel()
+	stopping := make(chan struct{})
+	close(stopping)
+	for _, c := range []struct {
+		what          string
+		stopping      <-chan struct{}
+		told, unclean bool
+	}{
+		{"a stop, with events that were not told", stopping, false, true},
+		{"a stop, with all told", stopping, true, false},
+		{"a reload, with events that were not told", make(chan struct{}), false, false},
+	} {
+		k := newKept(t)
+		k.stopping = c.stopping
+		k.settled = func() bool { return c.told }
+		stop, done, _ := k.begin(t)
+		testwait.Until(t, "the queue is open", func() bool { return k.engine.Load() != nil })
+		stop()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		en, err := k.open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if en.Recovery().Unclean != c.unclean {
+			t.Errorf("%s: the next start finds it unclean: %v", c.what, !c.unclean)
+		}
+		en.Close()
+	}
+}

@@ -108,6 +108,10 @@ func run(ctx context.Context, env *service.Env) error {
 			doubts.found(en, reader, &r, st.exact)
 			tellAgain(service.Stopping(ctx), env.Events, en, &r, reader)
 		},
+		settled: func() bool {
+			env.Events.Wait(context.Background())
+			return env.Events.Settled()
+		},
 		tell: func(ctx context.Context, report string) { tellDamage(ctx, env, report) },
 		server: func(en engine) *server {
 			return newServer(service.Stopping(ctx), serverOptions{Core: core, Engine: en, Log: log,

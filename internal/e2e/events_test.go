@@ -254,7 +254,7 @@ func (s *system) accounted() {
 	var wrong []string
 	defer func() {
 		if len(wrong) > 0 {
-			s.t.Logf("%d messages without all of their events: %.20q", len(wrong), wrong)
+			s.t.Logf("%d messages without all of their events: %.200q", len(wrong), wrong)
 		}
 	}()
 	s.eventually("the events of all messages that have left the queue", func() bool {

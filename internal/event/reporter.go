@@ -211,6 +211,16 @@ func (r *Reporter) Wait(ctx context.Context) {
 	}
 }
 
+// Settled says whether all that this process has told is on stable storage in the journal, or lost, which the log has.
+func (r *Reporter) Settled() bool {
+	if r == nil {
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.settled >= r.told
+}
+
 // Then has f called when Wait would return, for callers that must not wait: at once, or later on the Reporter's
 // goroutine, one after the other in the order of the calls.
 func (r *Reporter) Then(f func()) {

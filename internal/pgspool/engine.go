@@ -39,6 +39,8 @@ type engine struct {
 	lease *lease
 	found storage.Recovery
 	old   oldNodes
+	// unclean is what LeaveUnclean has set.
+	unclean atomic.Bool
 
 	// mu is held by the committer while it changes what others read, and by others while they read it.
 	// It guards the fields from here to err.
@@ -456,6 +458,9 @@ func (e *engine) isNamed(number uint64, h *handing) bool {
 // closeTime bounds how long Close waits for the database.
 const closeTime = 5 * time.Second
 
+// LeaveUnclean implements storage.Engine.
+func (e *engine) LeaveUnclean() { e.unclean.Store(true) }
+
 // Close implements storage.Engine. The lease goes on until it runs out, so that a successor on this node has the
 // queue again before another node may.
 func (e *engine) Close() error {
@@ -475,7 +480,7 @@ func (e *engine) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
 	err := e.Err()
-	if err == nil {
+	if err == nil && !e.unclean.Load() {
 		e.noteClosed(ctx)
 	}
 	e.conn.Close(ctx) // all that it has done is committed

@@ -65,6 +65,7 @@ type Spool struct {
 	postDelay time.Duration
 	report    RecoveryReport
 	stash     *stash
+	unclean   atomic.Bool // see LeaveUnclean
 
 	mu      sync.Mutex
 	queue   []*request // waiting, in order of arrival
@@ -467,6 +468,9 @@ func (s *Spool) Broken() <-chan struct{} { return s.broken }
 // used, and from which on NewFile.
 func (s *Spool) InlineLimit() int { return int(s.e.lim.inline) }
 
+// LeaveUnclean has Close write no mark of a clean end: RecoveryReport.Clean is false for whoever opens the spool next.
+func (s *Spool) LeaveUnclean() { s.unclean.Store(true) }
+
 // Close records what was posted, writes the mark of a clean end, and gives
 // up the lock. Commits under way finish; later ones get ErrClosed.
 func (s *Spool) Close() error {
@@ -482,7 +486,7 @@ func (s *Spool) Close() error {
 	signal(s.chores)
 	<-s.done
 	var err error
-	if err = s.Err(); err == nil {
+	if err = s.Err(); err == nil && !s.unclean.Load() {
 		err = s.e.markClose()
 	}
 	return errors.Join(err, s.stash.close(), s.e.closeFiles())

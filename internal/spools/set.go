@@ -319,6 +319,15 @@ func (s *Set) Broken() <-chan struct{} { return nil }
 // Err implements storage.Engine.
 func (s *Set) Err() error { return nil }
 
+// LeaveUnclean implements storage.Engine.
+func (s *Set) LeaveUnclean() {
+	for _, p := range s.parts {
+		if en := p.present().en; en != nil {
+			en.LeaveUnclean()
+		}
+	}
+}
+
 // Close implements storage.Engine. What could not be recorded of the mail of parts that have failed is lost, and
 // told of: it may be delivered again.
 func (s *Set) Close() error {

@@ -82,6 +82,9 @@ type Engine interface {
 	// Broken is closed when the engine breaks; Err returns nil until then.
 	Broken() <-chan struct{}
 	Err() error
+	// LeaveUnclean has Close make no mark of an orderly end, so that the next process finds Recovery.Unclean, as after
+	// a kill: it has to see to what this one could not tell of new mail.
+	LeaveUnclean()
 	// Close makes posted batches durable, stops the engine, and releases the queue to other processes.
 	// Later calls fail with ErrClosed.
 	Close() error
@@ -189,7 +192,7 @@ type Recovery struct {
 	MoreWithdrawn int
 	// Report is a message to the postmaster about new damage; empty if there is none.
 	Report string
-	// Unclean says that the queue was not closed: whoever had it was killed, or power failed.
+	// Unclean says that the queue was not closed: whoever had it was killed, or power failed, or LeaveUnclean was called.
 	Unclean bool
 	// UncleanParts are the parts of a shared queue of which that is true: Ref.File of their messages; none: it is true of all of it.
 	UncleanParts []int

@@ -54,6 +54,7 @@ func Run(t *testing.T, fresh func(t *testing.T) *Queue) {
 		{"Page", testPage},
 		{"Order", testOrder},
 		{"Closed", testClosed},
+		{"Unclean", testUnclean},
 		{"Model", testModel},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -628,6 +629,27 @@ func testClosed(t *testing.T, q *Queue) {
 	en = q.Open()
 	if e, _ := en.Locate(m.ID); e.Attempts != 9 {
 		t.Errorf("%+v", e)
+	}
+	en.Close()
+}
+
+// A queue that was closed is found unclean if the engine was to leave it so, once, and with all that was in it.
+func testUnclean(t *testing.T, q *Queue) {
+	en := q.Open()
+	m := addition(t, en, "x", "r@to.test")
+	add(t, en, m)
+	en = again(t, q, en)
+	if en.Recovery().Unclean {
+		t.Error("unclean after an orderly end")
+	}
+	en.LeaveUnclean()
+	en = again(t, q, en)
+	if _, ok := en.Locate(m.ID); !ok || !en.Recovery().Unclean {
+		t.Errorf("to be left unclean: unclean %v, has the message %v", en.Recovery().Unclean, ok)
+	}
+	en = again(t, q, en)
+	if en.Recovery().Unclean {
+		t.Error("unclean after the next orderly end, too")
 	}
 	en.Close()
 }
