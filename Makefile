@@ -64,8 +64,9 @@ ALONE = ^posthaste/(etc|local/macro|qmgr/sched|qmgr/schedconf|internal/(account|
 # The package whose tests take longest is begun first.
 LONG = ^posthaste/internal/spool$$
 # Run in both ways: most of the spool's random histories are one goroutine, and only short ones are
-# run with the detector; of the simulations by seed, hundreds of seeds are run without it.
-AGAIN = ^posthaste/internal/(spool|simtest|nodesim)$$
+# run with the detector; of the simulations by seed, hundreds of seeds are run without it, and all of the console's
+# pages in a browser.
+AGAIN = ^posthaste/internal/(spool|simtest|nodesim|console)$$
 # The end-to-end tests spend their time starting programs, for which one with the detector takes five
 # times as long (.17 s of a processor, not .035 s). Those of RACED are run with it as well: in them
 # everything is under way at once. "make race" runs all with it. They wait much, and so go on beside

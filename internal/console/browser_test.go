@@ -229,6 +229,9 @@ func TestBrowser(t *testing.T) {
 	t.Parallel()
 	browser := startBrowser(t)
 	t.Run("story", func(t *testing.T) { playStory(t, open(t, browser, newWorld(t))) })
+	if raceEnabled { // the rest takes ten times as long then, and is run again without the detector
+		return
+	}
 	t.Run("provider", func(t *testing.T) { playProvider(t, browser) })
 	t.Run("looking", func(t *testing.T) { playLookOn(t, open(t, browser, newWorld(t))) })
 	t.Run("keyboard", func(t *testing.T) { playKeyboard(t, open(t, browser, newWorld(t))) })
