@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,6 +44,29 @@ func startCompilers(n int, dir string) (*compilers, error) {
 	}
 	c.halt()
 	return c, nil
+}
+
+// besideCompilers runs a command while so many compile, and returns when it has ended.
+func besideCompilers(ctx context.Context, o *options, w io.Writer) error {
+	if o.busy <= 0 || len(o.command) == 0 {
+		return errors.New("-busy needs a number of compilers, and -beside or a command to run beside them; a command needs -busy")
+	}
+	dir, remove, err := o.place()
+	if err != nil {
+		return err
+	}
+	defer remove()
+	c, err := startCompilers(o.busy, dir)
+	if err != nil {
+		return err
+	}
+	defer c.stop()
+	if err := c.run(ctx); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, o.command[0], o.command[1:]...)
+	cmd.Stdout, cmd.Stderr = w, os.Stderr
+	return cmd.Run()
 }
 
 // signal gives all of them, and what they have started, a signal: SIGSTOP has them stand still, and SIGCONT go on.

@@ -5,6 +5,7 @@
 //	speed -sending [-workloads settings,...] [-shaping file,...] [-rounds number] [-dir directory] [-keep]
 //	speed -serial [-workloads name,...] [-dir directory] [-keep]
 //	speed -beside [-workloads name,...] [-rounds number] [-messages number] [-busy number] [-bin directory] [-dir directory] [-keep]
+//	speed -busy number [-dir directory] command argument...
 //
 // Both are built, and both mail systems are started from the same main.cf and master.cf, each with
 // a queue of its own on the same disk. They get the same mail in turn: the one, the other; the other,
@@ -74,6 +75,11 @@
 // With -busy each round comes twice: with nothing else to do, and beside so many compilers. -messages has a round send
 // at most so many, to try a workload out. -bin has programs that are built already.
 //
+// # Beside compilers
+//
+// With -busy alone a command runs beside so many compilers, which compile Go's library again and again. So benchmarks
+// that are tests show what becomes of them on a busy machine. What it says goes where this program's goes.
+//
 // # Diagnostics
 //
 // The exit status is 0; 1 when there is a loss: the whole interval is worse than -loss percent;
@@ -104,7 +110,7 @@ func main() {
 	flag.BoolVar(&o.serial, "serial", false, "measure the goroutines that more processors do not make faster")
 	flag.BoolVar(&o.beside, "beside", false, "measure beside the Postfix that is installed")
 	flag.IntVar(&o.messages, "messages", 0, "with -beside: messages in a round, at most; 0: as many as the workload has")
-	flag.IntVar(&o.busy, "busy", 0, "with -beside: a second time beside so many compilers")
+	flag.IntVar(&o.busy, "busy", 0, "with -beside: a second time beside so many compilers; alone: how many there are beside a command")
 	flag.StringVar(&o.bin, "bin", "", "with -beside: where posthaste and posthaste-tables are built already")
 	flag.StringVar(&o.part, "part", "", "be filter or bare, a process that -beside starts, at two addresses that follow")
 	flag.StringVar(&o.shaping, "shaping", "", "shaping files for -sending, by comma")
@@ -116,6 +122,7 @@ func main() {
 		}
 		return
 	}
+	o.command = flag.Args()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	lost, err := run(ctx, &o, os.Stdout)
 	stop()
@@ -141,4 +148,5 @@ type options struct {
 	beside               bool
 	messages, busy       int
 	bin, part            string
+	command              []string // what -busy is beside, if it is not what -beside has
 }

@@ -26,6 +26,9 @@ func run(ctx context.Context, o *options, w io.Writer) (lost bool, err error) {
 	if o.beside {
 		return false, beside(ctx, o, w)
 	}
+	if o.busy > 0 || len(o.command) > 0 {
+		return false, besideCompilers(ctx, o, w)
+	}
 	list, err := chosen(o.workloads)
 	if err != nil {
 		return false, err
