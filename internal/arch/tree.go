@@ -35,9 +35,7 @@ type File struct {
 	text    []byte
 }
 
-// ReadTree parses all Go files below the root of fsys but tests, and passes over
-// directories that the go command passes over, and over "run", "bin" and "dist", which
-// a build makes.
+// ReadTree parses all Go files below the root of fsys but tests.
 func ReadTree(fsys fs.FS) (*Tree, error) {
 	mod, err := fs.ReadFile(fsys, "go.mod")
 	if err != nil {
@@ -46,17 +44,8 @@ func ReadTree(fsys fs.FS) (*Tree, error) {
 	first, _, _ := strings.Cut(string(mod), "\n")
 	t := &Tree{Module: strings.TrimSpace(strings.TrimPrefix(first, "module"))}
 	byDir := map[string]*Package{}
-	err = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() {
-			if n := d.Name(); name != "." && (n[0] == '.' || n[0] == '_' || slices.Contains([]string{"testdata", "run", "bin", "dist"}, n)) {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+	err = goFiles(fsys, func(name string) error {
+		if strings.HasSuffix(name, "_test.go") {
 			return nil
 		}
 		dir := path.Dir(name)
@@ -72,6 +61,27 @@ func ReadTree(fsys fs.FS) (*Tree, error) {
 	})
 	slices.SortFunc(t.Packages, func(a, b *Package) int { return strings.Compare(a.Dir, b.Dir) })
 	return t, err
+}
+
+// goFiles calls take with the path of each Go file below the root of fsys. It passes over
+// directories that the go command passes over, and over "run", "bin" and "dist", which
+// a build makes.
+func goFiles(fsys fs.FS, take func(name string) error) error {
+	return fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if n := d.Name(); name != "." && (n[0] == '.' || n[0] == '_' || slices.Contains([]string{"testdata", "run", "bin", "dist"}, n)) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		return take(name)
+	})
 }
 
 func readFile(fsys fs.FS, name string) (*File, error) {

@@ -3,6 +3,7 @@ package console
 import (
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,10 +17,10 @@ import (
 func TestLongSearch(t *testing.T) {
 	t.Parallel()
 	site := faketest.New(t, "")
-	asked := 0
+	var asked atomic.Int32
 	site.Serve("qmgr", func(r *ipc.Request) {
 		q := faketest.Decode[proto.Select](t, r)
-		asked++
+		asked.Add(1)
 		time.Sleep(listTime / 10) // a queue that takes its time
 		next := q.Cursor + 1
 		if next > 100 {
@@ -39,8 +40,8 @@ func TestLongSearch(t *testing.T) {
 		t.Fatal(err)
 	}
 	items, next := list.items, list.next
-	if err != nil || len(items) != 0 || next == 0 || asked > 50 {
-		t.Errorf("%d messages, next %d after %d questions, %v", len(items), next, asked, err)
+	if err != nil || len(items) != 0 || next == 0 || asked.Load() > 50 {
+		t.Errorf("%d messages, next %d after %d questions, %v", len(items), next, asked.Load(), err)
 	}
 	if link := nextLink(map[string][]string{"domain": {"few.test"}}, next); !strings.Contains(link, "cursor=") {
 		t.Error(link)

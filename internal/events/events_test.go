@@ -205,10 +205,12 @@ func verify(t *testing.T, r *http.Request, key string) []json.RawMessage {
 func TestWebhook(t *testing.T) {
 	t.Parallel()
 	const key = "0123456789abcdef"
-	status := 200
-	var got []json.RawMessage
+	var status atomic.Int64
+	var got atomic.Pointer[[]json.RawMessage]
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		got = verify(t, r, key)
+		list := verify(t, r, key)
+		got.Store(&list)
+		status := int(status.Load())
 		switch status {
 		case 302:
 			w.Header().Set("Location", "/elsewhere")
@@ -237,17 +239,17 @@ func TestWebhook(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		status = 204
+		status.Store(204)
 		if err := w.send(t.Context(), list); err != nil {
 			t.Fatal(err)
 		}
 		for i, e := range list {
-			if len(got) != 3 || string(got[i]) != string(e.JSON) {
+			if got := *got.Load(); len(got) != 3 || string(got[i]) != string(e.JSON) {
 				t.Errorf("%s: got %s", format, got)
 			}
 		}
 		for code, class := range map[int]string{400: "refused", 401: "refused", 410: "refused", 408: "again", 429: "again", 500: "again", 503: "later", 302: "again"} {
-			status = code
+			status.Store(int64(code))
 			err := w.send(t.Context(), list)
 			var no *refusal
 			var wait *later

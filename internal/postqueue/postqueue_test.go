@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -188,11 +190,12 @@ func TestDown(t *testing.T) {
 func TestFlush(t *testing.T) {
 	t.Parallel()
 	s := faketest.New(t, "")
-	var asked proto.Command
+	asked := make(chan proto.Command, 10)
 	s.Serve("qmgr", func(r *ipc.Request) {
-		asked = faketest.Decode[proto.Command](t, r)
+		q := faketest.Decode[proto.Command](t, r)
+		asked <- q
 		reply := new(proto.CommandReply)
-		if asked.Site == "elsewhere.test" || asked.ID == "4jWmK60rlcz1SCpW" {
+		if q.Site == "elsewhere.test" || q.ID == "4jWmK60rlcz1SCpW" {
 			reply.Denied = "no"
 		}
 		r.Reply(reply)
@@ -214,10 +217,13 @@ func TestFlush(t *testing.T) {
 		{"-s a..b", proto.Command{}, "postqueue: fatal: Cannot flush mail queue - invalid destination: \"a..b\"\n", 64},
 		{"-s [to.test]", proto.Command{}, "postqueue: fatal: Cannot flush mail queue - invalid destination: \"[to.test]\"\n", 64},
 	} {
-		asked = proto.Command{}
 		_, errs, status := run(s, "postqueue", strings.Fields(c.args)...)
-		if asked != c.want || errs != c.errs || status != c.status {
-			t.Errorf("%s: exit status %d, %q, asked %+v", c.args, status, errs, asked)
+		var got proto.Command
+		if len(asked) > 0 { // who was asked has said so before it answered
+			got = <-asked
+		}
+		if got != c.want || errs != c.errs || status != c.status {
+			t.Errorf("%s: exit status %d, %q, asked %+v", c.args, status, errs, got)
 		}
 	}
 }
@@ -227,16 +233,16 @@ func TestFlush(t *testing.T) {
 func TestFlushWhileManagerIsReplaced(t *testing.T) {
 	t.Parallel()
 	s := faketest.New(t, "")
-	asked := 0
+	var asked atomic.Int32 // the second connection may be served while the first one ends
 	s.ServeConn("qmgr", func(c *ipc.Conn, r *ipc.Request) {
-		if asked++; asked == 1 {
+		if asked.Add(1) == 1 {
 			c.Close()
 			return
 		}
 		r.Reply(new(proto.CommandReply))
 	})
-	if _, errs, status := run(s, "postqueue", "-f"); status != 0 || errs != "" || asked != 2 {
-		t.Errorf("exit status %d, %q, asked %d times", status, errs, asked)
+	if _, errs, status := run(s, "postqueue", "-f"); status != 0 || errs != "" || asked.Load() != 2 {
+		t.Errorf("exit status %d, %q, asked %d times", status, errs, asked.Load())
 	}
 }
 
@@ -301,13 +307,16 @@ func TestAuthorized(t *testing.T) {
 func TestSelection(t *testing.T) {
 	t.Parallel()
 	s := faketest.New(t, "")
+	var mu sync.Mutex
 	var asked []proto.Select
 	s.Serve("qmgr", func(r *ipc.Request) {
 		if r.Kind != proto.KindSelect {
 			t.Errorf("request %d", r.Kind)
 		}
 		q := faketest.Decode[proto.Select](t, r)
+		mu.Lock()
 		asked = append(asked, q)
+		mu.Unlock()
 		reply := &proto.SelectReply{Next: (q.Cursor + 1) % 3}
 		for _, it := range items()[q.Cursor : q.Cursor+1] {
 			reply.IDs = append(reply.IDs, it.ID)
@@ -329,9 +338,11 @@ func TestSelection(t *testing.T) {
 	if _, errs, status := run(s, "postqueue", "-f", "--domain=x.test"); errs != "postqueue: Flushed: 3 messages\n" || status != 0 {
 		t.Errorf("-f: exit status %d, %q", status, errs)
 	}
+	mu.Lock()
 	if len(asked) != 12 || asked[0].Where[1] != "sender=a@from.test" || asked[2].Where[2] != "older=1h" || asked[8].Verb != 0 || asked[11].Verb != proto.VerbFlush {
 		t.Errorf("asked: %+v", asked)
 	}
+	mu.Unlock()
 	for _, args := range [][]string{{"-s", "x.test", "--sender=x"}, {"-p", "--dry-run"}, {"-p", "--nosuch=x"}, {"--sender=x"}, {"-i", "4jWmK60qnzz1SDZl", "-j"}} {
 		if _, _, status := run(s, "postqueue", args...); status != 64 {
 			t.Errorf("%v: exit status %d", args, status)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -124,10 +125,10 @@ func TestQueues(t *testing.T) {
 func TestSuspended(t *testing.T) {
 	t.Parallel()
 	s := faketest.New(t, "")
-	var reply proto.OverrideReply
+	var reply atomic.Pointer[proto.OverrideReply]
 	s.Serve("qmgr", func(r *ipc.Request) {
 		if r.Kind == proto.KindOverride {
-			r.Reply(&reply)
+			r.Reply(reply.Load())
 			return
 		}
 		q := faketest.Decode[proto.Shape](t, r)
@@ -157,7 +158,7 @@ func TestSuspended(t *testing.T) {
 		{"sender=@a.test", "", "a.test "}, {"sender=@.c.test", "", "w.c.test x.c.test "}, {"sender=<>", "", "MAILER-DAEMON "}, {"sender=x@a.test", "", ""},
 		{"*", "a.test b.test w.c.test x.c.test MAILER-DAEMON ", "a.test b.test w.c.test x.c.test MAILER-DAEMON "}, {"a b", "", ""},
 	} {
-		reply = proto.OverrideReply{Entries: []proto.OverrideEntry{{Of: "limit", Target: "b.test"}, {Of: "diversion", Target: "domain=a.test"}, {Of: "suspension", Target: c.target}}}
+		reply.Store(&proto.OverrideReply{Entries: []proto.OverrideEntry{{Of: "limit", Target: "b.test"}, {Of: "diversion", Target: "domain=a.test"}, {Of: "suspension", Target: c.target}}})
 		if to, from := marked("suspended"), marked("suspended", "-s"); to != c.receivers || from != c.senders {
 			t.Errorf("%s: %q are marked, with -s %q", c.target, to, from)
 		}
@@ -168,11 +169,11 @@ func TestSuspended(t *testing.T) {
 			t.Errorf("%q are marked as limited, with -s %q", to, from)
 		}
 	}
-	reply = proto.OverrideReply{Entries: []proto.OverrideEntry{{Of: "suspension", Target: ".c.test"}}}
+	reply.Store(&proto.OverrideReply{Entries: []proto.OverrideEntry{{Of: "suspension", Target: ".c.test"}}})
 	if got := marked("suspended", "-p", "-m", "2"); got != ".c.test w.c.test x.c.test " {
 		t.Errorf("with parents %q are marked", got)
 	}
-	reply = proto.OverrideReply{Refused: "the overrides cannot be kept"}
+	reply.Store(&proto.OverrideReply{Refused: "the overrides cannot be kept"})
 	if out, errs, status := run(s); status != 0 || !strings.Contains(errs, "not marked: the overrides cannot be kept") || strings.Contains(out, "suspended") {
 		t.Errorf("exit status %d, %q\n%s", status, errs, out)
 	}

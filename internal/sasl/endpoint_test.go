@@ -122,10 +122,10 @@ func TestEndpoint(t *testing.T) {
 func TestEndpointRequest(t *testing.T) {
 	t.Parallel()
 	p := newProvider(t)
-	var got string
+	var got atomic.Value
 	f := func(w http.ResponseWriter, r *http.Request) {
 		_ = r.ParseForm()
-		got = r.Method + " " + r.URL.Path + " " + r.Header.Get("Authorization") + " " + r.PostForm.Encode()
+		got.Store(r.Method + " " + r.URL.Path + " " + r.Header.Get("Authorization") + " " + r.PostForm.Encode())
 		fmt.Fprint(w, `{"active":true,"aud":"mail","email":"ann@example.org"}`)
 	}
 	p.answer.Store(&f)
@@ -137,8 +137,8 @@ func TestEndpointRequest(t *testing.T) {
 		{func(*EndpointOptions) {}, "POST /introspect " + basic + " token=a.b%2Fc&token_type_hint=access_token"},
 		{func(o *EndpointOptions) { o.Userinfo, o.Audience, o.Credentials = true, "", "" }, "GET /introspect Bearer a.b/c "},
 	} {
-		if user, err := p.endpoint(t, tt.kind).Verify(t.Context(), "a.b/c", time.Now()); err != nil || user != "ann@example.org" || got != tt.want {
-			t.Errorf("%s %v: %q, expected %q", user, err, got, tt.want)
+		if user, err := p.endpoint(t, tt.kind).Verify(t.Context(), "a.b/c", time.Now()); err != nil || user != "ann@example.org" || got.Load() != tt.want {
+			t.Errorf("%s %v: %q, expected %q", user, err, got.Load(), tt.want)
 		}
 	}
 }

@@ -224,9 +224,12 @@ func checkMail(t *testing.T, text []byte) {
 // TestPost sends by HTTPS.
 func TestPost(t *testing.T) {
 	t.Parallel()
+	var mu sync.Mutex
 	var got []byte
 	status := 500
 	site := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
 		if r.Method == http.MethodPost && r.URL.Path == "/v1/tlsrpt" && r.Header.Get("Content-Type") == "application/tlsrpt+gzip" {
 			got, _ = io.ReadAll(r.Body)
 		}
@@ -245,9 +248,13 @@ func TestPost(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(dir, "report", "*.json")); len(left) != 1 {
 		t.Fatalf("a report that was not taken is not kept: %q", s.lines)
 	}
+	mu.Lock()
 	got, status = nil, 201
+	mu.Unlock()
 	again := newSystem(t, dir, zone, client) // after a restart
 	again.Step(t.Context(), morning.Add(time.Hour))
+	mu.Lock()
+	defer mu.Unlock()
 	z, err := gzip.NewReader(bytes.NewReader(got))
 	if err != nil {
 		t.Fatal(err, again.lines)

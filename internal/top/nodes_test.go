@@ -2,6 +2,7 @@ package top
 
 import (
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,11 +33,12 @@ func count(kind uint16, messages int) ipc.Message {
 func TestNodes(t *testing.T) {
 	t.Parallel()
 	s := faketest.New(t, shared)
-	parts := []proto.NodePart{{ID: 2, Node: "a", Own: true}, {ID: 1, Node: "b"}, {ID: 5, Node: "b"}, {ID: 3, Node: "c"}, {ID: 4, Node: "d", Down: true}}
+	var parts atomic.Pointer[[]proto.NodePart]
+	parts.Store(&[]proto.NodePart{{ID: 2, Node: "a", Own: true}, {ID: 1, Node: "b"}, {ID: 5, Node: "b"}, {ID: 3, Node: "c"}, {ID: 4, Node: "d", Down: true}})
 	s.Serve("qmgr", func(r *ipc.Request) {
 		switch r.Kind {
 		case proto.KindNodes:
-			r.Reply(&proto.NodesReply{Parts: parts})
+			r.Reply(&proto.NodesReply{Parts: *parts.Load()})
 		case proto.KindForward:
 			q := faketest.Decode[proto.Forward](t, r)
 			if q.Node != "b" {
@@ -66,7 +68,8 @@ func TestNodes(t *testing.T) {
 			t.Errorf("%s: exit status %d, want %q\n%s%s", c.args, status, c.want, out, errs)
 		}
 	}
-	parts = parts[4:]
+	down := (*parts.Load())[4:]
+	parts.Store(&down)
 	if out, errs, status := run(s); status != 69 || !strings.Contains(errs, "all nodes that have something of the queue are down") {
 		t.Errorf("nobody: exit status %d\n%s%s", status, out, errs)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -53,7 +54,8 @@ func TestOnce(t *testing.T) {
 		t.Errorf("down: exit status %d, %q", status, errs)
 	}
 	since := time.Date(2026, 11, 24, 8, 0, 0, 0, time.Local)
-	refused := ""
+	var refused atomic.Value
+	refused.Store("")
 	s.Serve("qmgr", func(r *ipc.Request) {
 		switch r.Kind {
 		case proto.KindShape:
@@ -71,7 +73,7 @@ func TestOnce(t *testing.T) {
 			}
 			r.Reply(&proto.ExplainReply{Lines: lines})
 		case proto.KindOverride:
-			r.Reply(&proto.OverrideReply{Refused: refused, Waiting: []int{3, 1, 1, 0, 0}, Uses: []proto.OverrideUse{{}, {}, {}, {Destinations: 1, Busy: 2, Todo: 4308}}, Entries: []proto.OverrideEntry{{Of: "suspension", Target: "sender=<>", By: "ann", Since: since, Reason: "ticket \x1b"},
+			r.Reply(&proto.OverrideReply{Refused: refused.Load().(string), Waiting: []int{3, 1, 1, 0, 0}, Uses: []proto.OverrideUse{{}, {}, {}, {Destinations: 1, Busy: 2, Todo: 4308}}, Entries: []proto.OverrideEntry{{Of: "suspension", Target: "sender=<>", By: "ann", Since: since, Reason: "ticket \x1b"},
 				{Of: "suspension", Target: "slow.test", By: "ann", Since: since, Until: since.Add(time.Hour)}, {Of: "other", Target: "x", By: "ann"},
 				{Of: "limit", Target: "slow.test", Most: 2, By: "ann", Since: since, Until: since.Add(time.Hour), Reason: "ticket \x1b"},
 				{Of: "diversion", Target: "nexthop=[relay1.test]", Nexthop: "[relay2.test]:587", By: "ann", Since: since, Until: since.Add(time.Hour), Reason: "ticket \x1b"}}})
@@ -88,11 +90,11 @@ func TestOnce(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &n); err != nil || status != 0 || len(n.Hurts) != 2 || n.Hurts[0].Why[1] != "last reply: 421 busy" || len(n.Suspensions) != 2 || len(n.Tenants) != 1 || n.Tenants[0].Waiting != 7 || len(n.Tenants[0].Why) != 2 || len(n.Limits) != 1 || n.Limits[0].Todo != 4308 {
 		t.Errorf("exit status %d, %q, %v\n%s", status, errs, err, out)
 	}
-	refused = "no room"
+	refused.Store("no room")
 	if _, errs, status := run(s); status != 69 || !strings.Contains(errs, "no room") {
 		t.Errorf("refused: exit status %d, %q", status, errs)
 	}
-	refused = ""
+	refused.Store("")
 	if status := Run("posthaste top", []string{"-c", s.Config}, broken{}, new(bytes.Buffer)); status != 74 {
 		t.Errorf("output that cannot be written: exit status %d", status)
 	}

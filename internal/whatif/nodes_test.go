@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,11 +21,12 @@ func TestBeside(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(s.Config, "master.cf"), []byte("smtp unix - - n - - smtp\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	parts := []proto.NodePart{{ID: 1, Node: "a", Own: true}, {ID: 2, Node: "b"}, {ID: 3, Node: "c"}, {ID: 4, Node: "d", Down: true}}
+	var parts atomic.Pointer[[]proto.NodePart]
+	parts.Store(&[]proto.NodePart{{ID: 1, Node: "a", Own: true}, {ID: 2, Node: "b"}, {ID: 3, Node: "c"}, {ID: 4, Node: "d", Down: true}})
 	s.Serve("qmgr", func(r *ipc.Request) {
 		switch r.Kind {
 		case proto.KindNodes:
-			r.Reply(&proto.NodesReply{Parts: parts})
+			r.Reply(&proto.NodesReply{Parts: *parts.Load()})
 		case proto.KindForward:
 			q := faketest.Decode[proto.Forward](t, r)
 			if q.Node != "b" {
@@ -54,7 +56,8 @@ func TestBeside(t *testing.T) {
 	if !strings.Contains(out, want) || !strings.Contains(out, "3 messages are in the forecast") {
 		t.Errorf("%s", out)
 	}
-	parts = parts[:1]
+	own := (*parts.Load())[:1]
+	parts.Store(&own)
 	if out := run(); strings.Contains(out, "of node") {
 		t.Errorf("this node has all of it: %s", out)
 	}
