@@ -19,7 +19,7 @@ import (
 func TestDeleteCorrupt(t *testing.T) {
 	t.Parallel()
 	st := newStage(t, "")
-	st.resolveTime = 3 * time.Second // what answers has that long on a busy machine, too
+	st.resolveTime = 10 * time.Second // what answers has that long on a busy machine, too
 	set := func() mail.QueueID {
 		return st.fill(deferredMail(queue.Corrupt, time.Minute, "s@from.test", "450 later", "a@to.test"))[0]
 	}

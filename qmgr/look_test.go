@@ -80,7 +80,7 @@ func TestLook(t *testing.T) {
 	st := newStage(t, "")
 	var mails []faketest.Mail
 	for i := range 120 {
-		m := deferredMail(queue.Deferred, time.Duration(i)*time.Minute, fmt.Sprintf("s%d@from%d.test", i%2, i%7), "450 no", fmt.Sprintf("r@d%d.test", i%9))
+		m := deferredMail(queue.Deferred, time.Duration(i)*20*time.Minute, fmt.Sprintf("s%d@from%d.test", i%2, i%7), "450 no", fmt.Sprintf("r@d%d.test", i%9))
 		switch {
 		case i%20 == 3: // an alias in another domain
 			m.Envelope.Recipients[0].Original = "old@alias.test"
@@ -109,7 +109,7 @@ func TestLook(t *testing.T) {
 	// The survey has read all of them: until then nothing is left out by domains.
 	st.until("all domains are known", func() bool { return in(func(s *Server) bool { return s.told && s.book.unknown == 0 }) })
 	for _, words := range []string{"domain=d3.test", "domain=.test", "domain=d0.test", "domain=none.test", "sender=@from5.test", "sender=s1@from5.test", "sender=<>",
-		"recipient=old@alias.test", "recipient=@alias.test", "recipient=r@d4.test", "recipient=r@d4.test sender=@from1.test", "queue=hold", "queue=hold domain=d7.test", "younger=20m", "older=100m domain=d1.test",
+		"recipient=old@alias.test", "recipient=@alias.test", "recipient=r@d4.test", "recipient=r@d4.test sender=@from1.test", "queue=hold", "queue=hold domain=d7.test", "younger=400m", "older=2000m domain=d1.test",
 		"tenant=acme", "campaign=acme/spring", "campaign=acme/autumn", "tenant=other", "tenant=acme domain=d8.test", "larger=1m", "waits-for=smtp:", "source=none", "reply=450 domain=d2.test", "sender=/s0/"} {
 		list := func(after, most int) []mail.QueueID {
 			in(func(s *Server) bool { s.looks = lookSizes{after, 7, 7}; return true })
@@ -155,8 +155,10 @@ func TestLookReadsLittle(t *testing.T) {
 	var reply proto.SelectReply
 	q := &proto.Select{Where: []string{"0", "domain=d1.test"}, Items: true, Most: 10}
 	q.Where[0] = fmt.Sprint(time.Now().UnixMicro())
-	// On a busy machine the time of a page is over before there are ten.
+	// On a busy machine the time of a page is over before there are ten, and the next one begins with a page again.
+	asked := 0
 	for found := 0; found < 10; q.Cursor = reply.Next {
+		asked++
 		reply = proto.SelectReply{}
 		if err := st.tool.Call(t.Context(), q, &reply); err != nil || found+len(reply.Items) > 10 || reply.Next == 0 {
 			t.Fatalf("%d messages, next %d, %v", found+len(reply.Items), reply.Next, err)
@@ -166,8 +168,8 @@ func TestLookReadsLittle(t *testing.T) {
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.queue.paged > 100 { // one page, and those ten
-		t.Errorf("cleanup was asked for %d messages", st.queue.paged)
+	if st.queue.paged > 100*asked { // one page, and those ten
+		t.Errorf("cleanup was asked for %d messages in %d listings", st.queue.paged, asked)
 	}
 }
 

@@ -107,7 +107,9 @@ func TestReplies(t *testing.T) {
 		return ""
 	})
 	// What the retry transport reports is what a host said before, and no answer of one now.
+	st.mu.Lock()
 	st.routes["later.test"] = "retry:4.3.0 no table"
+	st.mu.Unlock()
 	retry := st.agent("retry", proto.Inventory{})
 	late := st.arrive("s@from.test", "c@later.test")
 	o := retry.next()

@@ -145,7 +145,7 @@ func TestConnectionGivenBack(t *testing.T) {
 // Agents that go silent, or cannot be had, do not keep the places of their deliveries.
 func TestSilentAgents(t *testing.T) {
 	t.Parallel()
-	st := newStage(t, limitsOn+"transport_retry_time = 1s\nminimal_backoff_time = 1s\nmaximal_backoff_time = 1s\nqueue_run_delay = 1s\n")
+	st := newStage(t, limitsOn+"transport_retry_time = 1s\n") // what is for a.test is not tried again here
 	st.deliveryTime = 300 * time.Millisecond
 	smtp := st.agent("smtp", proto.Inventory{})
 	st.share(func(r *proto.ResolveReply) { r.Provider, r.ProviderLimits = "p", "concurrency=1" }, "a.test", "b.test")
