@@ -45,7 +45,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func testOptions() Options { return Options{Services: testServices(), StopTimeout: 3 * time.Second} }
+// testOptions have a master that waits for its services for as long as they need on a busy machine to end. Those that do
+// not end are waited for, too: none of their tests needs much longer than that.
+func testOptions() Options { return Options{Services: testServices(), StopTimeout: 10 * time.Second} }
 
 // testServices are small services that show what happens to them.
 func testServices() map[string]service.Spec {

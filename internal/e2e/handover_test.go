@@ -58,6 +58,7 @@ func TestReloadLetsDeliveriesEnd(t *testing.T) {
 			s.newQueueManager(append(first, second)...)
 			close(answer)
 			s.waitLog(`: to=<b@to\.test>.* status=sent`)
+			s.waitLog(`: to=<c@to\.test>.* status=sent`)
 			s.waitLog(`: removed$`)
 			if got := next.received(); len(got) != 1 || len(got[0].to) != 2 {
 				t.Errorf("arrived: %+v", got)

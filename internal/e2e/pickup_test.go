@@ -72,7 +72,12 @@ func TestPickupDied(t *testing.T) {
 		if n > 0 {
 			want = 1
 		}
-		if got := len(doubt.FindAllString(s.log(), -1)); got != want {
+		got := 0
+		s.eventually("it is named, by a process that gathers its lines", func() bool {
+			got = len(doubt.FindAllString(s.log(), -1))
+			return got >= want
+		})
+		if got != want {
 			t.Errorf("after end %d: %d messages in doubt, want %d", n, got, want)
 		}
 	}

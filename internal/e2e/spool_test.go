@@ -228,6 +228,7 @@ func TestRestarts(t *testing.T) {
 		}
 		ids[subject] = append(ids[subject], id[1])
 	}
+	s.stop() // and all of the log is written
 	log, twice := s.log(), 0
 	for subject, list := range ids {
 		if len(list) > 1 {
@@ -238,7 +239,6 @@ func TestRestarts(t *testing.T) {
 		}
 	}
 	t.Logf("%d messages, %d of them twice", len(ids), twice)
-	s.stop()
 	s.consistent()
 }
 

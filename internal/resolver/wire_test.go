@@ -193,7 +193,7 @@ func TestLargeRepliesAreLost(t *testing.T) {
 		}
 		_ = w.WriteMsg(m)
 	})
-	wantA(t, client(t, confWith(t, "options timeout:1\n", addr)), "[192.0.2.1]")
+	wantA(t, client(t, confWith(t, "options timeout:5\n", addr)), "[192.0.2.1]")
 }
 
 func TestForgeriesAreSkipped(t *testing.T) {
@@ -276,7 +276,7 @@ func TestNextServer(t *testing.T) {
 			for _, h := range tt.servers {
 				addrs = append(addrs, serve(t, h))
 			}
-			wantA(t, client(t, confWith(t, "options timeout:1 attempts:1\n", addrs...)), tt.want)
+			wantA(t, client(t, confWith(t, "options timeout:5 attempts:1\n", addrs...)), tt.want)
 		})
 	}
 }
@@ -304,7 +304,7 @@ func TestRetryAfterSilence(t *testing.T) {
 			good(w, q)
 		}
 	})
-	wantA(t, client(t, confWith(t, "options timeout:1 attempts:2\n", addr)), "[192.0.2.1]")
+	wantA(t, client(t, confWith(t, "options timeout:5 attempts:2\n", addr)), "[192.0.2.1]")
 }
 
 func TestAuthenticatedDataIsBelievedOnlyWhereItIsSafe(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"posthaste/internal/mail"
+	"posthaste/internal/testwait"
 	"posthaste/internal/vfs"
 )
 
@@ -368,14 +369,12 @@ func fill(t *testing.T, dir string, o Options) {
 			}
 		}
 		ids = ids[:0]
-		for wait := 0; ; wait++ {
-			if err := add(); err == nil {
-				break
-			} else if wait > 200 {
-				t.Fatalf("round %d: still full: %v", round, err)
+		testwait.For(t, func() string { // the housekeeper looks for room once a second
+			if err := add(); err != nil {
+				return fmt.Sprintf("round %d: still full: %v", round, err)
 			}
-			time.Sleep(20 * time.Millisecond) // the housekeeper looks for room once a second
-		}
+			return ""
+		})
 	}
 }
 

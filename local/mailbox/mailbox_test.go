@@ -360,7 +360,7 @@ func TestLocks(t *testing.T) {
 func TestManyWriters(t *testing.T) {
 	t.Parallel()
 	s := testStore(t)
-	s.opt.LockAttempts, s.opt.LockDelay = 1000, 10*time.Millisecond
+	s.opt.LockAttempts, s.opt.LockDelay = 100_000, 10*time.Millisecond // on a busy machine it takes what it takes
 	m := mbox(filepath.Join(home(t), "mbox"))
 	if err := s.Append(t.Context(), m, []byte("From -\n"), text("first\r\n")); err != nil {
 		t.Fatal(err)
@@ -503,7 +503,7 @@ func TestKilled(t *testing.T) {
 	}
 	t.Parallel()
 	dir, s := home(t), testStore(t)
-	s.opt.LockAttempts = 500
+	s.opt.LockAttempts = 100_000
 	m := &Mbox{Path: dir + "/mbox", Rights: user(), Lock: Fcntl, Owner: -1}
 	const rounds = 8
 	for i := range rounds {
