@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"posthaste/internal/dsn"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
@@ -202,6 +204,123 @@ func FuzzQuoted(f *testing.F) {
 		want, err := json.Marshal(float64(d.Microseconds()) / 1e6)
 		if got := seconds(nil, d); err != nil || string(got) != string(want) {
 			t.Errorf("%v is %s, not %s", d, got, want)
+		}
+	})
+}
+
+// A document is the JSON form as package json makes it.
+type document struct {
+	Kind       Kind      `json:"kind"`
+	Time       string    `json:"time"`
+	Host       string    `json:"host,omitempty"`
+	QueueID    string    `json:"queue_id,omitempty"`
+	MessageID  string    `json:"message_id,omitempty"`
+	EnvID      string    `json:"envid,omitempty"`
+	Sender     *string   `json:"sender,omitempty"`
+	Recipient  string    `json:"recipient,omitempty"`
+	Original   string    `json:"original_recipient,omitempty"`
+	Recipients []string  `json:"recipients,omitempty"`
+	Count      int       `json:"recipient_count,omitempty"`
+	Size       int64     `json:"size,omitempty"`
+	Transport  string    `json:"transport,omitempty"`
+	NextHop    string    `json:"next_hop,omitempty"`
+	Relay      string    `json:"relay,omitempty"`
+	RelayAddr  string    `json:"relay_address,omitempty"`
+	RelayPort  string    `json:"relay_port,omitempty"`
+	DSN        string    `json:"dsn,omitempty"`
+	Reply      string    `json:"reply,omitempty"`
+	Class      string    `json:"bounce_class,omitempty"`
+	Attempt    int       `json:"attempt,omitempty"`
+	Delay      *float64  `json:"delay,omitempty"`
+	Delays     []float64 `json:"delays,omitempty"`
+	TLS        string    `json:"tls,omitempty"`
+	ClientName string    `json:"client_name,omitempty"`
+	ClientAddr string    `json:"client_address,omitempty"`
+	Helo       string    `json:"helo,omitempty"`
+	Protocol   string    `json:"protocol,omitempty"`
+	SASLUser   string    `json:"sasl_username,omitempty"`
+	Stage      string    `json:"stage,omitempty"`
+	Notice     string    `json:"notice,omitempty"`
+	NewID      string    `json:"new_queue_id,omitempty"`
+	Target     string    `json:"target,omitempty"`
+	By         string    `json:"by,omitempty"`
+	Until      string    `json:"until,omitempty"`
+	Tenant     string    `json:"tenant,omitempty"`
+	Campaign   string    `json:"campaign,omitempty"`
+	List       string    `json:"list,omitempty"`
+	Feedback   string    `json:"feedback_type,omitempty"`
+	Unverified bool      `json:"unverified,omitempty"`
+}
+
+// documented is an event as a document.
+func documented(e *Event, host string) *document {
+	d := &document{Kind: e.Kind, Time: e.Time.UTC().Format(microTime), Host: host, QueueID: e.QueueID, MessageID: e.MessageID, EnvID: e.EnvID,
+		Recipient: e.Recipient, Original: e.Original, Count: e.Count, Size: e.Size, Transport: e.Transport, NextHop: e.NextHop,
+		Relay: e.Relay, RelayAddr: e.RelayAddr, RelayPort: e.RelayPort, DSN: e.DSN, Reply: e.Reply, Class: e.BounceClass, Attempt: e.Attempt,
+		TLS: e.TLS, ClientName: e.ClientName, ClientAddr: e.ClientAddr, Helo: e.Helo, Protocol: e.Protocol, SASLUser: e.SASLUser, Stage: e.Stage,
+		Notice: e.Notice, NewID: e.NewID, Target: e.Target, By: e.By, Tenant: e.Tenant, Campaign: e.Campaign, List: e.List,
+		Feedback: e.Feedback, Unverified: e.Unverified, Recipients: e.Recipients[:min(len(e.Recipients), MaxRecipients)]}
+	if e.FromMessage {
+		d.Sender = &e.Sender
+	}
+	if e.Delays != nil {
+		seconds := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1e6 }
+		delay := seconds(e.Delay)
+		d.Delay = &delay
+		for _, one := range e.Delays {
+			d.Delays = append(d.Delays, seconds(one))
+		}
+	}
+	if !e.Until.IsZero() {
+		d.Until = e.Until.UTC().Format(time.RFC3339)
+	}
+	return d
+}
+
+// All of an event is as package json writes it, whichever of its fields are there, and whatever strangers have put into them.
+func TestAsPackageJSON(t *testing.T) {
+	t.Parallel()
+	awkward := rapid.SampledFrom([]string{"", "", "x", "<a&b>", "\"\\/", "\x00\x1f\x7f\b\f\n\r\t", "\u2028\u2029", "\xff", "\xe2\x80", "\xed\xa0\x80", "\ufffd", "\U0001f600", "é", "\xf4\x90\x80\x80"})
+	text := rapid.Map(rapid.SliceOfN(awkward, 0, 4), func(s []string) string { return strings.Join(s, "") })
+	rapid.Check(t, func(t *rapid.T) {
+		var e Event
+		v := reflect.ValueOf(&e).Elem()
+		for i := range v.NumField() {
+			switch f := v.Field(i); f.Interface().(type) {
+			case Kind:
+				f.SetString(string(rapid.SampledFrom(Kinds()).Draw(t, "kind")))
+			case string:
+				f.SetString(text.Draw(t, v.Type().Field(i).Name))
+			case []string:
+				f.Set(reflect.ValueOf(rapid.SliceOfN(text, 0, 3).Draw(t, "list")))
+			case int, int64:
+				f.SetInt(rapid.SampledFrom([]int64{0, 1, 100000}).Draw(t, "number"))
+			case bool:
+				f.SetBool(rapid.Bool().Draw(t, "bool"))
+			case time.Time:
+				if i == 1 || rapid.Bool().Draw(t, "there is a time") {
+					f.Set(reflect.ValueOf(noon.Add(time.Duration(rapid.Int64Range(-1e15, 1e15).Draw(t, "time")))))
+				}
+			case time.Duration:
+				f.SetInt(rapid.Int64Range(-1e9, 1e15).Draw(t, "delay"))
+			case *[4]time.Duration:
+				if rapid.Bool().Draw(t, "an attempt") {
+					f.Set(reflect.ValueOf(&[4]time.Duration{0, 999, time.Microsecond, time.Duration(rapid.Int64Range(0, 1e15).Draw(t, "delays"))}))
+				}
+			default:
+				t.Fatalf("no values for the field %s", v.Type().Field(i).Name)
+			}
+		}
+		host := text.Draw(t, "host")
+		var b bytes.Buffer
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(documented(&e, host)); err != nil {
+			t.Fatal(err)
+		}
+		_, got, _ := strings.Cut(string(e.JSON(host)), `","kind":`)
+		if want := strings.TrimSuffix(strings.TrimPrefix(b.String(), `{"kind":`), "\n"); got != want {
+			t.Errorf("%+v\nis   %s\nnot  %s", e, got, want)
 		}
 	})
 }

@@ -15,6 +15,7 @@ import (
 type source struct {
 	*Event
 	host       string
+	scope      string   // see json
 	recipients []string // that are named
 }
 
@@ -121,8 +122,12 @@ const (
 // identifier first. The identifier is a hash of all the rest, so that an event which is told again, as it was,
 // has the same one. Of a kind that a message or a recipient has once, it is a hash of what names these: what a
 // process that took the place of another tells again has the same identifier as well. host is $myhostname.
-func (e *Event) JSON(host string) []byte {
-	s := source{e, host, e.Recipients[:min(len(e.Recipients), MaxRecipients)]}
+func (e *Event) JSON(host string) []byte { return e.json(host, host) }
+
+// json is JSON where more than one host may tell of a message: scope is what they have in common, and takes the place of
+// host in an identifier of what happens once.
+func (e *Event) json(host, scope string) []byte {
+	s := source{e, host, scope, e.Recipients[:min(len(e.Recipients), MaxRecipients)]}
 	line := s.line()
 	// Of addresses whose characters take six each in JSON fewer fit. The event must not be lost for them.
 	for len(line) > proto.MaxEvent && len(s.recipients) > 0 {
@@ -143,7 +148,7 @@ func (s *source) line() []byte {
 	b = append(b, '}')
 	named := b[start:]
 	if s.Kind.once() || s.Kind.reported() && s.QueueID != "" {
-		named = []byte(strings.Join([]string{string(s.Kind), s.host, cut(s.QueueID), cut(s.Recipient), cut(s.Original)}, "\x00"))
+		named = []byte(strings.Join([]string{string(s.Kind), s.scope, cut(s.QueueID), cut(s.Recipient), cut(s.Original)}, "\x00"))
 		if s.Feedback != "" { // a complaint that is withdrawn (not-spam) is another one
 			named = append(append(named, 0), cut(s.Feedback)...)
 		}

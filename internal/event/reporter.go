@@ -47,6 +47,7 @@ func Enabled(cfg *config.Config) bool { return len(cfg.List("event_sinks")) > 0 
 // that is not to report, does nothing, and costs nothing. Methods may be called concurrently.
 type Reporter struct {
 	host     string
+	scope    string // in identifiers, see Event.json
 	service  string // the delivery service that attempts are of; empty: the process is none
 	kinds    []Kind // that a sink wants, sorted; empty: all
 	patience time.Duration
@@ -78,7 +79,13 @@ func NewReporter(cfg *config.Config, service string, at ipc.Address, log *maillo
 	if !Enabled(cfg) {
 		return nil
 	}
-	return &Reporter{host: cfg.String("myhostname"), service: service, kinds: wanted(cfg), patience: cfg.Duration("event_timeout"), log: log,
+	host := cfg.String("myhostname")
+	scope := host
+	// A node that takes mail over from another one tells of it again, and that is the same event.
+	if cfg.String("spool_type") != "log" {
+		scope = ""
+	}
+	return &Reporter{host: host, scope: scope, service: service, kinds: wanted(cfg), patience: cfg.Duration("event_timeout"), log: log,
 		client: ipc.NewClient(at, nil), wake: make(chan struct{}, 1)}
 }
 
@@ -165,7 +172,7 @@ func (r *Reporter) Tell(e *Event) {
 	if e.Delays != nil && e.Transport == "" {
 		e.Transport = r.service
 	}
-	rec := proto.EventRecord{Kind: string(e.Kind), Key: e.QueueID, JSON: e.JSON(r.host)}
+	rec := proto.EventRecord{Kind: string(e.Kind), Key: e.QueueID, JSON: e.json(r.host, r.scope)}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
@@ -321,7 +328,7 @@ func (r *Reporter) run(ctx context.Context) {
 			begun = time.Now()
 			continue
 		}
-		reply, err := r.hand(ctx, list)
+		reply, err := r.hand(ctx, list, r.patience-time.Since(begun))
 		if err == nil {
 			r.handed(len(list), reply.Reason)
 			begun = time.Now()
@@ -352,12 +359,23 @@ func (r *Reporter) next() []proto.EventRecord {
 }
 
 // hand makes one request. If it was lost, whether it was carried out is not known, and it is made again:
-// the events have identifiers.
-func (r *Reporter) hand(ctx context.Context, list []proto.EventRecord) (*proto.EventsReply, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.patience)
-	defer cancel()
+// the events have identifiers. One that is not answered in time is not made again as long as the connection is there: a
+// journal whose disk hangs has it, and would keep the events once more each time, in its memory and then on the disk.
+// Nobody waits for it any more then. left is how much of the time there is.
+func (r *Reporter) hand(ctx context.Context, list []proto.EventRecord, left time.Duration) (*proto.EventsReply, error) {
 	reply := new(proto.EventsReply)
-	err := r.client.Call(ctx, &proto.Events{List: list}, reply)
+	answered := make(chan error, 1)
+	go func() { answered <- r.client.Call(ctx, &proto.Events{List: list}, reply) }()
+	late := time.NewTimer(left)
+	defer late.Stop()
+	var err error
+	select {
+	case err = <-answered:
+	case <-late.C:
+		r.giveUp()
+		r.follow()
+		err = <-answered
+	}
 	var refused ipc.RemoteError
 	if errors.As(err, &refused) { // it would say so again
 		return &proto.EventsReply{Reason: string(refused)}, nil

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -298,6 +299,76 @@ func TestSilence(t *testing.T) {
 		r.Close()
 		wg.Wait()
 	})
+}
+
+// A journal that hangs with a request in hand is not asked again, or it would have the events once more each time. Nobody
+// waits for it meanwhile, and it has them once when it goes on.
+func TestHang(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const patience = 10 * time.Second
+		gate, requests := make(chan struct{}), atomic.Int64{}
+		j := &journal{gate: func(*ipc.Conn, *proto.Events) ipc.Message {
+			requests.Add(1)
+			<-gate
+			return &proto.EventsReply{}
+		}}
+		var wg sync.WaitGroup
+		r := newReporter(ipc.Func("events", func(context.Context) (net.Conn, error) {
+			a, b := net.Pipe()
+			wg.Go(ipc.NewConn(b, j.handle).Wait)
+			return a, nil
+		}), patience, maillog.New("test", new(lines)))
+		r.Start()
+		begun, took := time.Now(), make(chan time.Duration, 1)
+		tell(r, "0")
+		r.Then(func() { took <- time.Since(begun) })
+		if d := <-took; d != patience {
+			t.Errorf("what is to be done then is done after %v", d)
+		}
+		tell(r, "1")
+		time.Sleep(10 * time.Minute)
+		begun = time.Now()
+		r.Then(func() { took <- time.Since(begun) })
+		if d := <-took; d != 0 {
+			t.Errorf("what is to be done later is done after %v", d)
+		}
+		if n := requests.Load(); n != 1 {
+			t.Errorf("it is asked %d times", n)
+		}
+		close(gate)
+		r.Wait(t.Context()) // for nothing, if it is not known yet that it answers
+		synctest.Wait()
+		if got := j.taken(); !slices.Equal(got, []string{"0", "1"}) || !r.Settled() {
+			t.Errorf("it has %q, settled: %v", got, r.Settled())
+		}
+		r.Close()
+		wg.Wait()
+	})
+}
+
+// What a node of a cluster tells again of mail that it has taken over is the event that its former node has told of. Hosts
+// that share nothing do not give two messages one event.
+func TestScope(t *testing.T) {
+	t.Parallel()
+	for spool, same := range map[string]bool{"log": false, "postgresql": true} {
+		var ids []string
+		for _, host := range []string{"a.test", "b.test"} {
+			cfg, err := config.LoadString("event_sinks = file:/x\nspool_type = " + spool + "\nmyhostname = " + host + "\n")
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := NewReporter(cfg, "", ipc.Unix("/nowhere"), nil)
+			r.Tell(&Event{Kind: Received, Time: noon, QueueID: "4jWn4F1YhnzSshsm4"})
+			id, rest, _ := strings.Cut(string(r.pending[0].JSON), `,"kind"`)
+			if ids = append(ids, id); !strings.Contains(rest, host) {
+				t.Errorf("the event does not name %s: %s", host, rest)
+			}
+		}
+		if (ids[0] == ids[1]) != same {
+			t.Errorf("%s: the identifiers of two hosts are %q", spool, ids)
+		}
+	}
 }
 
 // Kinds that no sink wants are not handed over.
