@@ -71,7 +71,17 @@ func Sinks(cfg *config.Config) ([]Sink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("event_sinks: %w", err)
 	}
+	for i := range list {
+		if dir, name := filepath.Split(list[i].Target); list[i].Type == File && filepath.Clean(dir) == filepath.Clean(cfg.String("event_directory")) && ofJournal(name) {
+			return nil, fmt.Errorf("event_sinks: file:%s: the journal of events has files of such names in event_directory", list[i].Target)
+		}
+	}
 	return list, nil
+}
+
+// ofJournal says whether the journal, or what goes with it, may have a file of a name in its directory.
+func ofJournal(name string) bool {
+	return name == "lock" || strings.HasPrefix(name, "position.") || strings.HasPrefix(name, "dead.") || strings.HasSuffix(name, ".events")
 }
 
 // ParseSinks reads the items of event_sinks.
@@ -86,10 +96,32 @@ func ParseSinks(items []string) (list []Sink, err error) {
 			return nil, fmt.Errorf("%q: there are two sinks of the name %s: give one of them another, with name=", item, s.Name)
 		}
 		names[s.Name] = true
+		for i := range list {
+			if list[i].writes(&s) || s.writes(&list[i]) {
+				return nil, fmt.Errorf("%q: the sink %s writes to this file, or renames its own to it: give one of them another name", item, list[i].Name)
+			}
+		}
 		list = append(list, s)
 	}
 	return list, nil
 }
+
+// writes says whether a file's sink may write to the file of another one: it may be its own, or one of those that this is
+// renamed to, or that have what was spoilt.
+func (s *Sink) writes(other *Sink) bool {
+	rest, ok := strings.CutPrefix(other.Target, s.Target)
+	if !ok || s.Type != File || other.Type != File {
+		return false
+	}
+	if torn, ok := strings.CutPrefix(rest, TornSuffix); ok && (torn == "" || torn[0] == '.') {
+		return true
+	}
+	digits, ok := strings.CutPrefix(rest, ".")
+	return rest == "" || ok && digits != "" && strings.Trim(digits, "0123456789") == ""
+}
+
+// TornSuffix is what a file has behind its name that has what a power cut has spoilt of another one.
+const TornSuffix = ".torn"
 
 // isSeparator says what is between the words of an item.
 func isSeparator(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' || r == '\r' }

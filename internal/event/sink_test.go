@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"posthaste/internal/config"
 )
 
 func TestParseSinks(t *testing.T) {
@@ -70,6 +72,36 @@ func TestParseSinksWrong(t *testing.T) {
 	}
 	if _, err := ParseSinks([]string{"file:/a", "file:/b"}); err == nil || !strings.Contains(err.Error(), "two sinks of the name file") {
 		t.Errorf("two of a name: %v", err)
+	}
+}
+
+// Two sinks do not write to one file, nor does one to what another one's is renamed to, or to the files of the journal.
+func TestSinksApart(t *testing.T) {
+	t.Parallel()
+	for other, apart := range map[string]bool{
+		"/var/log/mail.json": false, "/var/log/mail.json.1": false, "/var/log/mail.json.17": false, "/var/log/mail.json.torn": false,
+		"/var/log/mail.json.torn.2": false, "/var/log/mail.json.torn.new": false, "/var/log/mail.json.2025": false, "/var/log/mail.json.old": true, "/var/log/mail.json1": true,
+		"/var/log/mail": true, "/var/log/mail.json.": true, "/var/log/mail.json.tornado": true, "/srv/mail.json": true} {
+		for _, list := range [][]string{{"/var/log/mail.json", other}, {other, "/var/log/mail.json"}} {
+			_, err := ParseSinks([]string{"file:" + list[0], "file:" + list[1] + ", name=b"})
+			if (err == nil) != apart || err != nil && !strings.Contains(err.Error(), "the sink file writes to this file") {
+				t.Errorf("%q: %v", list, err)
+			}
+		}
+	}
+	if _, err := ParseSinks([]string{"webhook:https://h/x", "webhook:https://h/x, name=b", "webhook:https://h/x.1, name=c"}); err != nil {
+		t.Error(err)
+	}
+	for path, apart := range map[string]bool{
+		"/var/lib/events/mail.json": true, "/var/lib/events/lock": false, "/var/lib/events/position.crm": false, "/var/lib/events/dead.crm": false,
+		"/var/lib/events/0000000000000001.events": false, "/var/log/lock": true, "/var/lib/events/x/dead.crm": true} {
+		cfg, err := config.LoadString("event_directory = /var/lib/events\nevent_sinks = file:" + path + "\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Sinks(cfg); (err == nil) != apart || err != nil && !strings.Contains(err.Error(), "in event_directory") {
+			t.Errorf("%s: %v", path, err)
+		}
 	}
 }
 

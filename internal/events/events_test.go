@@ -170,10 +170,41 @@ func TestFileNULs(t *testing.T) {
 		if got, want := readFile(t, path), strings.TrimSuffix(tt.text, tt.torn)+string(one.JSON)+"\n"; got != want {
 			t.Errorf("%d: %q", i, got)
 		}
-		torn, err := os.ReadFile(path + tornSuffix)
+		torn, err := os.ReadFile(path + event.TornSuffix)
 		if string(torn) != tt.torn || (err == nil) != (tt.torn != "") || (len(said) == 1) != (tt.torn != "") {
 			t.Errorf("%d: aside %d octets, %v; said %q", i, len(torn), err, said)
 		}
+	}
+}
+
+// What a power cut has spoilt does not take the place of what an earlier one had; of many the last ones are kept.
+func TestFileTornAgain(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "mail.json")
+	spoil := func(i int) {
+		if err := os.WriteFile(path, fmt.Appendf(nil, "\x00%d", i), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := newFile(sink(t, "file:"+path), t.Logf)
+		if err := errors.Join(c.send(t.Context(), entries(1)), c.close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const n = 9
+	for i := range n {
+		spoil(i)
+	}
+	for i := range tornKept + 1 {
+		name := path + event.TornSuffix
+		if i > 0 {
+			name += fmt.Sprint(".", i)
+		}
+		if got, want := readFile(t, name), fmt.Sprint("\x00", n-1-i); got != want {
+			t.Errorf("%s has %q, not %q", name, got, want)
+		}
+	}
+	if list, err := filepath.Glob(path + "*"); err != nil || len(list) != tornKept+2 {
+		t.Errorf("there are %q, %v", list, err)
 	}
 }
 

@@ -30,8 +30,8 @@ type fileCarrier struct {
 	lost  error // why something was not made durable, which settle has not said yet
 }
 
-// tornSuffix is what the file has behind its name that has what a power cut has spoilt.
-const tornSuffix = ".torn"
+// tornKept is how many former files with what power cuts have spoilt are kept beside the last one.
+const tornKept = 5
 
 // newFile makes the carrier of a file. say is told of what is taken off a file that power has failed in.
 func newFile(s *event.Sink, say func(format string, args ...any)) *fileCarrier {
@@ -172,7 +172,7 @@ func (c *fileCarrier) mend(f *os.File, size int64) (int64, error) {
 			return 0, err
 		}
 		c.say("%s: %d octets from octet %d on have NULs, as after a power cut: they are in %s now; what was written in the last second before it comes again, and what is older does not",
-			c.path, size-at, at, c.path+tornSuffix)
+			c.path, size-at, at, c.path+event.TornSuffix)
 		size = at
 	}
 	if err != nil {
@@ -217,17 +217,26 @@ func lineStart(f *os.File, at int64) (int64, error) {
 	return 0, nil
 }
 
-// keepTorn copies a part of the file to another one, in the place of what that had, and has it durable.
+// keepTorn copies a part of the file to another one, and has it durable. What was kept before has another name then; not before
+// all is copied, as a disk that is full is tried again and again.
 func (c *fileCarrier) keepTorn(f *os.File, from, to int64) error {
-	if err := os.Remove(c.path + tornSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	name := c.path + event.TornSuffix
+	temp := name + ".new"
+	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	torn, err := os.OpenFile(c.path+tornSuffix, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	torn, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = io.Copy(torn, io.NewSectionReader(f, from, to-from))
-	return errors.Join(err, torn.Sync(), torn.Close(), syncDir(filepath.Dir(c.path)))
+	if err = errors.Join(err, torn.Sync(), torn.Close()); err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	if err := shift(name, tornKept); err != nil {
+		return err
+	}
+	return errors.Join(os.Rename(temp, name), syncDir(filepath.Dir(c.path)))
 }
 
 // wholeLines cuts off what follows the last end of a line, and returns how long the file is then.
@@ -242,21 +251,29 @@ func wholeLines(f *os.File, size int64) (int64, error) {
 // rotate renames the file to .1, that to .2 and so on, and removes what is too much.
 func (c *fileCarrier) rotate() error {
 	c.close()
-	name := func(i int) string {
-		if i == 0 {
-			return c.path
-		}
-		return fmt.Sprintf("%s.%d", c.path, i)
-	}
-	if err := os.Remove(name(c.keep)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := shift(c.path, c.keep); err != nil {
 		return err
 	}
-	for i := c.keep; i > 0; i-- {
+	return syncDir(filepath.Dir(c.path))
+}
+
+// shift renames a file to .1, that to .2 and so on, and removes what is too much.
+func shift(path string, keep int) error {
+	name := func(i int) string {
+		if i == 0 {
+			return path
+		}
+		return fmt.Sprintf("%s.%d", path, i)
+	}
+	if err := os.Remove(name(keep)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for i := keep; i > 0; i-- {
 		if err := os.Rename(name(i-1), name(i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	return syncDir(filepath.Dir(c.path))
+	return nil
 }
 
 // close implements carrier. What was written is made durable, or settle says why it was not.
