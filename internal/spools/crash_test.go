@@ -361,6 +361,52 @@ func TestOneFails(t *testing.T) {
 	})
 }
 
+// A set that is to be left unclean is left so in a part, too, that had failed by then, and is opened again before the end.
+func TestUncleanPartComesBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		disk := vfs.NewMem(512)
+		var ill atomic.Bool
+		back := make(chan bool, 1)
+		open := func() *spools.Set {
+			en, err := spools.Open(spools.Options{Parts: logs(sick(disk, "/d0/", &ill), "q", 1, false), Adopted: func(storage.Engine, storage.Recovery) { back <- true }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return en
+		}
+		en := open()
+		post := func() error {
+			m, err := small(t, en, "hello")
+			if err != nil {
+				return err
+			}
+			b := en.NewBatch()
+			b.Add(m)
+			return en.Commit(b)
+		}
+		if err := post(); err != nil {
+			t.Error(err)
+		}
+		ill.Store(true)
+		if err := post(); !errors.Is(err, queue.ErrBroken) {
+			t.Errorf("the disk fails, and a message is queued: %v", err)
+		}
+		synctest.Wait()
+		en.LeaveUnclean()
+		ill.Store(false)
+		<-back
+		if err := en.Close(); err != nil {
+			t.Fatal(err)
+		}
+		en = open()
+		if !en.Recovery().Unclean {
+			t.Error("the next start finds it clean")
+		}
+		en.Close()
+	})
+}
+
 // A full disk takes no new mail, and the others do; what becomes of its mail is recorded.
 func TestOneFull(t *testing.T) {
 	t.Parallel()

@@ -261,6 +261,9 @@ func (p *part) maintain(ctx context.Context) {
 func (p *part) close() error {
 	var err error
 	if st := p.present(); st.up { // it may have failed, and nobody has noticed
+		if p.set.unclean.Load() {
+			st.en.LeaveUnclean()
+		}
 		err = st.en.Close()
 	}
 	p.mu.Lock()

@@ -51,6 +51,7 @@ type Set struct {
 
 	closing chan struct{}
 	closed  atomic.Bool
+	unclean atomic.Bool // see LeaveUnclean
 	wg      sync.WaitGroup
 
 	// arriving are messages that have been posted and are not durable yet: where they are going to be.
@@ -319,14 +320,8 @@ func (s *Set) Broken() <-chan struct{} { return nil }
 // Err implements storage.Engine.
 func (s *Set) Err() error { return nil }
 
-// LeaveUnclean implements storage.Engine.
-func (s *Set) LeaveUnclean() {
-	for _, p := range s.parts {
-		if en := p.present().en; en != nil {
-			en.LeaveUnclean()
-		}
-	}
-}
+// LeaveUnclean implements storage.Engine. It is also for a part that is opened again before Close.
+func (s *Set) LeaveUnclean() { s.unclean.Store(true) }
 
 // Close implements storage.Engine. What could not be recorded of the mail of parts that have failed is lost, and
 // told of: it may be delivered again.
