@@ -4,6 +4,7 @@
 package cleanup
 
 import (
+	"slices"
 	"time"
 
 	"posthaste/internal/ipc"
@@ -46,6 +47,9 @@ func (s *server) due(c *ipc.Conn, r *ipc.Request) {
 			return !gone
 		}
 		last, whole := s.opt.Engine.Due(&q.DueQuery, func(e queue.Entry) bool {
+			if s.isUntold(e.ID) {
+				return true // it is announced when that is over
+			}
 			batch.List = append(batch.List, proto.Entry{Entry: e})
 			return len(batch.List) < entriesBatch || send()
 		})
@@ -68,16 +72,42 @@ func (s *server) page(c *ipc.Conn, r *ipc.Request) {
 	if kept := s.leavingOthers(c); len(kept) > 0 {
 		s.wg.Go(func() {
 			s.ends(kept)
-			s.answerPage(r, &q)
+			s.answerPage(c, r, &q)
 		})
 		return
 	}
-	s.answerPage(r, &q)
+	s.answerPage(c, r, &q)
 }
 
-// answerPage is page when the queue is all there.
-func (s *server) answerPage(r *ipc.Request, q *proto.Page) {
-	var reply proto.PageReply
+// answerPage is page when the queue is all there. The queue manager hears of each message in the page before: who lists them
+// may have one removed or held, and what is told of it afterwards would be taken for a new message, and be delivered.
+func (s *server) answerPage(c *ipc.Conn, r *ipc.Request, q *proto.Page) {
+	reply := s.makePage(q)
+	before := s.unannounced(reply)
+	if len(before) == 0 {
+		r.Reply(reply)
+		return
+	}
+	s.wg.Go(func() {
+		for _, t := range before {
+			select {
+			case <-t.over:
+			case <-c.Done(): // nobody hears the answer
+			case <-s.ctx.Done():
+			}
+		}
+		// As it is now: what has moved meanwhile was told. What has come meanwhile is told of later.
+		reply := s.makePage(q)
+		reply.Entries = slices.DeleteFunc(reply.Entries, func(e queue.Placed) bool {
+			return len(s.unannounced(&proto.PageReply{Entries: []queue.Placed{e}})) > 0
+		})
+		r.Reply(reply)
+	})
+}
+
+// makePage is a page as the queue is now.
+func (s *server) makePage(q *proto.Page) *proto.PageReply {
+	reply := new(proto.PageReply)
 	if len(q.Numbers) > 0 {
 		// Numbers that are not in the queue are left out of the answer.
 		for _, n := range q.Numbers[:min(len(q.Numbers), proto.PageNumbers)] {
@@ -85,8 +115,7 @@ func (s *server) answerPage(r *ipc.Request, q *proto.Page) {
 				reply.Entries = append(reply.Entries, queue.Placed{Entry: e})
 			}
 		}
-		r.Reply(&reply)
-		return
+		return reply
 	}
 	reply.Next = q.Cursor
 	for range pageTries {
@@ -94,7 +123,7 @@ func (s *server) answerPage(r *ipc.Request, q *proto.Page) {
 			break
 		}
 	}
-	r.Reply(&reply)
+	return reply
 }
 
 // older is the earlier of t and the time at which a message came. The zero t is none.

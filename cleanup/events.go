@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 
 	"posthaste/internal/event"
@@ -17,8 +18,8 @@ import (
 )
 
 const (
-	// maxAgain is how many messages are told of again after a crash: many times as many as
-	// can have been on their way.
+	// maxAgain is how many messages are told of again after a crash, in all parts of the queue together: many times as many as
+	// can have been on their way. Of one part they are never fewer than twice what can have been.
 	maxAgain = 20000
 	// maxUntold is how many messages are in the queue at most whose clients were told 250 before the journal has
 	// confirmed their events. It is far less than maxAgain: whatever is killed, each of them is told of again.
@@ -26,6 +27,12 @@ const (
 	// againBatch is how many are told of before the journal has confirmed them.
 	againBatch = 1000
 )
+
+// A telling is a message that is about to be in the queue, or is there, and has not been announced.
+type telling struct {
+	told bool          // the journal has the first event of it, or it will have none; guarded by server.mu
+	over chan struct{} // closed when it was announced, or never will be
+}
 
 // tells says that a message is about to be in the queue and to be announced. Of what has to be told of it is noted that a
 // queue manager hears of it afterwards: it is the first event of the message, and one that attaches meanwhile would
@@ -39,11 +46,17 @@ func (s *server) tells(id mail.QueueID) (over func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.untold == nil {
-		s.untold = make(map[mail.QueueID]struct{})
+		s.untold = make(map[mail.QueueID]*telling)
 	}
-	s.untold[id] = struct{}{}
+	t := &telling{over: make(chan struct{})}
+	s.untold[id] = t
 	return func() {
-		s.told(id)
+		s.mu.Lock()
+		if s.untold[id] == t {
+			delete(s.untold, id)
+		}
+		s.mu.Unlock()
+		close(t.over)
 		s.queueing.leave(entered)
 	}
 }
@@ -52,7 +65,9 @@ func (s *server) tells(id mail.QueueID) (over func()) {
 func (s *server) told(id mail.QueueID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.untold, id)
+	if t := s.untold[id]; t != nil {
+		t.told = true
+	}
 }
 
 // isUntold says whether a message is between tells and told.
@@ -62,8 +77,26 @@ func (s *server) isUntold(id mail.QueueID) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, ok := s.untold[id]
-	return ok
+	t := s.untold[id]
+	return t != nil && !t.told
+}
+
+// unannounced are those of a page's messages that are not announced yet.
+func (s *server) unannounced(page *proto.PageReply) (list []*telling) {
+	if s.opt.Events == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.untold) == 0 {
+		return nil
+	}
+	for i := range page.Entries {
+		if t := s.untold[page.Entries[i].ID]; t != nil {
+			list = append(list, t)
+		}
+	}
+	return list
 }
 
 // mayTellLater says whether the client of a message that is on stable storage gets its 250 before the journal has the
@@ -104,10 +137,10 @@ func (in *incoming) announceLater(env *mail.Envelope, entry queue.Entry, size in
 // tellReceived tells of a message that is on stable storage, and returns when the journal has the event. The
 // message is announced, and its client gets its 250, afterwards. Nobody is told of a probe.
 func (s *server) tellReceived(env *mail.Envelope) {
-	if s.opt.Events == nil || env.Trace.DontDeliver() {
+	if s.opt.Events == nil {
 		return
 	}
-	if s.opt.Events.Wants(event.Received) {
+	if s.opt.Events.Wants(event.Received) && !env.Trace.DontDeliver() {
 		s.opt.Events.Tell(receivedEvent(env))
 		s.opt.Events.Wait(s.ctx)
 	}
@@ -132,7 +165,7 @@ func receivedEvent(env *mail.Envelope) *event.Event {
 // is told of a message after its event, and they are among the last that were written. r is what was found: the
 // queue is not served yet, or another node's mail has come into it.
 func tellAgain(ctx context.Context, events *event.Reporter, en engine, r *recovery, rd queueread.Reader) {
-	if events == nil || !r.Unclean {
+	if !events.Wants(event.Received) || !r.Unclean {
 		return
 	}
 	var list []queue.Entry
@@ -147,12 +180,7 @@ func tellAgain(ctx context.Context, events *event.Reporter, en engine, r *recove
 			list = append(list, e)
 		}
 	}
-	// In the order of the log, which is that of the segments' use.
-	slices.SortFunc(list, func(a, b queue.Entry) int {
-		return cmp.Or(cmp.Compare(a.Ref.Segno, b.Ref.Segno), cmp.Compare(a.Ref.Offset, b.Ref.Offset))
-	})
-	// The last ones written are those that may have been on their way.
-	list = list[max(len(list)-maxAgain, 0):]
+	list = lastWritten(list, len(r.UncleanParts) > 0)
 	for i := range list {
 		// What cannot be read is named when the message is to be delivered.
 		if env, err := readEnvelope(rd, &list[i]); err == nil {
@@ -163,6 +191,36 @@ func tellAgain(ctx context.Context, events *event.Reporter, en engine, r *recove
 		}
 	}
 	events.Wait(ctx)
+}
+
+// lastWritten gives the messages that were written last: they are those that may have been on their way. They come first,
+// as what a journal that does not answer has no room for is lost. What was written in different parts of the queue, which
+// are shards if that is true, and else spools, has numbers that say nothing of each other.
+func lastWritten(list []queue.Entry, shards bool) []queue.Entry {
+	parts := make(map[uint32][]queue.Entry)
+	for _, e := range list {
+		part := uint32(e.Ref.Spool)
+		if shards {
+			part = e.Ref.File
+		}
+		parts[part] = append(parts[part], e)
+	}
+	for _, p := range parts {
+		// Against the order of the log, which is that of the segments' use.
+		slices.SortFunc(p, func(a, b queue.Entry) int {
+			return cmp.Or(cmp.Compare(b.Ref.Segno, a.Ref.Segno), cmp.Compare(b.Ref.Offset, a.Ref.Offset))
+		})
+	}
+	list = list[:0]
+	order := slices.Sorted(maps.Keys(parts))
+	for i := range max(maxAgain/max(len(parts), 1), 2*maxUntold) {
+		for _, part := range order {
+			if p := parts[part]; i < len(p) {
+				list = append(list, p[i])
+			}
+		}
+	}
+	return list
 }
 
 // readEnvelope reads a message's envelope with its recipients.

@@ -111,6 +111,111 @@ func TestEventBeforeQueueManager(t *testing.T) {
 	}
 }
 
+// A page of the queue names a message that is new when the queue manager has been told of it, and not before. Else it could be
+// removed by then, and would be delivered all the same: the queue manager would take it for a new one.
+func TestPageBehindNews(t *testing.T) {
+	t.Parallel()
+	s, _ := newTestServer(t, "", "")
+	journal, events := eventtest.New(t, "cleanup", nil)
+	s.opt.Events = events
+	client, told := toldTo(t, s)
+	conn, err := client.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Call(t.Context(), &proto.Attach{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if e := <-told; !e.Complete {
+		t.Fatalf("the queue manager is told %+v", e)
+	}
+	journal.Shut()
+	id := leased(t, s, 1)[0]
+	if r := <-submitting(t, client, id, nil); r.Code != 250 {
+		t.Fatalf("the client is told %+v", r)
+	}
+	type page struct {
+		proto.PageReply
+		told int // how often the queue manager had been told something
+	}
+	pages := make(chan page, 2)
+	for _, q := range []*proto.Page{{}, {Numbers: []uint64{id.Number()}}} {
+		conn.Go(q, func(payload []byte, err error) {
+			p := page{told: len(told)}
+			if err == nil {
+				err = p.Decode(payload)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			pages <- p
+		})
+	}
+	// It has both questions when it has answered this.
+	if err := conn.Call(t.Context(), &proto.Lease{N: 1}, nil); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case p := <-pages:
+		t.Errorf("a page has %+v before the queue manager is told", p.Entries)
+	default:
+	}
+	journal.Open()
+	for range 2 {
+		if p := <-pages; len(p.Entries) != 1 || p.Entries[0].ID != id || p.told != 1 {
+			t.Errorf("a page has %+v, after %d messages", p.Entries, p.told)
+		}
+	}
+	if e := <-told; len(e.List) != 1 || e.List[0].ID != id {
+		t.Errorf("the queue manager is told %+v", e)
+	}
+}
+
+// A queue manager that asks for deferred mail does not hear of a message that the journal has not heard of: it is told of it then.
+func TestDueWithoutUntold(t *testing.T) {
+	t.Parallel()
+	s, _ := newTestServer(t, "", "")
+	journal, events := eventtest.New(t, "cleanup", nil)
+	s.opt.Events = events
+	journal.Shut()
+	client, told := toldTo(t, s)
+	id := leased(t, s, 1)[0]
+	reply := submitting(t, client, id, func(q *proto.Submit) {
+		q.State = &queue.Change{Set: queue.SetQueue | queue.SetNextAttempt, Queue: queue.Deferred, NextAttempt: time.Now()}
+	})
+	testwait.Until(t, "it is in the queue", func() bool { _, ok := s.opt.Engine.Locate(id); return ok })
+	due := func() []proto.Entry {
+		t.Helper()
+		if err := client.Call(t.Context(), &proto.Due{DueQuery: queue.DueQuery{Limit: 10}}, nil); err != nil {
+			t.Fatal(err)
+		}
+		return (<-told).List
+	}
+	if list := due(); len(list) != 0 {
+		t.Errorf("it is told of %+v", list)
+	}
+	journal.Open()
+	if r := <-reply; r.Code != 250 {
+		t.Errorf("the client is told %+v", r)
+	}
+	if list := due(); len(list) != 1 || list[0].ID != id {
+		t.Errorf("it is told of %+v", list)
+	}
+}
+
+// A probe, of which no event is made, is announced like others: who attaches at that moment is told of it.
+func TestProbeIsTold(t *testing.T) {
+	t.Parallel()
+	s, _ := newTestServer(t, "", "")
+	_, s.opt.Events = eventtest.New(t, "cleanup", nil)
+	id := leased(t, s, 1)[0]
+	defer s.tells(id)()
+	s.tellReceived(&mail.Envelope{ID: id, Trace: mail.TraceProbe})
+	if s.isUntold(id) {
+		t.Error("a queue manager that attaches would not be told of it, nor would it be announced")
+	}
+}
+
 // While the journal does not answer, no more clients are told 250 than messages are told of again after a crash.
 func TestUntoldBound(t *testing.T) {
 	t.Parallel()
@@ -251,6 +356,46 @@ func (c crowd) Entries(yield func(queue.Entry) bool) {
 		if !yield(e) {
 			return
 		}
+	}
+}
+
+// Of each part of the queue the last messages are told of again, the last ones first: that a part has many with high numbers says
+// nothing of the others.
+func TestTellAgainParts(t *testing.T) {
+	t.Parallel()
+	for _, shards := range []bool{false, true} {
+		at := func(part, segno, offset int) (e queue.Entry) {
+			e.Ref = queue.Ref{File: uint32(offset % 7), Spool: uint8(part), Segno: uint64(segno), Offset: uint32(offset)}
+			if shards {
+				e.Ref.File, e.Ref.Spool = uint32(part), 0
+			}
+			return e
+		}
+		var list []queue.Entry
+		for i := range maxAgain + 10 {
+			list = append(list, at(1, 1000+i/100, i%100))
+		}
+		list = append(list, at(2, 3, 7), at(2, 3, 8), at(2, 2, 9))
+		got := lastWritten(list, shards)
+		var heads []queue.Ref
+		for _, e := range got[:6] {
+			heads = append(heads, e.Ref)
+		}
+		want := []queue.Ref{at(1, 1200, 9).Ref, at(2, 3, 8).Ref, at(1, 1200, 8).Ref, at(2, 3, 7).Ref, at(1, 1200, 7).Ref, at(2, 2, 9).Ref}
+		if !slices.Equal(heads, want) || len(got) != maxAgain/2+3 {
+			t.Errorf("shards %v: %d messages, first %+v", shards, len(got), heads)
+		}
+	}
+	// However many parts there are, each is told of as far as it can have been on its way.
+	var list []queue.Entry
+	for i := range 30 * 3 * maxUntold {
+		list = append(list, queue.Entry{Ref: queue.Ref{Spool: uint8(i % 30), Segno: 1, Offset: uint32(i)}})
+	}
+	if n := len(lastWritten(list, false)); n != 30*2*maxUntold {
+		t.Errorf("of 30 parts %d messages", n)
+	}
+	if list := lastWritten(nil, false); len(list) != 0 {
+		t.Errorf("of nothing: %+v", list)
 	}
 }
 

@@ -168,6 +168,10 @@ func (k *keeper) adopted(en engine, r recovery) {
 	if k.found != nil {
 		k.found(en, r)
 	}
+	// Whether all of it is told was asked before, perhaps.
+	if r.Unclean && k.ends() {
+		en.LeaveUnclean()
+	}
 	// Postmaster is told by a message that comes in here, which the engine's goroutine must not wait for.
 	if r.Report != "" {
 		select {

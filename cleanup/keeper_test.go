@@ -461,6 +461,34 @@ func TestKeeperRetiresAfterStream(t *testing.T) {
 	})
 }
 
+// What comes into the queue while the mail system stops may not be told of any more: the next start finds it as after a kill.
+func TestKeeperAdoptsAtStop(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ stops, unclean, left bool }{{true, true, true}, {true, false, false}, {false, true, false}} {
+		stopping := make(chan struct{})
+		if c.stops {
+			close(stopping)
+		}
+		k := newKept(t)
+		k.stopping = stopping
+		en, err := k.open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.adopted(en, recovery{Unclean: c.unclean})
+		if err := en.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if en, err = k.open(); err != nil {
+			t.Fatal(err)
+		}
+		if en.Recovery().Unclean != c.left {
+			t.Errorf("%+v: found unclean: %v", c, !c.left)
+		}
+		en.Close()
+	}
+}
+
 // When the mail system stops, and not all is told of what came in, the next start finds the queue as after a kill, and tells it.
 // A reload, whose agents go on, does not have that, nor does a stop after which nothing is left.
 func TestKeeperLeavesUntold(t *testing.T) {

@@ -113,7 +113,7 @@ type server struct {
 	streams map[streamKey]*stream
 	// Messages that are in the queue, or are about to be, and of which the journal of events
 	// has not heard: they are not for the queue manager yet. nil while nobody is told of events.
-	untold map[mail.QueueID]struct{}
+	untold map[mail.QueueID]*telling
 }
 
 // newServer makes a server for one engine. ctx ends when work in hand must stop.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"posthaste/internal/config"
+	"posthaste/internal/event"
 	"posthaste/internal/ipc"
 	"posthaste/internal/metrics"
 	"posthaste/internal/notice"
@@ -109,6 +110,9 @@ func run(ctx context.Context, env *service.Env) error {
 			tellAgain(service.Stopping(ctx), env.Events, en, &r, reader)
 		},
 		settled: func() bool {
+			if !env.Events.Wants(event.Received) {
+				return true // of nothing else the queue knows more than the journal
+			}
 			env.Events.Wait(context.Background())
 			return env.Events.Settled()
 		},
