@@ -377,7 +377,7 @@ func (in *incoming) begin() {
 	}
 	// The wait for a token does not count.
 	in.budget.Renew()
-	in.answers.Hear(q.Known, time.Unix(0, q.Asked), time.Now())
+	in.answers.Hear(q.Known, time.Unix(0, q.Asked), time.Now)
 	in.msg.begin(in.ctx, s.opt.Core, q)
 	in.answers.Forget()
 }

@@ -212,7 +212,7 @@ func (r *run) listed(ctx context.Context, m *table.Maps, recipient, typed string
 	if m.Empty() {
 		return false, dunno
 	}
-	r.s.Answers.Open(time.Now())
+	r.s.Answers.Open(time.Now)
 	defer r.s.Answers.Close()
 	_, _, found, err := m.LookupAddress(ctx, &r.e.search, recipient, table.KeysDefault)
 	if err != nil {

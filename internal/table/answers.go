@@ -17,9 +17,9 @@ import (
 //
 // The zero value keeps nothing until Open. It belongs to one goroutine at a time.
 type Answers struct {
-	open  bool
-	since time.Time // when the first of them was asked for
-	now   time.Time // of Open: what is asked after it was asked later
+	clock func() time.Time // nil: they are closed
+	since time.Time        // when the first of them was asked for
+	asked time.Time        // when the question was asked of which there is no answer yet
 	list  []proto.Answer
 	size  int // octets of the keys and values
 }
@@ -32,17 +32,12 @@ const (
 	maxAnswered = 32 << 10
 )
 
-// Open has lookups use the answers, and add to them, until Close. Those that have become too old
-// are forgotten first.
-func (a *Answers) Open(now time.Time) {
-	if len(a.list) > 0 && !young(a.since, now) {
-		a.Forget()
-	}
-	a.open, a.now = true, now
-}
+// Open has lookups use the answers, and add to them, until Close. now is asked at each lookup: one
+// message may have so many recipients, and a database be so slow, that they become too old meanwhile.
+func (a *Answers) Open(now func() time.Time) { a.clock = now }
 
 // Close has lookups ask again, and leave no answers.
-func (a *Answers) Close() { a.open = false }
+func (a *Answers) Close() { a.clock = nil }
 
 // Forget is the end of the transaction. The memory stays.
 func (a *Answers) Forget() {
@@ -54,15 +49,13 @@ func (a *Answers) Told() ([]proto.Answer, time.Time) { return a.list, a.since }
 
 // Hear takes the answers that another process had, since then, in the same transaction, and opens
 // them. They are not used if they are too old.
-func (a *Answers) Hear(list []proto.Answer, since, now time.Time) {
+func (a *Answers) Hear(list []proto.Answer, since time.Time, now func() time.Time) {
 	a.Forget()
-	if len(list) > 0 && young(since, now) {
-		for i := range list {
-			a.add(&list[i])
-		}
-		a.since = since
+	for i := range list {
+		a.add(&list[i])
 	}
-	a.open, a.now = true, now
+	a.since = since
+	a.Open(now)
 }
 
 // young says whether answers of this time may be used. A clock that was set back makes none young.
@@ -71,10 +64,14 @@ func young(since, now time.Time) bool {
 	return age >= 0 && age < answersLife
 }
 
-// find is the answer to a question, nil if there is none.
+// find is the answer to a question, nil if there is none. Those that have become too old are
+// forgotten first.
 func (a *Answers) find(q *proto.Lookup) *proto.LookupReply {
-	if a == nil || !a.open {
+	if a == nil || a.clock == nil {
 		return nil
+	}
+	if a.asked = a.clock(); len(a.list) > 0 && !young(a.since, a.asked) {
+		a.list, a.size = reuse.Emptied(a.list), 0
 	}
 	for i := range a.list {
 		if a.list[i].To == *q {
@@ -84,13 +81,13 @@ func (a *Answers) find(q *proto.Lookup) *proto.LookupReply {
 	return nil
 }
 
-// keep adds an answer, if there is room.
+// keep adds the answer to the question that find had none to, if there is room.
 func (a *Answers) keep(q *proto.Lookup, r *proto.LookupReply) {
-	if a == nil || !a.open {
+	if a == nil || a.clock == nil {
 		return
 	}
 	if len(a.list) == 0 {
-		a.since = a.now
+		a.since = a.asked
 	}
 	a.add(&proto.Answer{To: *q, Reply: *r})
 }

@@ -78,7 +78,9 @@ func TestAnswers(t *testing.T) {
 	service, tab := newAsked(t)
 	var answers Answers
 	ctx := WithAnswers(t.Context(), &answers)
-	now := time.Unix(1000, 0)
+	began := time.Unix(1000, 0)
+	now := began
+	clock := func() time.Time { return now }
 	ask := func(keys ...string) {
 		t.Helper()
 		for _, key := range keys {
@@ -96,7 +98,7 @@ func TestAnswers(t *testing.T) {
 	}
 	ask("a", "a")
 	expect("a", "a")
-	answers.Open(now)
+	answers.Open(clock)
 	ask("a", "a", "none", "none", "fail", "fail")
 	expect("a", "none", "fail", "fail")
 	answers.Close()
@@ -105,7 +107,7 @@ func TestAnswers(t *testing.T) {
 
 	// Another process has them for the rest of their time.
 	list, since := answers.Told()
-	if len(list) != 2 || !since.Equal(now) {
+	if len(list) != 2 || !since.Equal(began) {
 		t.Errorf("told %v of %v", list, since)
 	}
 	sent := proto.Submit{Envelope: mail.Envelope{ID: "4XyZ0000000000z1"}, Known: list, Asked: since.UnixNano()}
@@ -118,24 +120,49 @@ func TestAnswers(t *testing.T) {
 		later time.Duration
 		keys  []string
 	}{{answersLife - 1, nil}, {answersLife, []string{"a", "none"}}, {-1, []string{"a", "none"}}} {
-		answers = Answers{}
-		answers.Hear(come.Known, time.Unix(0, come.Asked), now.Add(c.later))
+		answers, now = Answers{}, began.Add(c.later)
+		answers.Hear(come.Known, time.Unix(0, come.Asked), clock)
 		ask("a", "none", "a", "none")
 		expect(c.keys...)
 	}
 
 	// Who had them first asks again when they are old, and in the next transaction.
-	answers = first
-	answers.Open(now.Add(answersLife - 1))
+	answers, now = first, began.Add(answersLife-1)
+	answers.Open(clock)
 	ask("a")
 	expect()
-	answers.Open(now.Add(answersLife))
+	now = began.Add(answersLife)
+	answers.Open(clock)
 	ask("a")
 	expect("a")
 	answers.Forget()
-	answers.Open(now.Add(answersLife))
+	answers.Open(clock)
 	ask("a")
 	expect("a")
+}
+
+// An answer is not used when it has become too old while the answers were open: a message with a thousand recipients, and a slow database, can take
+// longer than that.
+func TestAnswersAge(t *testing.T) {
+	t.Parallel()
+	service, tab := newAsked(t)
+	var answers Answers
+	ctx := WithAnswers(t.Context(), &answers)
+	began := time.Unix(1000, 0)
+	now := began
+	answers.Open(func() time.Time { return now })
+	for _, c := range []struct {
+		at   time.Duration
+		want []string
+	}{{0, []string{"a"}}, {answersLife - 1, nil}, {answersLife, []string{"a"}}, {2*answersLife - 1, nil}, {2 * answersLife, []string{"a"}}} {
+		now = began.Add(c.at)
+		if _, _, err := tab.Lookup(ctx, "a"); err != nil {
+			t.Fatal(err)
+		}
+		if got := service.take(); !slices.Equal(got, c.want) {
+			t.Errorf("after %v: asked for %q, expected %q", c.at, got, c.want)
+		}
+	}
 }
 
 // The answers are bounded, in number and in octets.
@@ -145,7 +172,7 @@ func TestAnswersBounded(t *testing.T) {
 	for _, c := range []struct{ size, most int }{{1, maxAnswers}, {5000, maxAnswered / 10000}} {
 		var answers Answers
 		ctx := WithAnswers(t.Context(), &answers)
-		answers.Open(time.Unix(1000, 0))
+		answers.Open(func() time.Time { return time.Unix(1000, 0) })
 		var errs []error
 		for n := range 2 * maxAnswers {
 			_, _, err := tab.Lookup(ctx, strings.Repeat("k", c.size)+strings.Repeat("x", n))
