@@ -317,6 +317,6 @@ func (a *adoption) inDoubt() {
 			a.doubt = append(a.doubt, h.Doubt(l.id()))
 		}
 	}
-	a.found.InDoubt = a.doubt[:min(len(a.doubt), maxInDoubt)]
+	a.found.InDoubt = slices.Clip(a.doubt[:min(len(a.doubt), maxInDoubt)]) // others are added
 	a.found.MoreInDoubt = len(a.doubt) - len(a.found.InDoubt)
 }

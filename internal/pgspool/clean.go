@@ -1,6 +1,7 @@
 package pgspool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"posthaste/internal/pack"
 	"posthaste/internal/queue"
@@ -47,10 +49,11 @@ type tombstone struct {
 	first  uint32
 }
 
-// A move is content that is copied within the database.
+// A move is content that is copied within the database, and how many rows it is.
 type move struct {
 	sql  string
 	args []any
+	rows int64
 }
 
 // Maintain implements storage.Engine: it is the cleaner. It ends with the engine, too.
@@ -87,7 +90,8 @@ func (e *engine) clean(ctx context.Context) (did bool, err error) {
 			} else {
 				err = e.drop(ctx, sh, s)
 			}
-			if err != nil && (ctx.Err() != nil || !isOfTable(err)) {
+			// An engine that has ended says why, and that may be what was wrong with a table.
+			if err != nil && (ctx.Err() != nil || e.Err() != nil || !isOfTable(err)) {
 				return false, err
 			}
 			if again := e.putOff(s, err); again > 0 {
@@ -102,7 +106,7 @@ func (e *engine) clean(ctx context.Context) (did bool, err error) {
 
 // isOfTable says that err, of cleaning a segment, need not concern the next one.
 func isOfTable(err error) bool {
-	return isOfShard(err) || errors.Is(err, errRefused) && !errors.Is(err, queue.ErrFull)
+	return isOfShard(err) || errors.Is(err, queue.ErrCorrupt) || errors.Is(err, errRefused) && !errors.Is(err, queue.ErrFull)
 }
 
 // putOff notes how the cleaning of a segment has ended, and returns for how long it is left alone; 0: it is not.
@@ -190,7 +194,8 @@ func (e *engine) order(c *copying) error {
 	return <-r.ch
 }
 
-// upkeep stages c.
+// upkeep stages c. While the database does not give a row of the victim that is to be written again nothing is: what it does not give at this
+// moment, or by this index, is not to go with the table.
 func (g *group) upkeep(ctx context.Context, c *copying) error {
 	var numbers []uint64
 	for _, n := range c.numbers {
@@ -198,8 +203,14 @@ func (g *group) upkeep(ctx context.Context, c *copying) error {
 			numbers = append(numbers, n)
 		}
 	}
+	var missing error
+	lost := func(seg uint32, err error) {
+		if seg == c.victim {
+			missing = err
+		}
+	}
 	rests := map[uint64][]byte{}
-	if g.err = g.e.readRests(ctx, numbers, rests); g.err != nil {
+	if g.err = g.e.readRests(ctx, numbers, rests, lost); g.err != nil {
 		return g.err
 	}
 	heads := map[uint64]*row{}
@@ -210,9 +221,13 @@ func (g *group) upkeep(ctx context.Context, c *copying) error {
 		at[p] = append(at[p], int64(l.msgPos))
 	}
 	for p, pos := range at {
-		if g.err = g.e.readRows(ctx, p, pos, func(r *row) { heads[r.number] = r }); g.err != nil {
+		if g.err = g.e.readRows(ctx, p, pos, func(r *row) { heads[r.number] = r }, func(err error) { lost(p.seg, err) }); g.err != nil {
 			return g.err
 		}
+	}
+	if missing != nil {
+		g.err = fmt.Errorf("%w: %w: %w", errRefused, errTable, clean(missing))
+		return g.err
 	}
 	for _, n := range numbers {
 		if b, ok := rests[n]; ok {
@@ -288,7 +303,7 @@ func (g *group) moveParts(s *staged, w *writing, c *copying) {
 	e.mu.Unlock()
 	s.big = &to
 	g.moves = append(g.moves, move{fmt.Sprintf("INSERT INTO %s (pos, kind, number, head, body) SELECT pos - $1::bigint + $2::bigint, kind, number, head, body FROM %s WHERE pos >= $1 AND pos < $1 + $3::bigint",
-		segmentTable(s.shard.id, to.seg), segmentTable(s.shard.id, from.seg)), []any{int64(from.pos), int64(to.pos), int64(from.parts)}})
+		segmentTable(s.shard.id, to.seg), segmentTable(s.shard.id, from.seg)), []any{int64(from.pos), int64(to.pos), int64(from.parts)}, int64(from.parts)})
 	w.bytes += from.size
 	g.upkept += from.size
 }
@@ -304,13 +319,13 @@ func (g *group) moveMSG(s *staged, w *writing, st *state) {
 	n := rowOverhead + len(head) + len(s.rest) + int(st.bodyLen)
 	s.refSeg, s.refPos, s.refLen, s.last = w.seg.segno, pos, uint32(n), w.seg.segno
 	s.msgSeg, s.msgPos, s.msgLen = s.refSeg, s.refPos, s.refLen
-	g.moves = append(g.moves, move{fmt.Sprintf("INSERT INTO %s (pos, kind, number, head, rest, body) VALUES ($1, $2, $3, $4, $5, (SELECT body FROM %s WHERE pos = $6))",
-		segmentTable(s.shard.id, w.seg.segno), segmentTable(s.shard.id, from)), []any{int64(pos), rowMSG, int64(s.number), head, s.rest, int64(fromPos)}})
+	g.moves = append(g.moves, move{fmt.Sprintf("INSERT INTO %s (pos, kind, number, head, rest, body) SELECT $1::bigint, $2::smallint, $3::bigint, $4::bytea, $5::bytea, body FROM %s WHERE pos = $6",
+		segmentTable(s.shard.id, w.seg.segno), segmentTable(s.shard.id, from)), []any{int64(pos), rowMSG, int64(s.number), head, s.rest, int64(fromPos)}, 1})
 	w.bytes += int64(n)
 	g.upkept += int64(n)
 }
 
-// flushMoves carries the copies out, in one round trip.
+// flushMoves carries the copies out, in one round trip. What is not copied whole is not copied: the victim would go with the rest.
 func (g *group) flushMoves(ctx context.Context) error {
 	if len(g.moves) == 0 {
 		return nil
@@ -319,7 +334,15 @@ func (g *group) flushMoves(ctx context.Context) error {
 	for _, m := range g.moves {
 		b.Queue(m.sql, m.args...)
 	}
-	return g.e.conn.SendBatch(ctx, &b).Close()
+	results := g.e.conn.SendBatch(ctx, &b)
+	var err error
+	for i := 0; i < len(g.moves) && err == nil; i++ {
+		var tag pgconn.CommandTag
+		if tag, err = results.Exec(); err == nil && tag.RowsAffected() != g.moves[i].rows {
+			err = errNoRow
+		}
+	}
+	return cmp.Or(err, results.Close())
 }
 
 // drop removes a segment in which nothing is alive. First the ends of messages whose older records are still
@@ -370,10 +393,12 @@ func (e *engine) tombstones(ctx context.Context, conn *pgx.Conn, sh *shard, segn
 	}
 	var r row
 	_, err = pgx.ForEachRow(rows, []any{&r.number, &r.head}, func() error {
-		t := tombstone{number: r.number} // of one that is damaged: from the beginning
-		if head, err := openHead(r.head, rowGONE, r.number); err == nil {
-			t.first = firstOf(head)
+		head, err := openHead(r.head, rowGONE, r.number)
+		if err != nil {
+			// It may be the end of another message, which has not ended. The table is kept as long as there are older ones.
+			return fmt.Errorf("the end of message number %d: %w", r.number, err)
 		}
+		t := tombstone{number: r.number, first: firstOf(head)}
 		e.mu.RLock()
 		defer e.mu.RUnlock()
 		if sh.anyIn(t.first, segno) {

@@ -227,8 +227,8 @@ const rowOverhead = 2 + 4 + 8 + 4 + 2 + 4 + 8 + 3*4
 func (rp *replay) apply(sh *shard, s *segment, r *row, n uint32) {
 	x := &rp.idx
 	head, err := openHead(r.head, r.kind, r.number)
-	if r.kind == rowGONE {
-		x.remove(r.number) // whatever becomes of the rest of the record
+	if err == nil && r.kind == rowGONE {
+		x.remove(r.number)
 		return
 	}
 	if err == nil && (r.kind == rowMSG || r.kind == rowSTATE) {

@@ -53,7 +53,7 @@ type reading struct {
 	long []uint64
 
 	rows, segments, messages int           // that have been read
-	lost                     bool          // some rows could not be read: what was in hand may be among them
+	lost                     bool          // some rows could not be read, or are damaged: what was in hand may be among them
 	unsure                   unsure        // what may be delivered twice because of that
 	scans                    int           // of the segment that is being read, those without its index that have failed
 	owed                     []queue.Doubt // not noted yet, by a planted fault
@@ -157,7 +157,7 @@ func (r *reading) readPart(ctx context.Context, conn *pgx.Conn, s *segment, most
 	}
 	var byIndex error
 	if !s.unindexed {
-		if byIndex = read(); !isDamage(byIndex) {
+		if byIndex = read(); !isOfShard(byIndex) {
 			return n, byIndex
 		}
 	}
@@ -221,20 +221,17 @@ func (r *reading) isKnown(number uint64) bool {
 // record takes a record in.
 func (r *reading) record(s *segment, w *row, n uint32) {
 	r.records++
-	if r.isKnown(w.number) {
-		return
-	}
 	head, err := openHead(w.head, w.kind, w.number)
 	switch {
+	case err != nil:
+		// What is wrong may be the kind or the number: it says nothing of that message, nor that one has ended.
+		r.unsure.all = true
+	case r.isKnown(w.number):
+		return
 	case w.kind == rowGONE:
-		first := uint32(0) // whatever becomes of the rest of the record
-		if err == nil {
-			first = firstOf(head)
-		}
-		r.ended[w.number] = first
+		r.ended[w.number] = firstOf(head)
 		delete(r.later, w.number)
 		return
-	case err != nil:
 	case w.kind == rowMSG || w.kind == rowSTATE:
 		if err = r.state(&r.t.shard, s, w, head, n); err == nil {
 			r.settle(w)
@@ -251,6 +248,7 @@ func (r *reading) record(s *segment, w *row, n uint32) {
 
 func (r *reading) damagedRow(segno, pos uint32, number uint64, err error) {
 	r.damaged("%s, position %d: the record of message number %d is left out: %v", segmentTable(r.t.id, segno), pos, number, err)
+	r.lost = true
 	r.unsure.lose(number)
 }
 
@@ -281,7 +279,7 @@ func (r *reading) findLong(ctx context.Context, conn *pgx.Conn) error {
 			if st, err := w.state(seg); err == nil && st.big.parts > 0 && r.idx.find(w.number) != nil {
 				r.idx.big[w.number] = st.big
 			}
-		})
+		}, func(error) {}) // who reads the content finds out
 		if err != nil {
 			return err
 		}

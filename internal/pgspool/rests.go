@@ -1,7 +1,11 @@
 package pgspool
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"maps"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -63,15 +67,15 @@ func (e *engine) loadRests(ctx context.Context, list []*request) error {
 			}
 		}
 	}
-	return e.readRests(ctx, want, e.g.rests)
+	return e.readRests(ctx, want, e.g.rests, func(uint32, error) {}) // restOf finds out
 }
 
 // A rowAt is where a row is.
 type rowAt struct{ shard, seg uint32 }
 
 // readRests reads the rests of the newest records of messages into out. What is not there, or is damaged, is left
-// out.
-func (e *engine) readRests(ctx context.Context, numbers []uint64, out map[uint64][]byte) error {
+// out; lost is called with the segment of what the database does not give.
+func (e *engine) readRests(ctx context.Context, numbers []uint64, out map[uint64][]byte, lost func(seg uint32, err error)) error {
 	at := map[rowAt][]int64{}
 	for _, n := range numbers {
 		if l := e.idx.find(n); l != nil {
@@ -84,7 +88,7 @@ func (e *engine) readRests(ctx context.Context, numbers []uint64, out map[uint64
 			if st, err := r.state(p.seg); err == nil && sum(r.rest, r.kind, r.number, 0) == st.restSum {
 				out[r.number] = r.rest
 			}
-		})
+		}, func(err error) { lost(p.seg, err) })
 		if err != nil {
 			return err
 		}
@@ -93,43 +97,72 @@ func (e *engine) readRests(ctx context.Context, numbers []uint64, out map[uint64
 }
 
 // readRows is the function of that name, of the committer's connection.
-func (e *engine) readRows(ctx context.Context, p rowAt, pos []int64, f func(*row)) error {
-	if err := readRows(ctx, e.conn, p, pos, f); err != nil {
+func (e *engine) readRows(ctx context.Context, p rowAt, pos []int64, f func(*row), lost func(error)) error {
+	if err := readRows(ctx, e.conn, p, pos, f, lost); err != nil {
 		return e.store.undo(ctx, e.conn, err)
 	}
 	return nil
 }
 
-// readRows reads rows of a segment, but for the content. A row that the database cannot read is left out, and a segment that is not
-// there has no rows. f may be called for a row more than once.
-func readRows(ctx context.Context, conn *pgx.Conn, p rowAt, pos []int64, f func(*row)) error {
-	err := orScan(ctx, conn, func() error {
+// errNoRow says that a row is not there, which a damaged index says of one that is.
+var errNoRow = errors.New("no such row")
+
+// readRows reads rows of a segment, but for the content. A row that the database does not give is left out, and lost is called for it: for
+// all of them if the segment is not there. f may be called for a row more than once.
+func readRows(ctx context.Context, conn *pgx.Conn, p rowAt, pos []int64, f func(*row), lost func(error)) error {
+	left := make(map[int64]bool, len(pos))
+	for _, n := range pos {
+		left[n] = true
+	}
+	read := func(pos []int64) error {
 		list, err := conn.Query(ctx, "SELECT pos, kind, number, head, coalesce(rest, '') FROM "+segmentTable(p.shard, p.seg)+" WHERE pos = ANY($1)", pos)
 		if err != nil {
 			return err
 		}
 		var r row
 		_, err = pgx.ForEachRow(list, []any{&r.pos, &r.kind, &r.number, &r.head, &r.rest}, func() error {
+			delete(left, r.pos)
 			c := r
 			f(&c)
 			return nil
 		})
 		return err
-	})
-	switch {
-	case err == nil, sqlState(err) == undefinedTable:
-		return nil
-	case !isDamage(err):
+	}
+	err := read(pos)
+	if isOfShard(err) || err == nil && len(left) > 0 {
+		err = scan(ctx, conn, func() error { return read(pos) })
+	}
+	why := err
+	if isDamage(err) {
+		err = apart(slices.Sorted(maps.Keys(left)), read)
+	}
+	if err != nil && sqlState(err) != undefinedTable {
 		return err
 	}
-	// The others must not be taken for damaged, too: what is not found of a message is given up when its segment is cleaned.
-	if half := len(pos) / 2; half > 0 {
-		if err := readRows(ctx, conn, p, pos[:half], f); err != nil {
-			return err
-		}
-		return readRows(ctx, conn, p, pos[half:], f)
+	for range left {
+		lost(cmp.Or(why, errNoRow))
 	}
 	return nil
+}
+
+// apart has ever fewer rows read, since those that are whole must not be taken for damaged, too. It reads by the index: the whole table is not
+// read for each.
+func apart(pos []int64, read func([]int64) error) error {
+	if len(pos) == 0 {
+		return nil
+	}
+	err := read(pos)
+	half := len(pos) / 2
+	if !isDamage(err) || half == 0 {
+		if isDamage(err) {
+			err = nil // that is one of them
+		}
+		return err
+	}
+	if err := apart(pos[:half], read); err != nil {
+		return err
+	}
+	return apart(pos[half:], read)
 }
 
 // A row is one, without the content.

@@ -17,7 +17,7 @@ import (
 // of it has happened, and the next may succeed.
 var errRefused = errors.New("the database refuses it")
 
-// errTable says besides that it is because of a table that is damaged.
+// errTable says besides that it is because of a table that is damaged or missing.
 var errTable = errors.New("a table is damaged")
 
 // transact has body write in a transaction for which the shards are looked up and locked (invariant 2).
@@ -91,21 +91,20 @@ func (s *Store) undo(ctx context.Context, conn *pgx.Conn, err error) error {
 	if _, rerr := run(ctx, conn, "ROLLBACK"); rerr != nil {
 		return fmt.Errorf("%w: %w", queue.ErrBroken, clean(errors.Join(err, rerr)))
 	}
-	if err == nil || isOwn(err) {
-		return err
-	}
-	if strings.HasPrefix(sqlState(err), classResources) {
-		return fmt.Errorf("%w: %w: %w", errRefused, queue.ErrFull, clean(err))
-	}
-	if isOfShard(err) {
+	switch {
+	case isOfShard(err), sqlState(err) == undefinedTable, errors.Is(err, errNoRow):
 		return fmt.Errorf("%w: %w: %w", errRefused, errTable, clean(err))
+	case err == nil, isOwn(err):
+		return err
+	case strings.HasPrefix(sqlState(err), classResources):
+		return fmt.Errorf("%w: %w: %w", errRefused, queue.ErrFull, clean(err))
 	}
 	return fmt.Errorf("%w: %w", errRefused, clean(err))
 }
 
 // isOwn says that err is not one of the connection.
 func isOwn(err error) bool {
-	return errors.Is(err, queue.ErrUnstored) || errors.Is(err, queue.ErrCorrupt)
+	return errors.Is(err, queue.ErrUnstored) || errors.Is(err, queue.ErrCorrupt) || errors.Is(err, errNoRow)
 }
 
 // A rows is rows for a segment in the binary form of COPY.

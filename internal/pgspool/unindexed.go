@@ -15,8 +15,10 @@ import (
 // shard has that epoch: the next one to read the shard finds out anew.
 const indexTable = `CREATE TABLE IF NOT EXISTS damaged_index (shard integer NOT NULL, segno bigint NOT NULL, epoch bigint NOT NULL, since timestamptz NOT NULL, why text NOT NULL, PRIMARY KEY (shard, segno))`
 
-// withoutIndex begins a transaction that uses no index.
-const withoutIndex = "BEGIN READ ONLY; SET LOCAL enable_indexscan = off; SET LOCAL enable_indexonlyscan = off; SET LOCAL enable_bitmapscan = off; SET LOCAL enable_seqscan = on"
+// withoutIndex begins a transaction that uses no index. A statement that the session has carried out some times may have a plan that the server
+// keeps, with the index in it: it has to make another one.
+const withoutIndex = "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; SET LOCAL plan_cache_mode = force_custom_plan; SET LOCAL enable_indexscan = off; SET LOCAL enable_indexonlyscan = off; " +
+	"SET LOCAL enable_bitmapscan = off; SET LOCAL enable_seqscan = on"
 
 // scan has f read without any index. There is no transaction on conn.
 func scan(ctx context.Context, conn *pgx.Conn, f func() error) error {
@@ -31,10 +33,11 @@ func scan(ctx context.Context, conn *pgx.Conn, f func() error) error {
 	return err
 }
 
-// orScan has f read, and once more without any index when the database does not give what it asks for.
+// orScan has f read, and once more without any index when the database does not give what it asks for. Of a damaged index the server also says
+// what it says of faults of its own.
 func orScan(ctx context.Context, conn *pgx.Conn, f func() error) error {
 	err := f()
-	if isDamage(err) {
+	if isOfShard(err) {
 		return scan(ctx, conn, f)
 	}
 	return err
@@ -42,11 +45,11 @@ func orScan(ctx context.Context, conn *pgx.Conn, f func() error) error {
 
 // unindex notes that a segment could be read without its index only, which failed with err.
 func (e *engine) unindex(ctx context.Context, conn *pgx.Conn, t *taken, s *segment, err error) error {
-	why := fmt.Sprint(clean(err))
+	why, schema := fmt.Sprint(clean(err)), ""
 	noted := e.transact(ctx, conn, []*shard{&t.shard}, func() error {
-		_, err := conn.Exec(ctx, `INSERT INTO damaged_index VALUES ($1, $2, $3, clock_timestamp(), $4) ON CONFLICT (shard, segno) DO UPDATE SET why = excluded.why, epoch = excluded.epoch,
-			since = CASE WHEN damaged_index.epoch + 1 >= excluded.epoch THEN damaged_index.since ELSE excluded.since END`, int(t.id), int64(s.segno), t.epoch, plainText(why))
-		return err
+		return conn.QueryRow(ctx, `INSERT INTO damaged_index VALUES ($1, $2, $3, clock_timestamp(), $4) ON CONFLICT (shard, segno) DO UPDATE SET why = excluded.why, epoch = excluded.epoch,
+			since = CASE WHEN damaged_index.epoch + 1 >= excluded.epoch THEN damaged_index.since ELSE excluded.since END
+			RETURNING quote_ident(current_schema())`, int(t.id), int64(s.segno), t.epoch, plainText(why)).Scan(&schema)
 	})
 	if noted != nil {
 		return noted
@@ -54,28 +57,29 @@ func (e *engine) unindex(ctx context.Context, conn *pgx.Conn, t *taken, s *segme
 	e.mu.Lock()
 	s.unindexed = true
 	e.mu.Unlock()
-	table := segmentTable(t.id, s.segno)
-	e.opt.Warn("spool: table %s can be read without its index only: %s. All of it has been read, and it is not cleaned; REINDEX TABLE %s, and reload the mail system after that", table, why, table)
+	e.opt.Warn("spool: table %s can be read without its index only: %s. It is read so, and not cleaned; REINDEX TABLE %s.%[1]s, and reload the mail system after that",
+		segmentTable(t.id, s.segno), why, schema)
 	return nil
 }
 
 // A DamagedIndex is one without which a table had to be read.
 type DamagedIndex struct {
 	Shard int
-	Table string
+	Table string // with its schema, as in a statement
 	Why   string
 	Since time.Duration // how long it has been so
 }
 
 // damagedIndexes lists them.
 func damagedIndexes(ctx context.Context, conn *pgx.Conn) (list []DamagedIndex, err error) {
-	rows, _ := conn.Query(ctx, `SELECT shard, segno, why, greatest(extract(epoch FROM clock_timestamp() - since), 0)::float8 FROM damaged_index JOIN shard ON id = shard
+	rows, _ := conn.Query(ctx, `SELECT shard, segno, quote_ident(current_schema()), why, greatest(extract(epoch FROM clock_timestamp() - since), 0)::float8 FROM damaged_index JOIN shard ON id = shard
 		AND shard.epoch = damaged_index.epoch ORDER BY shard, segno`) // its error is that of reading the rows
 	var d DamagedIndex
 	var segno int64
+	var schema string
 	var seconds float64
-	_, err = pgx.ForEachRow(rows, []any{&d.Shard, &segno, &d.Why, &seconds}, func() error {
-		d.Table, d.Since = segmentTable(uint32(d.Shard), uint32(segno)), time.Duration(seconds*float64(time.Second))
+	_, err = pgx.ForEachRow(rows, []any{&d.Shard, &segno, &schema, &d.Why, &seconds}, func() error {
+		d.Table, d.Since = schema+"."+segmentTable(uint32(d.Shard), uint32(segno)), time.Duration(seconds*float64(time.Second))
 		list = append(list, d)
 		return nil
 	})

@@ -45,6 +45,9 @@ type gap struct {
 	first, last int64
 	n           int
 	why         error
+	// all and of are what they have put in doubt that was not before; see unsure.
+	all bool
+	of  []uint64
 }
 
 // readAround reads the rest of the segment, but for the rows that the database does not give. After an error it is where it was, or further
@@ -54,6 +57,7 @@ func (r *reading) readAround(ctx context.Context, conn *pgx.Conn, s *segment) er
 	if err := r.readRange(ctx, conn, s, 0, r.below, &g); err != nil {
 		if g.n > 0 { // nobody has been told of it
 			r.below = g.first + 1
+			r.unsure.restore(&g)
 		}
 		return err
 	}
@@ -115,7 +119,7 @@ func (r *reading) rescue(ctx context.Context, conn *pgx.Conn, s *segment, pos in
 		}
 		r.scans++
 	}
-	return false, r.lostRow(ctx, conn, s, pos)
+	return false, r.lostRow(ctx, conn, s, pos, g)
 }
 
 // leaveOut tells of rows that are left out, and begins another gap. Their table is kept.

@@ -189,6 +189,9 @@ func TestUnreadableTable(t *testing.T) {
 	if n := len(seen(a)); n != maxGap+1 {
 		t.Errorf("%d messages", n)
 	}
+	if list := d.named(); len(list) > 0 {
+		t.Errorf("nothing is lost, and %d deliveries are in doubt, the first of them %s", len(list), list[0])
+	}
 }
 
 // A fault of the database that concerns all shards is told of once, whoever meets it.

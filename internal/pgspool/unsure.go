@@ -14,7 +14,7 @@ import (
 )
 
 // A record that is left out may have said that a recipient has got the message, or that an agent had it in hand. So a message may be delivered
-// twice of which a record is lost. When it is not known whose a lost record was, it may have been that of any message whose state is older: what is
+// twice of which a record is lost. When it is not known whose a lost record was, or its checksum is wrong, it may have been that of any message whose state is older: what is
 // newer than the lost record has all that the lost one said. These deliveries are named as doubtful, too, before they are made again.
 
 const (
@@ -57,23 +57,32 @@ func (u *unsure) found(number uint64) {
 	}
 }
 
-// lostRow notes what is known of a row that the database does not give: it may give the columns that say what it is.
-func (r *reading) lostRow(ctx context.Context, conn *pgx.Conn, s *segment, pos int64) error {
+// lostRow notes what is known of a row that the database does not give: it may give the columns that say what it is. That a message has ended is
+// not believed, since nothing vouches for what they say.
+func (r *reading) lostRow(ctx context.Context, conn *pgx.Conn, s *segment, pos int64, g *gap) error {
 	var kind uint8
 	var number uint64
 	err := conn.QueryRow(ctx, "SELECT kind, number FROM "+segmentTable(r.t.id, s.segno)+" WHERE pos = $1", pos).Scan(&kind, &number)
 	switch {
 	case isDamage(err), errors.Is(err, pgx.ErrNoRows):
+		g.all = g.all || !r.unsure.all
 		r.unsure.all = true
 	case err != nil:
 		return err
-	case kind == rowPART, r.isKnown(number):
-	case kind == rowGONE:
-		r.ended[number] = 0
+	case kind == rowPART, r.isKnown(number), r.unsure.of[number]:
 	default:
+		g.of = append(g.of, number)
 		r.unsure.lose(number)
 	}
 	return nil
+}
+
+// restore takes back what the rows of a gap have put in doubt: they are read once more. No message has been read since the gap began.
+func (u *unsure) restore(g *gap) {
+	u.all = u.all && !g.all
+	for _, number := range g.of {
+		delete(u.of, number)
+	}
 }
 
 // doubts lists the deliveries that may be repeated because of lost records, of the messages that are given out next. over says that there are more
