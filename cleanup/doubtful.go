@@ -71,6 +71,15 @@ func (d *doubts) look() {
 // doubtWhy is how the list names what recovery has found.
 var doubtWhy = map[queue.DoubtKind]string{queue.DoubtHanded: doubtful.InHand, queue.DoubtTrace: doubtful.Trace, queue.DoubtNew: doubtful.New, queue.DoubtLost: doubtful.Lost}
 
+// doubtOf is what recovery says of a delivery.
+func doubtOf(x *queue.Doubt) doubtful.Entry {
+	e := doubtful.Entry{Nexthop: x.Nexthop, Why: doubtWhy[x.Kind], Began: timeOf(x.At)}
+	if x.Kind == queue.DoubtLost {
+		e.Began = nil // whether it had begun nobody knows
+	}
+	return e
+}
+
 // found adds what a start has found, and notes which messages of the list have left the
 // queue while nobody looked. exact says that agents announce from now on what they send
 // (spool_exact_doubt).
@@ -85,7 +94,9 @@ func (d *doubts) found(en engine, rd queueread.Reader, rep *recovery, exact bool
 	// Found at this start, with what recovery could tell of each.
 	for i := range rep.InDoubt {
 		x := &rep.InDoubt[i]
-		d.add(en, rd, x.ID, x.Rcpts, doubtful.Entry{Nexthop: x.Nexthop, Why: doubtWhy[x.Kind], Began: timeOf(x.At), Found: now, Exact: rep.Exact && exact})
+		e := doubtOf(x)
+		e.Found, e.Exact = now, rep.Exact && exact
+		d.add(en, rd, x.ID, x.Rcpts, e)
 		changed = true
 	}
 	for _, id := range rep.Unanswered {

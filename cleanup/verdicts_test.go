@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/doubtful"
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
@@ -34,6 +35,7 @@ func TestStorageReplies(t *testing.T) {
 		{errHead, 552, dsn.S(5, 3, 4), false},
 		{queue.ErrTooLarge, 552, dsn.S(5, 5, 3), false},
 		{queue.ErrSilent, 451, dsn.S(4, 3, 0), true},
+		{fmt.Errorf("%w: %w", queue.ErrSilent, queue.ErrNotOurs), 451, dsn.S(4, 3, 2), true},
 	} {
 		err := fmt.Errorf("because: %w", x.err)
 		got := s.storageReply("Q", err)
@@ -46,6 +48,21 @@ func TestStorageReplies(t *testing.T) {
 	}
 	if writeError.Silent || writeError.Cause != "" || noSpace.Cause != "" {
 		t.Error("what one client is told is said to others")
+	}
+}
+
+// Of lost records it is said, in the log and in the list, that the message may have been delivered, and not that its delivery had begun.
+func TestLostRecordsInWords(t *testing.T) {
+	t.Parallel()
+	d := queue.Doubt{ID: "Q", Kind: queue.DoubtLost, Rcpts: []int{0, 2}, At: arrival}
+	if got := doubtText(&d); got != "records of the queue are lost, and one may have been about it: recipients number 0 2 may have it, and may get it again" {
+		t.Error(got)
+	}
+	if e := doubtOf(&d); e.Why != doubtful.Lost || e.Began != nil {
+		t.Errorf("%+v", e)
+	}
+	if d.Kind = queue.DoubtHanded; doubtOf(&d).Why != doubtful.InHand || doubtOf(&d).Began == nil {
+		t.Errorf("%+v", doubtOf(&d))
 	}
 }
 

@@ -198,9 +198,8 @@ func (c *command) status(ctx context.Context, asJSON bool) error {
 			fmt.Fprintf(c.out, "shard %d: some of its mail cannot be read, and waits, for %v: %s\n", s.ID, s.Since.Round(time.Second), clean(s.Unread))
 		}
 	}
-	for _, d := range st.Indexes {
-		fmt.Fprintf(c.out, "shard %d: the index of table %s is damaged, for %v: %s. All of it can be read. REINDEX TABLE %s, then reload the node that has the shard\n",
-			d.Shard, d.Table, d.Since.Round(time.Second), clean(d.Why), d.Table)
+	for i := range st.Indexes {
+		fmt.Fprintln(c.out, indexLine(&st.Indexes[i]))
 	}
 	for _, d := range st.Differ {
 		groups := make([]string, len(d.Nodes))
@@ -288,22 +287,31 @@ func (c *command) doubtful(ctx context.Context, asJSON bool) error {
 		if asJSON {
 			return enc.Encode(d)
 		}
-		from := ""
-		if d.LostBy != "" {
-			from = " from " + clean(d.LostBy)
-		}
-		found := fmt.Sprintf("found %s by %s, which took the queue over%s", d.Found.Format(time.RFC3339), clean(d.Node), from)
-		switch {
-		case d.Shard > 0:
-			fmt.Fprintf(c.out, "any other message of shard %d: records of it are lost; %s\n", d.Shard, found)
-			return c.out.Err
-		case d.Lost:
-			fmt.Fprintf(c.out, "%s recipient %d, if it was begun: records are lost; %s\n", d.ID, d.Recipient, found)
-			return c.out.Err
-		}
-		fmt.Fprintf(c.out, "%s recipient %d, to %s, begun %s; %s\n", d.ID, d.Recipient, clean(d.Nexthop), d.Handed.Format(time.RFC3339), found)
+		fmt.Fprintln(c.out, doubtLine(d))
 		return c.out.Err
 	})
+}
+
+// doubtLine is the line of a delivery that may have been made twice.
+func doubtLine(d *pgspool.Doubt) string {
+	from := ""
+	if d.LostBy != "" {
+		from = " from " + clean(d.LostBy)
+	}
+	found := fmt.Sprintf("found %s by %s, which took the queue over%s", d.Found.Format(time.RFC3339), clean(d.Node), from)
+	switch {
+	case d.Shard > 0:
+		return fmt.Sprintf("any other message of shard %d: records of it are lost; %s", d.Shard, found)
+	case d.Lost:
+		return fmt.Sprintf("%s recipient %d, if it was begun: records are lost; %s", clean(d.ID), d.Recipient, found)
+	}
+	return fmt.Sprintf("%s recipient %d, to %s, begun %s; %s", clean(d.ID), d.Recipient, clean(d.Nexthop), d.Handed.Format(time.RFC3339), found)
+}
+
+// indexLine is the line of an index that is damaged.
+func indexLine(d *pgspool.DamagedIndex) string {
+	return fmt.Sprintf("shard %d: the index of table %s is damaged, for %v: %s. All of it can be read. REINDEX TABLE %s, then reload the node that has the shard",
+		d.Shard, clean(d.Table), d.Since.Round(time.Second), clean(d.Why), clean(d.Table))
 }
 
 // clean is text from the database for a terminal.
