@@ -198,7 +198,7 @@ func (s *Server) portrayLimits(p *portrait, d *sched.Dest, shown map[string]bool
 			shown[name] = true
 			p.lines = append(p.lines, "  limit of "+name+": "+limitText(&l))
 		}
-		return true
+		return len(shown) < destRows // thousands of tenants may have mail there
 	}
 	s.sched.Sharing(d, show)
 	s.sched.QuotasAt(d, show)
@@ -229,6 +229,9 @@ func limitText(l *sched.SharedLimit) string {
 		items = append(items, "none any more")
 	}
 	text := strings.Join(items, ", ")
+	if l.Held > 0 {
+		text += fmt.Sprintf("; %d about to begin", l.Held)
+	}
 	if l.Waiting > 0 {
 		text += fmt.Sprintf("; %d destination(s) wait", l.Waiting)
 	}

@@ -412,7 +412,7 @@ func (s *Scheduler) route(m *message, r *Rcpt, fresh bool) *peer {
 func (s *Scheduler) meet(m *message, r *Rcpt, q *queue, fresh bool) *peer {
 	t := q.tport
 	quota := r.Quota
-	if t.settles() {
+	if t.settles() || m.tenant == 0 { // there are more tenants than can be told apart
 		quota = nil
 	}
 	var n *shared

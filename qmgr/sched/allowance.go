@@ -7,10 +7,12 @@
 // the offer goes to the next tenant. So what a tenant may not send keeps nobody else's mail, and
 // what a tenant may send is found without looking at any destination that cannot go.
 //
-// A destination under shared limits needs their place first, and gives it back when no claim of it may
-// go. It could then have each of the two places only when the other is taken, for ever. So one claim
-// of each tenant, that which waits for nothing but the end of one of the tenant's deliveries, has its
-// destination keep its place under the shared limits: the keeper. It goes before the others in line.
+// Who is called may not be able to go at once: the window of its destination is full, it is the turn of
+// others there, or the destination waits for limits of its own. If its place went to the next in line, it
+// could have each of the two only when the other is taken, for ever. So it waits with its place: for a
+// moment at first, and when that was in vain, the next time for as long as it has been kept from going.
+// What stands idle meanwhile is the tenant's own. Nobody waits for a tenant's limit with anything in hand
+// that others need, so that each wait ends.
 //
 // A limit bounds deliveries to recipients. The transports that only say why mail is not delivered
 // are not counted: retry and error.
@@ -147,16 +149,21 @@ func (s *Scheduler) may(c *claim) bool {
 		return true
 	case c.inLine():
 		return false
-	case s.free(n), c.called && s.roomAbove(n):
-		c.allowed = n
-		for a := n; a != nil; a = a.parent {
-			a.held++
-		}
-		s.settleShared(n)
+	case s.free(n):
+		s.takePlace(c, n)
 		return true
 	}
 	s.standInLine(c, n)
 	return false
+}
+
+// takePlace gives c a place of its tenant's limits, from n on upwards.
+func (s *Scheduler) takePlace(c *claim, n *shared) {
+	c.allowed = n
+	for a := n; a != nil; a = a.parent {
+		a.held++
+	}
+	s.settleShared(n)
 }
 
 // standInLine has c wait for its tenant's limit.
@@ -164,45 +171,12 @@ func (s *Scheduler) standInLine(c *claim, n *shared) {
 	if c.stand == nil {
 		c.stand = &stander{claim: c}
 	}
-	q := c.queue
-	if b := s.keeps(n); q.placed && q.keeper == nil && b != nil && b.keeper == nil {
-		c.stand.owed = true
-		b.keeper, q.keeper, c.keeps = c, c, b
-	}
 	s.joinLine(n, c.stand)
 	for a := n; a != nil; a = a.parent {
 		a.waiting++
 	}
-	q.lined += c.peers.n
+	c.queue.lined += c.peers.n
 	s.settleShared(n)
-}
-
-// keeps is the limit from n on upwards for which a claim waits that waits for nothing but the end of a delivery; nil:
-// it waits for something else. The end of a delivery is near; what a rate lets go may be a day away.
-func (s *Scheduler) keeps(n *shared) (full *shared) {
-	for a := n; a != nil; a = a.parent {
-		l := &a.limits
-		switch {
-		case a.next(s.now) > s.now:
-			return nil
-		// Others could use up what a rate above has left, before the delivery ends.
-		case full != nil && (l.Messages.N > 0 || l.Recipients.N > 0):
-			return nil
-		case full == nil && !a.place():
-			full = a
-		}
-	}
-	return full
-}
-
-// roomAbove says whether n and all limits above it have room.
-func (s *Scheduler) roomAbove(n *shared) bool {
-	for ; n != nil; n = n.parent {
-		if !s.room(n) {
-			return false
-		}
-	}
-	return true
 }
 
 // gateAbove is the limit that a claim which stands in n's line really waits for: the innermost on its way that has no
@@ -219,11 +193,7 @@ func (s *Scheduler) gateAbove(n *shared) *shared {
 // quitLine takes c out of its tenant's line.
 func (s *Scheduler) quitLine(c *claim) {
 	q, n := c.queue, c.stand.gate
-	if q.keeper == c {
-		q.dropKeeper()
-	}
 	s.leaveLine(c.stand)
-	c.stand.owed = false
 	for a := n; a != nil; a = a.parent {
 		a.waiting--
 	}
@@ -235,31 +205,61 @@ func (s *Scheduler) quitLine(c *claim) {
 	s.settleShared(n)
 }
 
-// dropKeeper: q has used or lost the place under its shared limits.
-func (q *queue) dropKeeper() {
-	if c := q.keeper; c != nil {
-		c.keeps.keeper = nil
-		c.keeps, q.keeper = nil, nil
-	}
-}
-
-// grantAllowance calls the first claim in a tenant's line. If its destination can take an entry and
-// it is its turn there, it has the place now; else it asks again when that is so, and the next is called.
+// grantAllowance calls the first claim in a tenant's line, which has the place from then on. All limits on its way
+// have room.
 func (s *Scheduler) grantAllowance(n *shared, c *claim) {
-	if c.stand.ahead {
-		n.repaid++
-	} else {
-		n.granted++
-	}
+	n.granted++
 	s.quitLine(c)
-	c.called = true
+	s.takePlace(c, n)
 	s.updateQueue(c.queue)
-	c.called = false
+	if !c.open {
+		s.waitWithPlace(c)
+	}
 }
 
-// giveBackPlace is the reverse of may: nothing of c can be chosen any more.
+// patience is for how long a claim that is called waits with its place when it could go each time before.
+const patience = 10 * second
+
+// waitWithPlace has c keep its place until its destination offers it an entry, unless that takes too long: other mail
+// of the tenant may have use for it. It may take the longer, the longer c has been kept from going: so it goes some time,
+// however slow its destination is.
+func (s *Scheduler) waitWithPlace(c *claim) {
+	if c.missed == 0 {
+		c.missed = s.now
+	}
+	end := s.now + min(max(s.now-c.missed, patience), micros(s.cfg.MaximalBackoff))
+	if c.queue.shut || s.opensAgain(c.queue) > end {
+		s.giveBackPlace(c)
+		return
+	}
+	if c.wait == nil {
+		c.wait = &timer{kind: timerPlace, claim: c}
+	}
+	s.startTimer(c.wait, end)
+}
+
+// opensAgain is when q may be able to take an entry at the earliest, as far as that is a matter of time.
+func (s *Scheduler) opensAgain(q *queue) int64 {
+	if q.state != DestReady {
+		return q.until
+	}
+	if n := s.gateOf(q); n != nil {
+		return max(n.opens(s.now), s.now)
+	}
+	return s.now
+}
+
+// stopWaiting ends the wait of c with its place.
+func (s *Scheduler) stopWaiting(c *claim) {
+	if c.wait != nil {
+		s.stopTimer(c.wait)
+	}
+}
+
+// giveBackPlace is the reverse of takePlace: nothing of c can be chosen any more, or it has waited for long.
 func (s *Scheduler) giveBackPlace(c *claim) {
 	if n := c.allowed; n != nil {
+		s.stopWaiting(c)
 		c.allowed = nil
 		for a := n; a != nil; a = a.parent {
 			a.held--
@@ -272,7 +272,7 @@ func (s *Scheduler) giveBackPlace(c *claim) {
 func (s *Scheduler) beginAllowed(e *entry) {
 	c := e.peer.claim
 	n := c.allowed
-	c.allowed, e.allowance = nil, n
+	c.allowed, c.missed, e.allowance = nil, 0, n
 	for a := n; a != nil; a = a.parent {
 		a.held--
 		a.busy++

@@ -3,6 +3,7 @@ package sched
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -58,19 +59,31 @@ func TestAllowanceHistories(t *testing.T) {
 			watched(w).forgets()
 			w.each = func(*rand.Rand) {
 				for _, x := range w.s.tenants {
-					if x == nil || x.limit == nil {
-						continue
-					}
-					if waited += x.limit.waiting; x.limit.keeper != nil {
-						kept++
+					if x != nil && x.limit != nil {
+						waited += x.limit.waiting
 					}
 				}
+				kept += w.waitingWithPlaces()
 			}
 		})
 	}
 	if waited < 20*int(n) || kept == 0 {
 		t.Errorf("%d waits and %d places kept in %d histories: this looks at too little", waited, kept, n)
 	}
+}
+
+// waitingWithPlaces is how many claims wait for their destinations with a place of their tenant's limit.
+func (w *world) waitingWithPlaces() (n int) {
+	for _, t := range w.s.transports {
+		for q := t.firstQueue; q != nil; q = q.nxt {
+			for c := range q.claims {
+				if c.allowed != nil && !c.open {
+					n++
+				}
+			}
+		}
+	}
+	return n
 }
 
 // TestAllowanceBound: the bound of docs/scheduler.md holds for each tenant without a limit, whatever limits others have;
@@ -163,6 +176,205 @@ func TestAllowanceInTurns(t *testing.T) {
 	}
 	if began["shared"] < 15 || began["free"] < 15 || began["other"] < 15 {
 		t.Errorf("deliveries that began: %v", began)
+	}
+}
+
+// TestAllowanceAtWindow: a tenant with one delivery at a time has mail for a destination whose only place another tenant's
+// mail has nearly always, and for one that is free. The two get its places in turn, and the other tenant waits for nothing.
+func TestAllowanceAtWindow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(c *Config, tc *TransportConfig) {
+		tc.ConcurrencyLimit, tc.InitialConcurrency, tc.BatchLimit = 1, 1, 1
+		c.SharedActiveLimit = 0
+	}))
+	w.whose = map[string]TenantTerms{"a": {Limits: Limits{Concurrency: 1}}}
+	w.tenant = func(id MsgID) string { return []string{"a", "b"}[id%2] }
+	began := w.count()
+	for id := MsgID(0); id < 400; id += 4 {
+		w.arrive(id+1, 0, rcpt("smtp", "busy")) // of b
+		w.arrive(id+3, 0, rcpt("smtp", "busy")) // of b
+		w.arrive(id+2, 0, rcpt("smtp", "busy")) // of a
+		w.arrive(id+4, 0, rcpt("smtp", "free")) // of a
+	}
+	for range 120 {
+		if !slices.ContainsFunc(w.order, func(id EntryID) bool { return w.busy[id].Nexthop == "busy" }) {
+			t.Fatal("the destination that is busy has nothing to do")
+		}
+		w.done(w.order[0], sent, false) // the two never end in one step
+	}
+	if began["a busy"] < 15 || began["a free"] < 15 || began["b busy"] < 15 {
+		t.Errorf("deliveries that began: %v", began)
+	}
+}
+
+// count counts the deliveries that begin, by tenant and destination.
+func (w *world) count() map[string]int {
+	began := map[string]int{}
+	w.on = func(e Effect) {
+		if e.Kind == EffectDeliver {
+			began[w.mail[e.ID].tenant+" "+string(e.Nexthop)]++
+		}
+	}
+	return began
+}
+
+// serve lets time pass for so long: each delivery takes what took says. Those of one moment end in the order in which
+// they began.
+func (w *world) serve(d time.Duration, took func(e Effect) time.Duration) {
+	ends := map[EntryID]time.Time{}
+	for end := w.now.Add(d); ; {
+		next, at := EntryID(0), end
+		for _, id := range w.order {
+			if ends[id].IsZero() {
+				ends[id] = w.now.Add(took(w.busy[id]))
+			}
+			if ends[id].Before(at) {
+				next, at = id, ends[id]
+			}
+		}
+		if wake := w.s.Wake(); !wake.IsZero() && wake.Before(at) {
+			w.sleep()
+			continue
+		}
+		if next == 0 {
+			w.tick(end.Sub(w.now))
+			return
+		}
+		w.now = at
+		w.done(next, sent, false)
+	}
+}
+
+// TestAllowanceOfRate: the same with a limit in a time, and with a destination that is slow: however long it takes, its mail
+// goes, and the tenant's other mail does not wait for it for longer.
+func TestAllowanceOfRate(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		name   string
+		limits Limits
+		took   time.Duration // a delivery to the busy destination
+		busy   int           // deliveries there in two hours, at least
+		free   int           // the same of the others
+	}{
+		{"rate", Limits{Messages: rate.Rate{N: 100, Per: time.Hour}}, time.Second, 75, 75},
+		{"slow rate", Limits{Messages: rate.Rate{N: 6, Per: time.Hour}}, time.Second, 4, 4},
+		{"slow destination", Limits{Concurrency: 1}, 7 * time.Minute, 3, 1000},
+		{"day", Limits{Recipients: rate.Rate{N: 20, Per: rate.Day}}, time.Second, 5, 5},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, one(func(c *Config, tc *TransportConfig) {
+				tc.ConcurrencyLimit, tc.InitialConcurrency, tc.BatchLimit = 1, 1, 1
+				c.SharedActiveLimit = 0
+			}))
+			w.check = false
+			w.whose = map[string]TenantTerms{"a": {Limits: x.limits}}
+			w.tenant = func(id MsgID) string { return []string{"a", "b"}[id%2] }
+			began := w.count()
+			for id := MsgID(0); id < 4*5000; id += 4 {
+				w.arrive(id+1, 0, rcpt("smtp", "busy")) // of b
+				w.arrive(id+3, 0, rcpt("smtp", "busy")) // of b
+				w.arrive(id+2, 0, rcpt("smtp", "busy")) // of a
+				w.arrive(id+4, 0, rcpt("smtp", "free")) // of a
+			}
+			w.serve(2*time.Hour, func(e Effect) time.Duration {
+				if e.Nexthop == "busy" {
+					return x.took
+				}
+				return time.Second + 300*time.Millisecond
+			})
+			if err := w.s.Check(); err != nil {
+				t.Error(err)
+			}
+			if began["a busy"] < x.busy || began["a free"] < x.free {
+				t.Errorf("deliveries that began: %v", began)
+			}
+		})
+	}
+}
+
+// TestAllowancePatience: however unequal the times are that a destination takes, if it has a turn for a tenant within 4000
+// seconds, the tenant's place waits in vain nine times at most (docs/scheduler.md), and all mail goes.
+func TestAllowancePatience(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t, one(func(c *Config, tc *TransportConfig) {
+			tc.ConcurrencyLimit, tc.InitialConcurrency, tc.BatchLimit = 1, 1, 1
+			c.SharedActiveLimit = 0
+			c.MaximalLifetime = 1000 * time.Hour
+		}))
+		w.check = false
+		w.whose = map[string]TenantTerms{"a": {Limits: Limits{Concurrency: rapid.IntRange(1, 2).Draw(t, "at once")}}}
+		if rapid.Bool().Draw(t, "rate") {
+			w.whose["a"] = TenantTerms{Limits: Limits{Messages: rate.Rate{N: rapid.Int64Range(1, 100).Draw(t, "n"), Per: time.Hour}}}
+		}
+		w.tenant = func(id MsgID) string { return []string{"a", "b"}[id%2] }
+		for id := MsgID(0); id < 40; id += 2 {
+			w.arrive(id+1, 0, rcpt("smtp", "busy"))                                               // of b
+			w.arrive(id+2, 0, rcpt("smtp", []string{"busy", "free", "free", "other"}[id/2%4]))    // of a
+			w.arrive(1000+id, 0, rcpt("smtp", []string{"free", "other", "free", "free"}[id/2%4])) // of a
+		}
+		vain, waits := 0, false
+		w.onEvent = func(Event) {
+			q := w.s.transportIndex["smtp"].queues["busy"]
+			if q == nil {
+				return
+			}
+			for c := range q.claims {
+				if w.s.tenants[c.tenant] == nil || w.s.tenants[c.tenant].name != "a" {
+					continue
+				}
+				switch had := waits; {
+				case had && c.allowed == nil && c.missed != 0:
+					vain++
+				case c.missed == 0:
+					vain = 0
+				}
+				if waits = c.allowed != nil && !c.open; vain > 9 {
+					t.Fatalf("its place has waited %d times in vain", vain)
+				}
+			}
+		}
+		most := rapid.SampledFrom([]int{5, 60, 1990}).Draw(t, "most") // of others, and its own: twice
+		for w.left() > 0 {
+			before := w.left()
+			w.serve(20*time.Hour, func(e Effect) time.Duration {
+				if e.Nexthop == "busy" {
+					return time.Duration(rapid.IntRange(1, most).Draw(t, "took")) * time.Second
+				}
+				return time.Duration(rapid.IntRange(1, 90).Draw(t, "took")) * time.Second
+			})
+			if w.left() == before {
+				t.Fatalf("%d messages are left", w.left())
+			}
+		}
+	})
+}
+
+// TestAllowanceNotForTomorrow: a tenant's place does not wait for a destination that opens only tomorrow, nor for one that
+// another node has.
+func TestAllowanceNotForTomorrow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(c *Config, tc *TransportConfig) { tc.BatchLimit = 1 }))
+	w.whose = map[string]TenantTerms{"a": {Limits: Limits{Concurrency: 1}}}
+	w.tenant = func(id MsgID) string { return []string{"a", "b"}[id%2] }
+	w.terms["daily"] = &Terms{Shares: [levels]Share{ProviderLimit: {"p", Limits{Messages: rate.Rate{N: 2, Per: rate.Day}}}}}
+	w.arrive(2, 0, rcpt("smtp", "free"))  // of a
+	w.arrive(4, 0, rcpt("smtp", "daily")) // of a, which waits for the tenant's limit
+	w.arrive(1, 0, rcpt("smtp", "daily"))
+	w.arrive(3, 0, rcpt("smtp", "daily"))
+	w.arrive(6, 0, rcpt("smtp", "free")) // of a
+	w.done(w.order[0], sent, false)
+	if n := w.waitingWithPlaces(); n > 0 || w.busy[w.order[len(w.order)-1]].ID != 6 {
+		t.Errorf("%d places wait; under way: %v", n, w.busy)
+	}
+	w.arrive(8, 0, rcpt("smtp", "shut")) // of a
+	w.arrive(10, 0, rcpt("smtp", "free"))
+	w.limits["shut"] = testLimit{most: -1}
+	w.setLimits()
+	w.done(w.order[len(w.order)-1], sent, false)
+	if n := w.waitingWithPlaces(); n > 0 || w.busy[w.order[len(w.order)-1]].ID != 10 {
+		t.Errorf("%d places wait for a destination of another; under way: %v", n, w.busy)
 	}
 }
 

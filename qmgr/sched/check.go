@@ -521,13 +521,13 @@ func (c *checker) lined(q *queue) {
 		if m.inLine() {
 			lined += m.peers.n
 			c.ok(m.peers.n > 0 && m.stand.gate == n && m.allowed == nil && m.stand.claim == m || c.no("%s/%s: tenant %d waits for a limit that it has not", q.tport.name, q.name, m.tenant))
-			c.ok(m.keeps == nil || m.stand.owed && q.keeper == m || c.no("%s/%s: tenant %d goes before others", q.tport.name, q.name, m.tenant))
 		}
-		c.ok(m.open == (m.allowed != nil) || n == nil && m.allowed == nil || c.no("%s/%s: offered to tenant %d, which has no place", q.tport.name, q.name, m.tenant))
-		c.ok(!m.called || c.no("%s/%s: tenant %d is being called", q.tport.name, q.name, m.tenant))
+		c.ok(!m.open || m.allowed == n || c.no("%s/%s: offered to tenant %d, which has no place", q.tport.name, q.name, m.tenant))
+		waits := m.wait != nil && m.wait.pos != 0
+		c.ok(waits == (m.allowed != nil && !m.open) || c.no("%s/%s: tenant %d waits with a place: %v", q.tport.name, q.name, m.tenant, waits))
+		c.ok(!waits || m.allowed == n && m.peers.n > 0 || c.no("%s/%s: tenant %d waits with a place of which it has no use", q.tport.name, q.name, m.tenant))
 	}
 	c.ok(lined == q.lined || c.no("%s/%s: %d peers wait for tenants' limits, count %d", q.tport.name, q.name, lined, q.lined))
-	c.ok(q.keeper == nil || q.placed && q.keeper.inLine() && q.keeper.keeps != nil && q.keeper.keeps.keeper == q.keeper || c.no("%s/%s: keeps no place, or for nobody", q.tport.name, q.name))
 }
 
 // claim checks one.

@@ -40,20 +40,20 @@ func (c *checker) shared() {
 			c.ok(t.limit.key == sharedKey{level: TenantLimit, name: t.name} && t.limit.full == t.terms.Limits || c.no("tenant %s: another's limit", t.name))
 		}
 	}
-	resting := 0
+	resting := [kinds]int{}
 	for k, n := range s.shares {
 		if n.parent != nil {
 			of(n.parent).members++
 		}
 		if n.resting {
-			resting++
+			resting[k.kind()]++
 		}
 		c.ok(k == n.key && (n.parent == nil || n.parent.key.level.rank() > k.level.rank() && n.parent.key.source == k.source && (n.parent.key.tenant == k.tenant || n.parent.key == sharedKey{level: TenantLimit, name: k.tenant})) || c.no("limit %v: misplaced", k))
 	}
 	for n := range has {
 		c.ok(s.shares[n.key] == n || c.no("limit %v: forgotten, and in use", n.key))
 	}
-	c.ok(resting == s.resting || c.no("%d limits rest, count %d", resting, s.resting))
+	c.ok(resting == s.resting || c.no("%v limits rest, count %v", resting, s.resting))
 	c.ok(len(s.roots) == 0 && len(s.owing) == 0 && len(s.full) == 0 && len(s.spilling) == 0 || c.no("limits: places have not been given out"))
 	for _, n := range s.shares {
 		c.ok(*of(n) == sums{n.members, n.busy, n.held, n.waiting, n.backlog, n.parked} || c.no("limit %v: has %+v, counts %+v", n.key, *of(n),
@@ -142,7 +142,6 @@ func (c *checker) sharedOne(n *shared) {
 	if at := n.opens(now); n.line.n > 0 && n.place() && at != never {
 		c.ok(n.timer.pos != 0 && n.timer.at == at || c.no("limit %v: nobody wakes it", n.key))
 	}
-	c.ok(n.keeper == nil || n.keeper.keeps == n || c.no("limit %v: its keeper has gone", n.key))
 	c.ok(n.resting == (n.members == 0 && n.busy == 0 && n.parked == 0) || c.no("limit %v: rests %v with %d members", n.key, n.resting, n.members))
 	c.ok(!n.resting || n.timer.pos != 0 || c.no("limit %v: kept for ever", n.key))
 	c.ok(n.parked == 0 || n.recheck.pos != 0 || c.no("limit %v: nobody looks after its parked mail", n.key))

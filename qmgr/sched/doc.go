@@ -112,8 +112,8 @@
 // Data that remote systems can choose, names of destinations and replies, is
 // only compared and stored. Memory is bounded by the limits on messages and
 // recipients, and by the number of dead destinations that are remembered
-// (twice the recipient limit), and of shared limits (those in use, and 131,072 more for
-// their counts). Each message outside the active queue needs 72
+// (twice the recipient limit), and of shared limits (those in use, and of each
+// kind some more for their counts: 131,072 of domains and sites). Each message outside the active queue needs 72
 // bytes, a place in the heap of retries, and one in the index. That includes
 // all new messages, and about Config.DeferredLimit deferred ones (see
 // window.go).

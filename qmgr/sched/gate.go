@@ -161,7 +161,6 @@ func (s *Scheduler) stepBack(q *queue) {
 		return
 	}
 	q.placed = false
-	q.dropKeeper()
 	for a := range q.above {
 		a.held--
 	}
@@ -300,7 +299,6 @@ func (s *Scheduler) free(n *shared) bool {
 func (s *Scheduler) beginShared(e *entry) {
 	q := e.peer.queue
 	q.placed = false
-	q.dropKeeper()
 	// Terms may change while the delivery is under way. It ends where it began.
 	for i := range q.legs {
 		e.leaves[i] = q.legs[i].leaf

@@ -65,16 +65,16 @@ type claim struct {
 	peers   peerList // with waiting entries, by place in the job list
 	// Peers that were found blocked, and come back when it is open.
 	parked *peer
-	// Where its tenant has a limit (allowance.go): that of which it has a place, its place in the line, and
-	// that it has just been called from there.
+	// Where its tenant has a limit (allowance.go): that of which it has a place, and its place in the line. missed is
+	// since when it has been called and could not go; 0: it could. wait ends its wait with a place.
 	allowed *shared
 	stand   *stander
-	called  bool
+	missed  int64
+	wait    *timer
 	// What holds for its tenant at its destination (quota.go): as it was told, and the innermost limit of that; nil:
-	// there is none. keeps is the limit whose keeper it is.
+	// there is none.
 	quota *Quota
 	pair  *shared
-	keeps *shared
 	// Its jobs among the candidates for preemption, by size.
 	classes []*class
 	// Thread mode only: its place in the ring of its lane; nil when it is not in it.
@@ -269,6 +269,7 @@ func (s *Scheduler) offer(c *claim, open bool) {
 		s.giveBackPlace(c)
 	}
 	if open {
+		s.stopWaiting(c)
 		t.offers++
 		// They lose no turn: each keeps the turn number that it was parked with.
 		for p := c.parked; p != nil; p = c.parked {

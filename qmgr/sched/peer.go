@@ -133,10 +133,13 @@ func (s *Scheduler) peerKey(p *peer) key {
 func (s *Scheduler) peerEnds(p *peer) {
 	p.claim.peers.remove(p)
 	p.queue.waiting--
-	if c := p.claim; c.inLine() {
+	switch c := p.claim; {
+	case c.inLine():
 		if p.queue.lined--; c.peers.n == 0 {
 			s.quitLine(c)
 		}
+	case c.peers.n == 0 && !c.open: // it may wait with a place
+		s.giveBackPlace(c)
 	}
 	if p.parked {
 		p.unpark()

@@ -90,10 +90,7 @@ type queue struct {
 	seats   ring
 	cur     *claim
 	waiting int // peers with waiting entries, of all claims
-	// Of those: of claims that wait for their tenants' limits, and the one of these for which the destination
-	// keeps its place under shared limits (allowance.go).
-	lined  int
-	keeper *claim
+	lined   int // of those: of claims that wait for their tenants' limits
 	// Peers altogether, waiting or busy. The queue cannot be forgotten while there is
 	// one.
 	peerCount int
@@ -216,8 +213,8 @@ func (s *Scheduler) updateQueue(q *queue) {
 	}
 }
 
-// someMay says whether there is mail that waits for no tenant's limit, or a keeper.
-func (q *queue) someMay() bool { return q.lined < q.waiting || q.keeper != nil }
+// someMay says whether there is mail that waits for no tenant's limit.
+func (q *queue) someMay() bool { return q.lined < q.waiting }
 
 // queueReady ends a dead or suspended time by its timer. After a rate delay the window is
 // 1: the next delivery starts the next pause.

@@ -18,6 +18,8 @@
 
 package sched
 
+import "posthaste/internal/mail"
+
 // A Quota is what holds for the mail of one tenant at one destination, besides what holds for the
 // tenant and for the destination. It is not changed once it has been passed to the scheduler,
 // which compares it by its address, as it does Terms. Connections and Warmup do not count.
@@ -77,6 +79,7 @@ func (s *Scheduler) moveClaim(c *claim, pair *shared) {
 	if c.open {
 		s.offer(c, false)
 	}
+	s.giveBackPlace(c) // it may wait with one
 	old := c.pair
 	old.addBacklog(-c.peers.n)
 	c.pair = pair
@@ -97,10 +100,10 @@ func (n *shared) addBacklog(jobs int) {
 	}
 }
 
-// leaveQuota parts a claim that has no mail any more from its limits, which are remembered while
+// leaveQuota parts a claim that has no mail any more from its limits at places, which are remembered while
 // what was counted is of use.
 func (s *Scheduler) leaveQuota(c *claim) {
-	c.quota = nil
+	c.quota, c.missed = nil, 0
 	if c.pair != nil {
 		s.moveClaim(c, nil)
 	}
@@ -194,6 +197,24 @@ func (s *Scheduler) Waiters(yield func(Waiter) bool) {
 			}
 		}
 	}
+}
+
+// QuotaOf is what holds for a tenant's mail at a destination, as it was told with that; false: there is no such mail in
+// the active queue.
+func (s *Scheduler) QuotaOf(tenant string, transport mail.Transport, queue string) (*Quota, bool) {
+	t, tp := s.tenantIndex[tenant], s.transportIndex[transport]
+	if t == nil || tp == nil || tp.queues[queue] == nil {
+		return nil, false
+	}
+	q := tp.queues[queue]
+	c := q.claimOf[t.number]
+	if q.claim.tenant == t.number {
+		c = &q.claim
+	}
+	if c == nil || c.refs == 0 {
+		return nil, false
+	}
+	return c.quota, true
 }
 
 // QuotasAt visits the limits of tenants at places that hold for a destination in core, each tenant's innermost first; of a

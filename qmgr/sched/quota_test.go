@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/mail"
 	"posthaste/internal/rate"
 )
 
@@ -69,10 +70,9 @@ func TestQuotaHistories(t *testing.T) {
 						continue
 					}
 					parked += x.parked
-					if waited += x.waiting; x.keeper != nil {
-						kept++
-					}
+					waited += x.waiting
 				}
+				kept += w.waitingWithPlaces()
 			}
 		})
 	}
@@ -183,6 +183,65 @@ func TestQuotaInTurns(t *testing.T) {
 	}
 	if began["d1"] < 15 || began["d2"] < 15 || began["other"] < 15 {
 		t.Errorf("deliveries that began: %v", began)
+	}
+}
+
+// TestQuotaBelowRate: a tenant's limit at a provider is full nearly always, a rate above it is used up nearly always, and the
+// place of its destination there is another tenant's nearly always. Its mail for that goes in its turn.
+func TestQuotaBelowRate(t *testing.T) {
+	t.Parallel()
+	w := quotaWorld(t, one(func(c *Config, tc *TransportConfig) {
+		tc.ConcurrencyLimit, tc.InitialConcurrency, tc.BatchLimit = 0, 100, 1
+		c.SharedActiveLimit = 0
+	}), Limits{Concurrency: 1})
+	w.check = false
+	w.whose = map[string]TenantTerms{"a": {Limits: Limits{Messages: rate.Rate{N: 100, Per: time.Hour}}}}
+	busy := &Terms{Shares: [levels]Share{OwnLimit: {"d1", Limits{Concurrency: 1}}}}
+	w.terms = map[string]*Terms{"d1": busy, "other": busy}
+	for id := MsgID(0); id < 4*5000; id += 4 {
+		w.arrive(id+1, 0, rcpt("smtp", "other")) // of b
+		w.arrive(id+3, 0, rcpt("smtp", "other")) // of b
+		w.arrive(id+2, 0, rcpt("smtp", "d1"))    // of a
+		w.arrive(id+4, 0, rcpt("smtp", "d2"))    // of a
+	}
+	began := w.count()
+	w.serve(2*time.Hour, func(e Effect) time.Duration {
+		return map[mail.Nexthop]time.Duration{"d1": 900 * time.Millisecond, "other": 1100 * time.Millisecond, "d2": 30 * time.Second}[e.Nexthop]
+	})
+	if err := w.s.Check(); err != nil {
+		t.Error(err)
+	}
+	if began["a d1"] < 60 || began["a d2"] < 60 || began["b other"] < 5000 {
+		t.Errorf("deliveries that began: %v", began)
+	}
+}
+
+// TestQuotaOfNobody: mail of tenants beyond those that can be told apart is nobody's, and no limit of a tenant becomes that of
+// the place for all.
+func TestQuotaOfNobody(t *testing.T) {
+	t.Parallel()
+	w := quotaWorld(t, one(func(c *Config, tc *TransportConfig) {
+		tc.ConcurrencyLimit, tc.InitialConcurrency, tc.BatchLimit = 0, 100, 1
+		c.SharedActiveLimit = 1
+	}), Limits{Concurrency: 1})
+	w.terms["d1"] = &Terms{Shares: [levels]Share{ProviderLimit: {"p", Limits{Concurrency: 5}}}}
+	w.s.tenants = append(w.s.tenants, make([]*tenant, maxTenants+1-len(w.s.tenants))...)
+	for id := MsgID(2); id <= 20; id += 2 {
+		w.arrive(id, 0, rcpt("smtp", "d1"))
+	}
+	if len(w.order) != 5 {
+		t.Errorf("%d under way of 5", len(w.order))
+	}
+	for len(w.order) > 0 {
+		w.done(w.order[0], sent, false)
+	}
+	for w.left() > 0 && w.sleep() {
+		for len(w.order) > 0 {
+			w.done(w.order[0], sent, false)
+		}
+	}
+	if w.left() > 0 {
+		t.Errorf("%d messages are left", w.left())
 	}
 }
 

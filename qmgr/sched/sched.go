@@ -108,7 +108,7 @@ type Scheduler struct {
 	// that have lined up for a source (source.go).
 	full      []*shared
 	spilling  []*queue
-	resting   int
+	resting   [kinds]int
 	inherited *inheritance // from Restore; nil: there is nothing, or it is too old
 
 	// Whose mail there is in memory, by number; 0 is nobody's. nil: the number is not in use.
@@ -142,8 +142,9 @@ type Scheduler struct {
 	claimPool  reuse.Free[claim]
 	agentPool  reuse.Free[agent]
 
-	// The bound of transport.loose. Always the constant of that name, but in tests.
-	maxLoose int
+	// The bounds of transport.loose and of resting. Always the constants of those names, but in tests.
+	maxLoose   int
+	maxResting [kinds]int
 	// Kept up as things change; Check recounts them.
 	stats Stats
 }
@@ -162,6 +163,7 @@ func New(cfg Config) *Scheduler {
 		flushSites:     map[string]*flushSite{},
 		sweeper:        timer{kind: timerSweep},
 		maxLoose:       maxLoose,
+		maxResting:     maxResting,
 	}
 	s.cfg.DeferTransports = slices.Clone(cfg.DeferTransports)
 	s.sane(&s.cfg)

@@ -91,10 +91,19 @@ type Terms struct {
 	Advice string
 }
 
-// maxResting bounds the shared limits that are remembered only for what was counted.
+// maxResting bounds the shared limits of each kind that are remembered only for what was counted.
 // Beyond that number they are forgotten with their last destination: strangers choose
 // destinations, and must not fill the memory with their names.
-const maxResting = 1 << 17
+var maxResting = [kinds]int{anyPlace: 1 << 17, anyProvider: 1 << 15, anyTenant: 1 << 15, anyTenantPlace: 1 << 16}
+
+// Kinds of shared limits. With as many domains as anybody likes, a mailing makes nobody forget what a provider has had today.
+const (
+	anyPlace       = iota // domains and sites
+	anyProvider           // providers
+	anyTenant             // tenants
+	anyTenantPlace        // tenants at places
+	kinds
+)
 
 // sharedKey names a shared limit. source is empty for one that holds whatever mail goes from, and
 // tenant for one that holds whosever mail it is.
@@ -103,6 +112,19 @@ type sharedKey struct {
 	name   string
 	source string
 	tenant string
+}
+
+// kind is what kind of limit k names.
+func (k sharedKey) kind() int {
+	switch {
+	case k.tenant != "":
+		return anyTenantPlace
+	case k.level == TenantLimit:
+		return anyTenant
+	case k.level == ProviderLimit:
+		return anyProvider
+	}
+	return anyPlace
 }
 
 // String is the name as people read it.
@@ -204,10 +226,8 @@ type shared struct {
 	repaid  uint64
 	// When its meters let the next go, or make it forgettable.
 	timer timer
-	// Of a tenant's limit: the tenant, while it has mail. Of that and of one at a place: the claim whose
-	// destination keeps its place under other limits; nil: there is none.
+	// Of a tenant's limit: the tenant, while it has mail.
 	tenant *tenant
-	keeper *claim
 	// It is on s.roots.
 	due bool
 	// It has no members, and is counted in s.resting; or it is not even remembered any more.
@@ -461,13 +481,13 @@ func (s *Scheduler) rest(n *shared) {
 	if !resting {
 		return
 	}
-	if at := n.until(s.now); at > s.now && s.resting <= maxResting {
+	if at := n.until(s.now); at > s.now && s.resting[n.key.kind()] <= s.maxResting[n.key.kind()] {
 		s.startTimer(&n.timer, at)
 		return
 	}
 	s.stopTimer(&n.timer)
 	s.stopTimer(&n.recheck)
-	s.resting--
+	s.resting[n.key.kind()]--
 	n.gone = true
 	delete(s.shares, n.key)
 	s.numbered[n.timer.shared] = nil
@@ -483,9 +503,9 @@ func (s *Scheduler) rest(n *shared) {
 func (s *Scheduler) setResting(n *shared, resting bool) {
 	switch {
 	case resting && !n.resting:
-		s.resting++
+		s.resting[n.key.kind()]++
 	case !resting && n.resting:
-		s.resting--
+		s.resting[n.key.kind()]--
 	}
 	n.resting = resting
 }
@@ -519,7 +539,7 @@ func (s *Scheduler) RestoreSpent(now time.Time, list []Spent) {
 	for i := range list {
 		sp := &list[i]
 		k := sharedKey{sp.Level, sp.Name, sp.Source, sp.Tenant}
-		if sp.Level > TenantLimit || sp.Name == "" || s.shares[k] != nil || i >= maxResting {
+		if sp.Level > TenantLimit || sp.Name == "" || s.shares[k] != nil {
 			continue
 		}
 		n := s.newShared(k)
@@ -550,6 +570,7 @@ type SharedLimit struct {
 	None     bool   // nothing of them, for now
 	Provider string // of a site or a domain; "": none that has limits
 	Busy     int    // deliveries in progress
+	Held     int    // places that are taken: of deliveries that have not begun yet
 	Waiting  int    // destinations that wait for it, or for one above it
 	Backlog  int    // about the messages that it keeps in the active queue
 	Parked   int    // messages that wait outside, until there is room
@@ -592,7 +613,7 @@ func (n *shared) view(s *Scheduler) SharedLimit {
 		return r.N - m.Room(r, s.now) // m is a copy
 	}
 	l := &n.limits
-	v := SharedLimit{Level: n.key.level, Name: n.key.name, Source: n.key.source, Tenant: n.key.tenant, Limits: n.full, Portion: n.limits, None: n.shut, Busy: n.busy, Waiting: n.waiting, Backlog: n.backlog, Parked: n.parked,
+	v := SharedLimit{Level: n.key.level, Name: n.key.name, Source: n.key.source, Tenant: n.key.tenant, Limits: n.full, Portion: n.limits, None: n.shut, Busy: n.busy, Held: n.held, Waiting: n.waiting, Backlog: n.backlog, Parked: n.parked,
 		Connections: today(l.Connections, n.conns), Messages: today(l.Messages, n.msgs), Recipients: today(l.Recipients, n.rcpts),
 		Warmup: n.warm.Today(s.now)}
 	if !s.room(n) {

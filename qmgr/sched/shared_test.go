@@ -472,6 +472,36 @@ func TestSpent(t *testing.T) {
 	}
 }
 
+// Limits that are remembered for what was counted are bounded, and those of one kind have none of another forgotten: a mailing
+// to many domains does not give a provider its day once more.
+func TestSharedBounded(t *testing.T) {
+	t.Parallel()
+	s := New(DefaultConfig())
+	for i, n := range s.maxResting {
+		if n < 1<<15 || n > 1<<17 {
+			t.Errorf("%d limits of kind %d are remembered", n, i)
+		}
+		s.maxResting[i] = 20
+	}
+	day := rate.Meter{Date: epoch.Unix() / 86400, Count: 7}
+	var list []Spent
+	for i := range 100 {
+		list = append(list, Spent{Level: OwnLimit, Name: fmt.Sprint("d", i), Messages: day}, Spent{Level: OwnLimit, Name: "d", Tenant: fmt.Sprint("t", i), Messages: day})
+	}
+	list = append(list, Spent{Level: ProviderLimit, Name: "p", Messages: day}, Spent{Level: TenantLimit, Name: "t", Messages: day})
+	s.RestoreSpent(epoch, list)
+	if err := s.Check(); err != nil {
+		t.Error(err)
+	}
+	n := [kinds]int{}
+	for _, sp := range s.Spent() {
+		n[sharedKey{sp.Level, sp.Name, sp.Source, sp.Tenant}.kind()]++
+	}
+	if n != [kinds]int{anyPlace: 20, anyProvider: 1, anyTenant: 1, anyTenantPlace: 20} {
+		t.Errorf("remembered by kind: %v", n)
+	}
+}
+
 // A limit that nobody needs any more is forgotten, at the latest when the day is over; and
 // without limits there is nothing to forget.
 func TestSharedForgotten(t *testing.T) {
@@ -493,7 +523,7 @@ func TestSharedForgotten(t *testing.T) {
 	}
 	w.tick(2 * time.Minute)
 	w.tick(25 * time.Hour)
-	if n := len(w.s.shares); n != 0 || w.s.resting != 0 {
-		t.Errorf("%d limits are remembered for nothing, %d at rest", n, w.s.resting)
+	if n := len(w.s.shares); n != 0 || w.s.resting != [kinds]int{} {
+		t.Errorf("%d limits are remembered for nothing, %v at rest", n, w.s.resting)
 	}
 }

@@ -32,6 +32,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the scheduler does into th
 //	done ENTRY|all [bounced|deferred|unreachable|enough|over] [hungry] [fewer|slower|later], what the reply asks
 //	terms DESTINATION,... [own|site|provider:NAME concurrency=N connections=RATE ...]... [reuse=N], from now on
 //	quota TENANT DESTINATION,... [own|site|provider:NAME concurrency=N ...]... of the tenant there, from now on
+//	allow TENANT [concurrency=N messages=RATE ...] of the tenant wherever its mail goes, from now on
 //	source NAME [own|site|provider:NAME concurrency=N ... warmup=N]... [wait] what holds for it
 //	stop|restart SOURCE                   suspend a source, or end that
 //	pool DESTINATION,... NAME=WEIGHT...   the sources of their mail, under the terms as they are
@@ -294,6 +295,8 @@ func (st *story) command(verb string, args []string) {
 		}
 	case "quota":
 		st.quota(args)
+	case "allow":
+		st.allow(args)
 	case "limits":
 		st.limits()
 	case "resume":
@@ -383,6 +386,18 @@ func (st *story) quota(args []string) {
 			st.w.step(Event{Kind: EventQuota, Tenant: args[0], Transport: t.name, Site: name, Quota: quota})
 		}
 	}
+}
+
+// allow has limits hold for a tenant's mail, wherever it goes.
+func (st *story) allow(args []string) {
+	var shares [levels]Share
+	st.shares(&shares, &Terms{}, args[1:])
+	if st.w.whose == nil {
+		st.w.whose = map[string]TenantTerms{}
+	}
+	terms := TenantTerms{Limits: shares[0].Limits}
+	st.w.whose[args[0]] = terms
+	st.w.step(Event{Kind: EventTenant, Tenant: args[0], TenantTerms: terms})
 }
 
 // shares reads limits.

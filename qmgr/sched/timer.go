@@ -18,6 +18,7 @@ const (
 	timerSweep               // look for mail in the active queue that is out of time
 	timerShared              // a shared limit lets the next delivery go
 	timerBeyond              // a shared limit may take parked mail back
+	timerPlace               // a claim has waited with a place of its tenant's limit for long enough
 )
 
 // A timer is part of what it is for, and there at most once.
@@ -33,6 +34,7 @@ type timer struct {
 	tport *transport
 	msg   *message
 	agent *agent
+	claim *claim
 }
 
 func (t *timer) place(_ int, at int32) { t.pos = at }
@@ -82,6 +84,8 @@ func (s *Scheduler) fireTimers() {
 			s.settleShared(s.numbered[t.shared])
 		case timerBeyond:
 			s.beyondDue(s.numbered[t.shared])
+		case timerPlace:
+			s.giveBackPlace(t.claim)
 		}
 	}
 }
