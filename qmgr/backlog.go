@@ -48,12 +48,22 @@ type backlog struct {
 	// Tenants that have been told; and what has been counted for limits, once that is asked for.
 	tenants map[string]bool
 	spent   map[spentKey]sched.Spent
+	// What tenants may send to destinations, as far as that has been told; tenants of which some of it is not known; and those
+	// that have limits at places, as far as the table has said.
+	quotas          map[quotaOf]bool
+	places, limited map[string]bool
+}
+
+// A quotaOf is a tenant's mail for a destination.
+type quotaOf struct {
+	to     hop
+	tenant string
 }
 
 // A spentKey names a shared limit as sched.Spent does.
 type spentKey struct {
-	level        sched.Level
-	name, source string
+	level                sched.Level
+	name, source, tenant string
 }
 
 // backlogKey is what messages of a row have in common. Without this a million messages would be as
@@ -105,6 +115,10 @@ func (s *Server) takeBacklog(r *ipc.Request, b *backlog, reply *proto.PageReply)
 		return
 	}
 	b.reply.Next = cursorOf(b.cursor, heldToo)
+	for i := range b.reply.Tenants {
+		x := &b.reply.Tenants[i]
+		x.Places = b.places[x.Name]
+	}
 	r.Reply(&b.reply)
 }
 
@@ -131,6 +145,50 @@ func (b *backlog) part(s *Server, p *sched.Part, info *sched.Info, tenant string
 		b.reply.Dests = append(b.reply.Dests, s.backlogDest(b, p))
 	}
 	b.pool(s, p)
+	b.quota(s, p, tenant)
+}
+
+// quota tells what a tenant may send to the destination of a part: what its mail there has been told, else what the table
+// has said last.
+func (b *backlog) quota(s *Server, p *sched.Part, tenant string) {
+	t, k := s.opt.Settings.tenants, quotaOf{hop{p.Transport, mail.Nexthop(p.Queue)}, tenant}
+	if t == nil || t.places.Empty() || tenant == "" || b.quotas[k] {
+		return
+	}
+	if b.quotas == nil {
+		b.quotas, b.places, b.limited = make(map[quotaOf]bool), make(map[string]bool), t.limited()
+	}
+	b.quotas[k] = true
+	q, known := s.sched.QuotaOf(tenant, p.Transport, p.Queue)
+	if !known {
+		q, known = s.quotaFor(p, tenant)
+	}
+	if !known {
+		b.places[tenant] = b.limited[tenant]
+		return
+	}
+	if q == nil {
+		return
+	}
+	x := proto.BacklogQuota{Transport: string(p.Transport), Queue: p.Queue, Tenant: tenant}
+	for level := range q.Shares {
+		x.Limits = b.limit(s, x.Limits, spentKey{level: sched.Level(level), name: q.Shares[level].Name, tenant: tenant}, &q.Shares[level].Limits)
+	}
+	b.reply.Quotas = append(b.reply.Quotas, x)
+}
+
+// quotaFor is what the table has said last of a tenant where mail goes that is not in the active queue; false: it has not been
+// asked, or it is not known which site and provider that is.
+func (s *Server) quotaFor(p *sched.Part, tenant string) (*sched.Quota, bool) {
+	r := sched.Rcpt{Nexthop: p.Nexthop}
+	d, ok := s.sched.Dest(p.Transport, p.Queue)
+	if ok {
+		r.Nexthop, r.Terms = d.Nexthop, d.Terms
+	}
+	if r.Nexthop == "" || !ok && s.opt.Settings.limits {
+		return nil, false
+	}
+	return s.opt.Settings.tenants.latestQuota(spotOf(tenant, &r))
 }
 
 // pool tells from which other sources a part may go: the forecast has the scheduler choose, as it does here. A source from
@@ -240,20 +298,19 @@ func (b *backlog) limits(s *Server, t *sched.Terms) (list []proto.BacklogLimit) 
 		return nil
 	}
 	for level := range t.Shares {
-		list = b.limit(s, list, sched.Level(level), &t.Shares[level], "")
-		list = b.limit(s, list, sched.Level(level), &t.From[level], t.Source)
+		list = b.limit(s, list, spentKey{level: sched.Level(level), name: t.Shares[level].Name}, &t.Shares[level].Limits)
+		list = b.limit(s, list, spentKey{level: sched.Level(level), name: t.From[level].Name, source: t.Source}, &t.From[level].Limits)
 	}
 	return list
 }
 
 // limit adds a limit, if it limits anything.
-func (b *backlog) limit(s *Server, list []proto.BacklogLimit, level sched.Level, sh *sched.Share, source string) []proto.BacklogLimit {
-	l := &sh.Limits
-	if sh.Name == "" || *l == (sched.Limits{}) {
+func (b *backlog) limit(s *Server, list []proto.BacklogLimit, k spentKey, l *sched.Limits) []proto.BacklogLimit {
+	if k.name == "" || *l == (sched.Limits{}) {
 		return list
 	}
-	x := proto.BacklogLimit{Level: int(level), Source: source != "", Name: sh.Name, Concurrency: l.Concurrency}
-	sp := b.counted(s, spentKey{level, sh.Name, source})
+	x := proto.BacklogLimit{Level: int(k.level), Source: k.source != "", Name: k.name, Concurrency: l.Concurrency}
+	sp := b.counted(s, k)
 	// What was spent of a rate by the second or the hour is paid within it, and does not matter hours ahead.
 	now := s.now.UnixMicro()
 	for i, r := range [...]struct {
@@ -272,9 +329,7 @@ func (b *backlog) counted(s *Server, k spentKey) sched.Spent {
 	if b.spent == nil {
 		b.spent = make(map[spentKey]sched.Spent)
 		for _, sp := range s.sched.Spent() {
-			if sp.Tenant == "" {
-				b.spent[spentKey{sp.Level, sp.Name, sp.Source}] = sp
-			}
+			b.spent[spentKey{sp.Level, sp.Name, sp.Source, sp.Tenant}] = sp
 		}
 	}
 	return b.spent[k]
@@ -288,9 +343,8 @@ func (b *backlog) tenant(s *Server, name string) {
 	}
 	b.tenants[name] = true
 	terms, ok := s.opt.Settings.tenants.latest(name)
-	x := proto.BacklogTenant{Name: name, Untold: !ok, Weight: terms.Weight, Lifetime: terms.Lifetime, BounceLifetime: terms.BounceLifetime,
-		Places: s.opt.Settings.tenants.hasQuota(name)}
-	if l := b.limit(s, nil, sched.TenantLimit, &sched.Share{Name: name, Limits: terms.Limits}, ""); l != nil {
+	x := proto.BacklogTenant{Name: name, Untold: !ok, Weight: terms.Weight, Lifetime: terms.Lifetime, BounceLifetime: terms.BounceLifetime}
+	if l := b.limit(s, nil, spentKey{level: sched.TenantLimit, name: name}, &terms.Limits); l != nil {
 		x.Limit = l[0]
 	}
 	b.reply.Tenants = append(b.reply.Tenants, x)

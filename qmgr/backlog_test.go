@@ -53,11 +53,16 @@ func TestBacklogLimits(t *testing.T) {
 	if d := reply.Dests[0]; d.Source != "m1" || d.Untold || !d.Shared || !reflect.DeepEqual(d.Limits, want) {
 		t.Errorf("%+v", d)
 	}
+	quota := proto.BacklogQuota{Transport: "smtp", Queue: reply.Dests[0].Queue, Tenant: "acme", Limits: []proto.BacklogLimit{
+		{Level: int(sched.ProviderLimit), Name: "big", N: [4]int64{2: 90}, Per: [4]time.Duration{2: rate.Day}, Today: [4]int64{2: 1}}}}
+	if !reflect.DeepEqual(reply.Quotas, []proto.BacklogQuota{quota}) {
+		t.Errorf("%+v, want %+v", reply.Quotas, quota)
+	}
 	if !slices.Equal(reply.Members, []proto.BacklogMember{{Transport: "smtp", Queue: reply.Dests[0].Queue, Weight: 1}}) {
 		t.Errorf("the pool: %+v", reply.Members)
 	}
 	tenants := map[string]proto.BacklogTenant{
-		"acme": {Name: "acme", Weight: 4, Places: true, Limit: proto.BacklogLimit{Level: int(sched.TenantLimit), Name: "acme", Concurrency: 3,
+		"acme": {Name: "acme", Weight: 4, Limit: proto.BacklogLimit{Level: int(sched.TenantLimit), Name: "acme", Concurrency: 3,
 			N: [4]int64{2: 100}, Per: [4]time.Duration{2: rate.Day}, Today: [4]int64{2: 1}}},
 		"later": {Name: "later", Untold: true},
 	}

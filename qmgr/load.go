@@ -84,6 +84,7 @@ type loading struct {
 	tenantKnown bool
 	tenant      sched.TenantTerms
 	tenantErr   error
+	inVain      time.Duration // how long it has waited for tables of tenants that did not answer
 	// Why the batch could not be read. Together with corrupt it decides between setting
 	// the message aside and trying it again.
 	err error

@@ -55,17 +55,33 @@ func (t *tenancies) recallQuota(x spot, now time.Time) (*sched.Quota, bool) {
 	return k.is, ok && now.Sub(k.at) < tenantTime && !now.Before(k.at)
 }
 
-// askQuota is what holds at a spot, from the table if it is not known as of now. It may wait for that.
-func (t *tenancies) askQuota(ctx context.Context, x spot) (*sched.Quota, error) {
+// latestQuota is what was said of a spot last, however long ago.
+func (t *tenancies) latestQuota(x spot) (*sched.Quota, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k, ok := t.quotas[x]
+	return k.is, ok
+}
+
+// askQuota is what holds at a spot, from the table if it is not known as of now. It may wait for that. inVain is how long the
+// caller has waited for answers that did not come: after tenantPatience the table is not asked any more. A message may be for
+// thousands of domains, and its load would wait for each.
+func (t *tenancies) askQuota(ctx context.Context, x spot, inVain *time.Duration) (*sched.Quota, error) {
 	now := time.Now()
 	if q, ok := t.recallQuota(x, now); ok {
 		return q, nil
 	}
 	var found *sched.Quota
-	err := t.consult(ctx, func(ctx context.Context) (err error) {
-		found, err = t.lookQuota(ctx, x)
-		return err
-	})
+	err := errMute
+	if *inVain < tenantPatience {
+		err = t.consult(ctx, func(ctx context.Context) (err error) {
+			found, err = t.lookQuota(ctx, x)
+			return err
+		})
+		if err != nil {
+			*inVain += time.Since(now)
+		}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old, known := t.quotas[x]
@@ -86,16 +102,17 @@ func (t *tenancies) askQuota(ctx context.Context, x spot) (*sched.Quota, error) 
 	return found, nil
 }
 
-// hasQuota says whether a tenant was said to have a limit at some place.
-func (t *tenancies) hasQuota(tenant string) bool {
+// limited are the tenants that were said to have a limit at some place.
+func (t *tenancies) limited() map[string]bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	found := make(map[string]bool)
 	for x, q := range t.quotas {
-		if x.tenant == tenant && q.is != nil {
-			return true
+		if q.is != nil {
+			found[x.tenant] = true
 		}
 	}
-	return false
+	return found
 }
 
 // lookQuota asks the table. An entry of the tenant counts more than one of all tenants (*), and what holds for each place
@@ -173,7 +190,7 @@ func (s *Server) knowQuota(l *loading, r *loadedRcpt) bool {
 	ctx, cancel := context.WithTimeout(s.ctx, min(tenantPatience, s.opt.ResolveTime))
 	defer cancel()
 	var err error
-	if r.Quota, err = t.askQuota(ctx, x); err == nil {
+	if r.Quota, err = t.askQuota(ctx, x, &l.inVain); err == nil {
 		return true
 	}
 	if s.ctx.Err() == nil && !l.unresolved { // one line for a load, however many recipients it has
@@ -200,9 +217,10 @@ func (s *Server) askQuotas() {
 		return
 	}
 	s.tasks.Go(func() {
+		var inVain time.Duration
 		for _, w := range list {
 			ctx, cancel := context.WithTimeout(s.ctx, min(tenantPatience, s.opt.ResolveTime))
-			q, err := t.askQuota(ctx, spotAgain(w.Tenant, w.Quota))
+			q, err := t.askQuota(ctx, spotAgain(w.Tenant, w.Quota), &inVain)
 			cancel()
 			if err != nil {
 				return // what holds goes on to hold

@@ -1,9 +1,11 @@
 package qmgr
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"posthaste/internal/config"
@@ -135,15 +137,39 @@ func TestTenantPlacesAway(t *testing.T) {
 	o.answer("defer")
 	tenants := openPlaces(t, "{ a at d = messages=10/h }", t.Errorf)
 	is := spot{"a", "d", "", ""}
-	old, err := tenants.askQuota(t.Context(), is)
+	old, err := tenants.askQuota(t.Context(), is, new(time.Duration))
 	if err != nil || old == nil || old.Shares[sched.OwnLimit].Limits.Messages != (rate.Rate{N: 10, Per: time.Hour}) {
 		t.Fatalf("%+v, %v", old, err)
 	}
 	for _, maps := range []*table.Maps{tenants.places, st.srv.opt.Settings.tenants.places} {
 		tenants.places = maps
 		tenants.quotas[is] = quota{old, time.Now().Add(-time.Hour)}
-		if got, err := tenants.askQuota(t.Context(), is); got != old || err != nil {
+		if got, err := tenants.askQuota(t.Context(), is, new(time.Duration)); got != old || err != nil {
 			t.Errorf("%+v, %v", got, err)
 		}
 	}
+}
+
+// TestTenantPlacesHang: a load of a message to many domains does not wait for a table that hangs for each of them.
+func TestTenantPlacesHang(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hangs := &hangingTable{begun: make(chan struct{}, 1000)}
+		maps := table.OpenMaps("tenant_destination_limit_maps", []string{"hang:x"}, table.Options{Types: map[string]table.Opener{"hang": func(string, table.Options) (table.Table, error) { return hangs, nil }}})
+		defer maps.Close()
+		old := &sched.Quota{}
+		tenants := &tenancies{places: maps, known: map[string]tenancy{}, said: map[string]bool{}, quotas: map[spot]quota{{tenant: "a", hop: "d50"}: {is: old}}}
+		begun, inVain := time.Now(), time.Duration(0)
+		for i := range 100 {
+			ctx, cancel := context.WithTimeout(t.Context(), tenantPatience)
+			q, err := tenants.askQuota(ctx, spot{tenant: "a", hop: fmt.Sprint("d", i)}, &inVain)
+			cancel()
+			if (err == nil) != (i == 50) || i == 50 && q != old {
+				t.Errorf("d%d: %v, %v", i, q, err)
+			}
+		}
+		if took := time.Since(begun); took > tenantPatience+slowAnswer {
+			t.Errorf("the load waits for %v", took)
+		}
+	})
 }

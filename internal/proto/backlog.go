@@ -43,6 +43,14 @@ type BacklogReply struct {
 	// Members are destinations of Dests from whose sources mail of one pool goes, as far as that is known: of mail that is in
 	// the active queue, or was a moment ago.
 	Members []BacklogMember
+	// Quotas are what tenants may send to destinations of Rows, besides what holds for either.
+	Quotas []BacklogQuota
+}
+
+// A BacklogQuota is what a tenant may send to the domain, the site or the provider that a destination of Dests is.
+type BacklogQuota struct {
+	Transport, Queue, Tenant string
+	Limits                   []BacklogLimit
 }
 
 // A BacklogMember is a source of a pool, for one destination.
@@ -71,7 +79,7 @@ type BacklogTenant struct {
 	Weight                   int  // 0: as in main.cf
 	Limit                    BacklogLimit
 	Lifetime, BounceLifetime time.Duration // 0: as in main.cf
-	Places                   bool          // it has limits at single destinations, which are not told
+	Places                   bool          // it has limits at single places, and not all that may hold are told
 }
 
 // A BacklogDest is a destination of Rows.
@@ -119,6 +127,9 @@ func (m *BacklogReply) Append(b []byte) []byte {
 	for i := range m.Members {
 		b = pack.Nested(b, 'm', m.Members[i].append)
 	}
+	for i := range m.Quotas {
+		b = pack.Nested(b, 'q', m.Quotas[i].append)
+	}
 	return b
 }
 
@@ -156,6 +167,40 @@ func (m *BacklogReply) Decode(payload []byte) error {
 				return err
 			}
 			m.Members = append(m.Members, mb)
+		case 'q':
+			var q BacklogQuota
+			if err := q.decode(r.Nested()); err != nil {
+				return err
+			}
+			m.Quotas = append(m.Quotas, q)
+		}
+	}
+	return r.Err()
+}
+
+func (q *BacklogQuota) append(b []byte) []byte {
+	b = pack.String(pack.String(pack.String(b, 't', q.Transport), 'q', q.Queue), 'T', q.Tenant)
+	for i := range q.Limits {
+		b = pack.Nested(b, 'x', q.Limits[i].append)
+	}
+	return b
+}
+
+func (q *BacklogQuota) decode(r pack.Reader) error {
+	for r.Next() {
+		switch r.Tag() {
+		case 't':
+			q.Transport = r.String()
+		case 'q':
+			q.Queue = r.String()
+		case 'T':
+			q.Tenant = r.String()
+		case 'x':
+			var l BacklogLimit
+			if err := l.decode(r.Nested()); err != nil {
+				return err
+			}
+			q.Limits = append(q.Limits, l)
 		}
 	}
 	return r.Err()

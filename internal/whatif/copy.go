@@ -84,8 +84,9 @@ type taking struct {
 	index   map[destKey]int
 	unknown []proto.BacklogRow
 	untold  []string // tenants
-	places  []string // tenants that have limits at single places
-	emptied []bool   // destinations whose mail was shared out among others
+	places  []string // tenants that have limits at single places that are not told
+	spent   map[sched.LimitName]bool
+	emptied []bool // destinations whose mail was shared out among others
 	moves   []move
 	counts  []int // messages of each destination in Rows
 }
@@ -124,6 +125,9 @@ func (t *taking) part(reply *proto.BacklogReply) error {
 	}
 	for i := range reply.Tenants {
 		t.setTenant(&reply.Tenants[i])
+	}
+	for i := range reply.Quotas {
+		t.setQuota(&reply.Quotas[i])
 	}
 	for _, row := range reply.Rows {
 		if row.Count < 1 || len(t.Rows)+len(t.unknown) >= maxRows {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"posthaste/internal/mail"
 	"posthaste/internal/overview"
 	"posthaste/internal/proto"
 	"posthaste/internal/rate"
@@ -37,19 +38,23 @@ func (t *taking) setTerms(x *Dest, d *proto.BacklogDest) {
 			at, source = &x.Terms.From[l.Level], d.Source
 		}
 		*at = sched.Share{Name: l.Name, Limits: limitsOf(l)}
-		t.spend(sched.Level(l.Level), l.Name, source, &l.Today)
+		t.spend(sched.LimitName{Level: sched.Level(l.Level), Name: l.Name, Source: source}, &l.Today)
 	}
 }
 
 // spend takes note of what has been counted today for a limit, once.
-func (t *taking) spend(level sched.Level, name, source string, today *[4]int64) {
-	if *today == ([4]int64{}) || slices.ContainsFunc(t.Spent, func(s sched.Spent) bool { return s.Level == level && s.Name == name && s.Source == source }) {
+func (t *taking) spend(n sched.LimitName, today *[4]int64) {
+	if *today == ([4]int64{}) || t.spent[n] {
 		return
 	}
+	if t.spent == nil {
+		t.spent = make(map[sched.LimitName]bool)
+	}
+	t.spent[n] = true
 	m := func(i int) rate.Meter {
 		return rate.Meter{Date: t.Now.UnixMicro() / int64(rate.Day/time.Microsecond), Count: today[i]}
 	}
-	t.Spent = append(t.Spent, sched.Spent{Level: level, Name: name, Source: source, Connections: m(0), Messages: m(1), Recipients: m(2), Warmup: m(3)})
+	t.Spent = append(t.Spent, sched.Spent{Level: n.Level, Name: n.Name, Source: n.Source, Tenant: n.Tenant, Connections: m(0), Messages: m(1), Recipients: m(2), Warmup: m(3)})
 }
 
 // setTenant takes note of what holds for a tenant.
@@ -57,15 +62,41 @@ func (t *taking) setTenant(b *proto.BacklogTenant) {
 	if t.Tenants == nil {
 		t.Tenants = make(map[string]sched.TenantTerms)
 	}
-	if b.Untold {
-		t.untold = append(t.untold, b.Name)
-		return
-	}
-	if b.Places {
+	// A tenant is told of in each part that has mail of it.
+	if b.Places && !slices.Contains(t.places, b.Name) {
 		t.places = append(t.places, b.Name)
 	}
+	if b.Untold {
+		if !slices.Contains(t.untold, b.Name) {
+			t.untold = append(t.untold, b.Name)
+		}
+		return
+	}
 	t.Tenants[b.Name] = sched.TenantTerms{Weight: b.Weight, Limits: limitsOf(&b.Limit), Lifetime: b.Lifetime, BounceLifetime: b.BounceLifetime}
-	t.spend(sched.TenantLimit, b.Name, "", &b.Limit.Today)
+	t.spend(sched.LimitName{Level: sched.TenantLimit, Name: b.Name}, &b.Limit.Today)
+}
+
+// setQuota takes note of what a tenant may send to a destination.
+func (t *taking) setQuota(b *proto.BacklogQuota) {
+	at, ok := t.index[destKey{mail.Transport(b.Transport), b.Queue}]
+	if !ok {
+		return
+	}
+	q := &sched.Quota{}
+	for i := range b.Limits {
+		l := &b.Limits[i]
+		if l.Level < 0 || l.Level >= len(q.Shares) {
+			continue
+		}
+		q.Shares[l.Level] = sched.Share{Name: l.Name, Limits: limitsOf(l)}
+		t.spend(sched.LimitName{Level: sched.Level(l.Level), Name: l.Name, Tenant: b.Tenant}, &l.Today)
+	}
+	if t.Quotas == nil {
+		t.Quotas = make(map[quotaKey]*sched.Quota)
+	}
+	// Mail of which it is not known yet that it goes there, or from another source, is under the same limits.
+	hop := t.Dests[at].Nexthop
+	t.Quotas[quotaKey{hop, b.Tenant}] = q
 }
 
 // leaveOut says what of the queue's settings is not in forecasts of the copy.
@@ -92,7 +123,7 @@ func (t *taking) leaveOut() {
 	}
 	add(untold, "Not in the forecast: limits in common of %s, of which the queue manager learns when it tries their mail.")
 	add(t.untold, "Not in the forecast: what the tables say of the tenants %s, which have not been asked since the queue manager was started.")
-	add(t.places, "Not in the forecast: what the tenants %s may send to one domain, site or provider (tenant_destination_limit_maps).")
+	add(t.places, "Not in the forecast: a part of what the tenants %s may send to one domain, site or provider (tenant_destination_limit_maps), which the queue manager looks up when it tries their mail.")
 	add(learnt, "Not in the forecast: how many at once, and how fast, the answers of %s have taught (smtp_destination_adaptive). That begins anew.")
 	add(alone, "Not in the forecast: other sources of the pool of %s. Mail goes from the source that it waits for, also when that one has sent what it may in a day, or fails: the queue manager knows the pool of mail that is in the active queue.")
 }
@@ -196,6 +227,13 @@ func (m *Mail) limited() bool {
 			return true
 		}
 	}
+	for _, q := range m.Quotas {
+		for k := range q.Shares {
+			if rated(&q.Shares[k].Limits) {
+				return true
+			}
+		}
+	}
 	return false
 }
 
@@ -241,6 +279,16 @@ func (r *run) share(by float64) {
 		}
 		t.Limits = slowerLimits(t.Limits, by)
 		r.tenants[name] = t
+	}
+	for k, q := range r.mail.Quotas {
+		if r.quotas == nil {
+			r.quotas = make(map[quotaKey]*sched.Quota)
+		}
+		x := *q
+		for l := range x.Shares {
+			x.Shares[l].Limits = slowerLimits(x.Shares[l].Limits, by)
+		}
+		r.quotas[k] = &x
 	}
 	spent := slices.Clone(r.mail.Spent)
 	for i := range spent {

@@ -60,6 +60,11 @@ func TestLimitsInCommon(t *testing.T) {
 	members := func(wait bool) []proto.BacklogMember {
 		return []proto.BacklogMember{{Transport: "smtp", Queue: "a.test from s1", Weight: 3, Wait: wait}, {Transport: "smtp", Queue: "a.test from s2", Weight: 1}}
 	}
+	quota := func(queue string, l proto.BacklogLimit) proto.BacklogQuota {
+		return proto.BacklogQuota{Transport: "smtp", Queue: queue, Tenant: "acme", Limits: []proto.BacklogLimit{l}}
+	}
+	spent := messages(1000, rate.Day)
+	spent.Today[1] = 1000
 	const hour, minute = time.Hour, time.Minute
 	for _, c := range []struct {
 		name        string
@@ -89,6 +94,13 @@ func TestLimitsInCommon(t *testing.T) {
 			Tenants: []proto.BacklogTenant{{Name: "acme", Limit: proto.BacklogLimit{Level: int(sched.TenantLimit), Name: "acme", Concurrency: 2}}}}, 490 * time.Second, 560 * time.Second},
 		{"a tenant that has sent today what it may", proto.BacklogReply{Dests: []proto.BacklogDest{answered("a.test", "")}, Rows: []proto.BacklogRow{waiting("a.test", 100, "acme")},
 			Tenants: []proto.BacklogTenant{{Name: "acme", Limit: proto.BacklogLimit{Level: int(sched.TenantLimit), Name: "acme", N: [4]int64{1: 1000}, Per: [4]time.Duration{1: rate.Day}, Today: [4]int64{1: 1000}}}}}, 16 * hour, 16*hour + 10*minute},
+		{"a tenant that may have two deliveries at a provider", proto.BacklogReply{Dests: []proto.BacklogDest{answered("a.test", ""), answered("b.test", "")},
+			Rows:   []proto.BacklogRow{waiting("a.test", 500, "acme"), waiting("b.test", 500, "acme"), waiting("b.test", 2000, "")},
+			Quotas: []proto.BacklogQuota{quota("a.test", provider(2)), quota("b.test", provider(2))}}, 490 * time.Second, 560 * time.Second},
+		{"the same of a rate, where one message stands for three", proto.BacklogReply{Dests: []proto.BacklogDest{answered("a.test", "")},
+			Rows: []proto.BacklogRow{waiting("a.test", 300_000, "acme")}, Quotas: []proto.BacklogQuota{quota("a.test", messages(1000, minute))}}, 290 * minute, 340 * minute},
+		{"a tenant that has sent to a provider what it may today", proto.BacklogReply{Dests: []proto.BacklogDest{answered("a.test from s1", "s1"), answered("a.test from s2", "s2")},
+			Rows: []proto.BacklogRow{waiting("a.test from s1", 100, "acme")}, Members: members(false), Quotas: []proto.BacklogQuota{quota("a.test from s1", spent)}}, 16 * hour, 16*hour + 10*minute},
 	} {
 		copied := took(t, &c.reply)
 		if c.reply.Tenants != nil && len(copied.LeftOut) != 0 {
@@ -128,7 +140,7 @@ func TestLeftOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"limits in common of smtp:u.test, of which", "the tenants acme, which", "what the tenants news may send to one domain", "answers of smtp:l.test have taught", "other sources of the pool of smtp:a.test from s1, smtp:a.test from s2. "} {
+	for _, want := range []string{"limits in common of smtp:u.test, of which", "the tenants acme, which", "a part of what the tenants news may send to one domain", "answers of smtp:l.test have taught", "other sources of the pool of smtp:a.test from s1, smtp:a.test from s2. "} {
 		if !slices.ContainsFunc(r.LeftOut, func(s string) bool { return strings.Contains(s, want) }) || !strings.Contains(string(r.Text()), want) {
 			t.Errorf("%q is not said: %q\n%s", want, r.LeftOut, r.Text())
 		}

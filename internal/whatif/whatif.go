@@ -13,7 +13,7 @@
 // so far, and that no more are turned away. A destination that has turned away all deliveries for
 // some time is down, and stays so.
 //
-// Limits that destinations have in common, those of sources and of tenants hold as the queue manager has them at the
+// Limits that destinations have in common, those of sources, of tenants, and of tenants at one place hold as the queue manager has them at the
 // moment of the copy, with what was counted today. Mail goes from the source that it waits for, and from another one of its
 // pool when the scheduler would choose that: when the first one is dead there, is suspended, or has sent what it may in a day. Of a pool of
 // which nothing is in the active queue it is not known who is in it: its mail goes from no other source. What is left out
@@ -65,6 +65,14 @@ type Mail struct {
 	// destinations and of tenants.
 	Tenants map[string]sched.TenantTerms
 	Spent   []sched.Spent
+	// What a tenant may send to the place that a next hop is.
+	Quotas map[quotaKey]*sched.Quota
+}
+
+// A quotaKey is a tenant's mail for a next hop.
+type quotaKey struct {
+	hop    mail.Nexthop
+	tenant string
 }
 
 // A Dest is a destination that mail in the queue is for.
@@ -197,6 +205,7 @@ type run struct {
 	alive   int // messages that are not for a destination that is down
 	left    []gone
 	tenants map[string]sched.TenantTerms
+	quotas  map[quotaKey]*sched.Quota
 }
 
 type destKey struct {
@@ -492,13 +501,14 @@ func (r *run) load(e *sched.Effect) sched.Event {
 	if of.again != nil && (row.Deferred || m.again) {
 		pool = of.again
 	}
+	quota := r.quotas[quotaKey{d.Nexthop, row.Tenant}]
 	ev := sched.Event{Kind: sched.EventLoaded, ID: e.ID}
 	all := max(len(m.done), 1)
 	pending := func(i int) bool { return m.left > 0 && (m.done == nil || !m.done[i]) }
 	i := e.From
 	for ; i < all && len(ev.Rcpts) < e.Max; i++ {
 		if pending(i) {
-			ev.Rcpts = append(ev.Rcpts, sched.Rcpt{Index: i, Transport: d.Transport, Nexthop: d.Nexthop, Queue: queue, Terms: of.terms, Pool: pool})
+			ev.Rcpts = append(ev.Rcpts, sched.Rcpt{Index: i, Transport: d.Transport, Nexthop: d.Nexthop, Queue: queue, Terms: of.terms, Pool: pool, Quota: quota})
 		}
 	}
 	ev.Next = i
