@@ -65,6 +65,59 @@ duration = "5s"
 	}
 }
 
+// TestManualRules has the rules that KumoMTA's manual explains automation with do what it says of them.
+func TestManualRules(t *testing.T) {
+	t.Parallel()
+	rules, warnings := load(t, `[["gmail.com".automation]]
+regex = "This message does not have authentication information"
+action = "SuspendTenant"
+duration = "3 hours"
+[[provider."yahoo".automation]]
+regex = "\\[TS04\\]"
+action = "Suspend"
+duration = "2 hours"
+[["comcast.net".automation]]
+regex = "RL0000"
+action = {SetConfig={name="max_connection_rate", value="10000/h"}}
+trigger = {Threshold="2/hr"}
+duration = "2 hours"
+[[provider."outlook".automation]]
+regex = "temporarily rate limited due to IP reputation"
+action = "Suspend"
+duration = "1 hour"
+`)
+	if len(warnings) > 0 {
+		t.Errorf("%v", warnings)
+	}
+	start := time.Unix(1e9, 0)
+	w := Watcher{Rules: rules}
+	for _, step := range []struct {
+		minute        int
+		section, text string
+		want          string
+	}{
+		{0, "domain gmail.com", "550 5.7.26 This message does not have authentication information or fails to pass authentication checks", "SuspendTenant for 3h0m0s"},
+		{0, "domain other.test", "550 5.7.26 This message does not have authentication information", ""},
+		{0, "provider yahoo", "421 4.7.0 [TS04] Messages from 192.0.2.1 temporarily deferred", "Suspend for 2h0m0s"},
+		{0, "provider yahoo", "421 4.7.0 TS04", ""},
+		{0, "domain comcast.net", "421 4.7.0 RL000001 too many", ""},
+		{61, "domain comcast.net", "421 4.7.0 RL000001 too many", ""},
+		{70, "domain comcast.net", "421 4.7.0 RL000001 too many", "SetConfig max_connection_rate = 10000/h for 2h0m0s"},
+		{0, "provider outlook", "451 4.7.650 The mail server [192.0.2.1] has been temporarily rate limited due to IP reputation", "Suspend for 1h0m0s"},
+	} {
+		at := start.Add(time.Duration(step.minute) * time.Minute)
+		var got []string
+		for _, a := range w.See(&Report{At: at, Unit: "u", Text: step.text, Sections: []string{step.section}}, nil) {
+			for i := range a.Rule.Actions {
+				got = append(got, fmt.Sprint(a.Rule.Actions[i].String(), " for ", a.Until.Sub(at)))
+			}
+		}
+		if s := strings.Join(got, ", "); s != step.want {
+			t.Errorf("%s: %q, want %q", step.text, s, step.want)
+		}
+	}
+}
+
 // TestHostile has replies that make an expression go back for ever.
 func TestHostile(t *testing.T) {
 	t.Parallel()
