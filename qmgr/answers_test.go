@@ -19,7 +19,7 @@ func TestEveryRequestIsAnswered(t *testing.T) {
 			st.run()
 			st.waitAttached(1)
 			// Those without a body cannot be damaged.
-			whole := map[uint16]bool{proto.KindSources: true, proto.KindNodes: true}
+			whole := map[uint16]bool{proto.KindSources: true, proto.KindNodes: true, proto.KindStanding: true}
 			for kind := range uint16(256) {
 				answer := &rawMessage{}
 				err := st.tool.Call(t.Context(), &rawMessage{kind: kind, octets: []byte{0xff}}, answer)

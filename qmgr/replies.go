@@ -74,6 +74,7 @@ func (s *Server) note(d *delivery, reply *proto.DeliverReply, read *replied) {
 			s.seen.totals.Sent++
 		}
 	}
+	s.countStanding(d, reply)
 	if read == nil {
 		read = new(replied)
 		read.read(d, reply)

@@ -125,8 +125,9 @@ func (s *Server) obey(c *ipc.Conn, r *ipc.Request, u proto.Unread) {
 		b := &backlog{rows: make(map[backlogKey]int), dests: make(map[hop]bool), tenants: make(map[string]bool)}
 		b.cursor, _ = fromCursor(q.Cursor)
 		s.ask(r, func() { s.backlog(r, b) })
-	case proto.KindSources:
-		s.ask(r, func() { s.describeSources(r) })
+	// What is in memory, and bounded: one turn of the loop has all of it.
+	case proto.KindSources, proto.KindStanding:
+		s.ask(r, func() { s.describe(r) })
 	case proto.KindExplain:
 		var q proto.Explain
 		if err := r.Decode(&q); err != nil {

@@ -123,6 +123,8 @@ type Options struct {
 	Bounce  ipc.Address
 	Verify  ipc.Address
 	Agent   func(mail.Transport) ipc.Address
+	// Suppress is where it is asked what has come back of mail; nil: no mail is under the suppression list.
+	Suppress ipc.Address
 	// Overrides keep what is allowed for now; nil: none can be kept.
 	Overrides *override.Store
 	// Events tells what becomes of mail, before the queue records it; nil: nobody is told.
@@ -225,8 +227,9 @@ type Server struct {
 	// forgotten. Usually empty.
 	verdicts map[sched.MsgID][]mail.Outcome
 
-	// What deliveries came to, for those who look (replies.go).
-	seen seen
+	// What deliveries came to, for those who look (replies.go), and how providers take mail (standing.go).
+	seen      seen
+	standings standings
 
 	// Every decision becomes durable by way of log; its comment says in which order.
 	log      *recorder
@@ -279,6 +282,8 @@ type Server struct {
 	cleanup *ipc.Client
 	bounce  *ipc.Client
 	verify  *ipc.Client
+	// The suppress service; nil: no mail is under the suppression list.
+	suppress *ipc.Client
 	// tasks are the goroutines that wait for others: they read envelopes, ask trivial-rewrite,
 	// write reports. The loop never does that itself. Each ends with an input.
 	tasks   ipc.Workers
@@ -329,6 +334,9 @@ func New(o Options) *Server {
 	s.cleanup = ipc.NewClient(o.Cleanup, s.fromCleanup)
 	s.bounce = ipc.NewClient(o.Bounce, nil)
 	s.verify = ipc.NewClient(o.Verify, nil)
+	if o.Suppress != nil {
+		s.suppress = ipc.NewClient(o.Suppress, nil)
+	}
 	s.log = newRecorder(s)
 	s.courier = newCourier(&s.opt)
 	s.orders = newOrders(s.courier)
@@ -387,6 +395,7 @@ func (s *Server) start(ctx, work context.Context) (end func(stopWork func())) {
 	// restored into one that has seen no event.
 	s.takeOver(s.now)
 	s.restoreSpent(s.now)
+	s.restoreStanding()
 	s.startAutomation()
 	s.recall()
 	if s.nodes != nil { // it has no share of any limit yet
@@ -417,8 +426,12 @@ func (s *Server) start(ctx, work context.Context) (end func(stopWork func())) {
 		s.cleanup.Close()
 		s.bounce.Close()
 		s.verify.Close()
+		if s.suppress != nil {
+			s.suppress.Close()
+		}
 		s.tasks.Wait()
 		s.leaveSpent()
+		s.leaveStanding()
 		attaching.Wait()
 	}
 }
@@ -623,6 +636,7 @@ func (s *Server) turn(draining bool) {
 	s.askTenants()
 	s.lookAhead()
 	s.keepSpent()
+	s.keepStanding()
 	s.tellTakeOver()
 	if !s.reap.IsZero() && !s.now.Before(s.reap) {
 		s.reapAgents()

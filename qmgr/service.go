@@ -23,6 +23,7 @@ import (
 	"posthaste/internal/service"
 	"posthaste/internal/statedir"
 	"posthaste/internal/submit"
+	"posthaste/internal/suppress/suppressclient"
 )
 
 const (
@@ -95,7 +96,7 @@ func run(ctx context.Context, env *service.Env) error {
 	s := New(Options{
 		Settings: settings, Resolver: resolver,
 		Open:   (&queueread.Opener{Reader: reader, Cleanup: cleanup}).Open,
-		Viewer: whole, Self: env.Public(cfg.String("queue_service_name")), Metrics: publisher(env),
+		Viewer: whole, Self: env.Public(cfg.String("queue_service_name")), Metrics: publisher(env), Suppress: suppression(env),
 		Submit:    submitter,
 		Log:       env.Log,
 		Events:    env.Events,
@@ -141,6 +142,14 @@ func publisher(env *service.Env) ipc.Address {
 		return nil
 	}
 	return env.Private(service.MetricsName)
+}
+
+// suppression is the service that knows what comes back of mail; nil: no mail is under the suppression list.
+func suppression(env *service.Env) ipc.Address {
+	if !suppressclient.Enabled(env.Config) {
+		return nil
+	}
+	return env.Private(suppressclient.Name)
 }
 
 // router is the way to trivial-rewrite. Limits take it longer to find out, so it is only

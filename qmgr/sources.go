@@ -28,6 +28,15 @@ type sourceSpec struct {
 	wait   bool
 }
 
+// describe answers what is asked of sources, or of providers. It runs in the loop.
+func (s *Server) describe(r *ipc.Request) {
+	if r.Kind == proto.KindStanding {
+		s.describeStanding(r)
+		return
+	}
+	s.describeSources(r)
+}
+
 // describeSources answers with all sources. It runs in the loop.
 func (s *Server) describeSources(r *ipc.Request) {
 	// All of it is in memory, and bounded: one turn of the loop is enough.

@@ -112,6 +112,7 @@ type stage struct {
 	ownedMute    bool            // cleanup does not say which parts are this node's
 	callTime     time.Duration   // how long agents have to call; 0: agentPatience
 	events       *event.Reporter // nil: nobody is told of events
+	suppress     ipc.Address     // Options.Suppress
 	// deferredLimit is how many deferred messages are in memory; 0: what main.cf says.
 	deferredLimit int
 	said          []saying // what the agents have answered
@@ -175,6 +176,9 @@ func (o *order) answer(words ...string) {
 			out.Reason = "host peer said: " + out.DiagText
 		case "fail":
 			out.Action, out.Status, out.Reason = dsn.Failed, dsn.S(5, 1, 1), "550 never"
+		case "refuse": // the host has said so
+			out.Action, out.Status, out.DiagType, out.DiagText = dsn.Failed, dsn.S(5, 1, 1), "smtp", "550 5.1.1 never"
+			out.Reason = "host peer said: " + out.DiagText
 		}
 		reply.Outcomes = append(reply.Outcomes, out)
 	}
@@ -281,7 +285,7 @@ func (st *stage) run() {
 	}
 	st.srv = New(Options{Viewer: whole, Self: ipc.Unix(st.path("qmgr")), Settings: settings, Resolver: st, Open: st.opener(opener.Open), Overrides: st.overrides, Submit: submitter, Log: maillog.New("postfix/qmgr", maillog.NewWriter(st.log, maillog.Classic)),
 		Patience: st.patience, ResolveTime: st.resolveTime, Cleanup: ipc.Unix(st.path("cleanup")), Bounce: ipc.Unix(st.path("bounce")), Verify: ipc.Unix(st.path("verify")),
-		Agent: func(t mail.Transport) ipc.Address { return ipc.Unix(st.path(string(t))) }, Flow: st.flow, State: st.state, TookOver: st.tookOver, Events: st.events})
+		Agent: func(t mail.Transport) ipc.Address { return ipc.Unix(st.path(string(t))) }, Flow: st.flow, State: st.state, TookOver: st.tookOver, Events: st.events, Suppress: st.suppress})
 	st.srv.opt.Log.Observe(st.events.Observe)
 	for _, e := range st.entries {
 		st.queue.add(e.Entry)

@@ -26,6 +26,7 @@ import (
 	"posthaste/internal/overview"
 	"posthaste/internal/proto"
 	"posthaste/internal/spooltool/faketest"
+	"posthaste/internal/standing"
 	"posthaste/internal/testpeers"
 	"posthaste/internal/testwait"
 )
@@ -260,6 +261,19 @@ func courseOf(now time.Time, from, to int) (list []proto.CourseMinute) {
 	return list
 }
 
+// takenBy is how a provider has taken mail from two sources, of which one is complained of too much.
+func takenBy(now time.Time, provider string) *standing.Book {
+	book := new(standing.Book)
+	for source, counts := range map[string][]int{"mta1": {3000, 40, 12, 3, 2}, "mta2": {310, 104, 1, 0, 4}} {
+		for k, n := range counts {
+			for range n {
+				book.Count(now, provider, source, standing.Kind(k))
+			}
+		}
+	}
+	return book
+}
+
 // throttle has slow.test answer most sessions with 421, and takes suspensions and holds seriously.
 func (w *world) throttle() {
 	w.set(func() {
@@ -271,6 +285,7 @@ func (w *world) throttle() {
 			{Sessions: 50, Code: 421, Status: "4.7.0", Text: "too many connections from *", Example: "421 4.7.0 too many connections from 198.51.100.7 <b>now</b>", Last: w.now},
 			{Sessions: 33, Code: 421, Status: "4.7.0", Text: "try again later", Example: "421 4.7.0 try again later", Last: w.now}, {Sessions: 17, Accepted: true, Last: w.now}},
 			Course: courseOf(w.now, 20, 2), Securities: []proto.Security{{Text: "TLS 1.3 TLS_AES_128_GCM_SHA256, certificate verified, policy MTA-STS", Connections: 31, Last: w.now}}}}
+		w.taken = takenBy(w.now, "bigmail")
 		w.destination = []string{"slow.test: 4310 recipient(s) of 4310 message(s) deferred", "  " + throttled, "  83 message(s) were last told: 421 4.7.0 try again later"}
 	})
 	w.count()
@@ -286,7 +301,7 @@ func playStory(t *testing.T, b *tab) {
 	b.login("ann", "secret of ann")
 	b.see("What hurts")
 	b.see(hurts)
-	for _, text := range []string{"free of", "segments,", "last written at", "The SMTP server has none.", "What posthaste check -v advises", "It finds no mistake."} {
+	for _, text := range []string{"Providers, in the last 24 hours", "bigmail", "3,310", "1.8", "from mta2", "12.9", "free of", "segments,", "last written at", "The SMTP server has none.", "What posthaste check -v advises", "It finds no mistake."} {
 		b.see(text)
 	}
 	b.do(chromedp.Click(chromedp.CSS("ol.hurts summary")))

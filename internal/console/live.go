@@ -88,7 +88,7 @@ func (l *live) publishAll(of []overview.Sampled, s *history.Sample, n *overview.
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.now != nil && n.Suspensions == nil {
-		n.Orders = l.now.Orders
+		n.Orders, n.Providers, n.ProvidersFault = l.now.Orders, l.now.Providers, l.now.ProvidersFault
 		for i := range n.Hurts {
 			if j := slices.IndexFunc(l.now.Hurts, func(h overview.Hurt) bool { return h.Domain == n.Hurts[i].Domain }); j >= 0 {
 				n.Hurts[i].Keep(&l.now.Hurts[j], n.Suspensions)

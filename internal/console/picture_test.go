@@ -59,6 +59,7 @@ func (w *world) tell() {
 		w.changes = true
 		w.entries = []proto.OverrideEntry{{Of: "limit", Target: "[hub.other.example]", Most: 2, By: "ann", Reason: "ticket 4711", Since: w.now.Add(-20 * time.Minute), Until: w.now.Add(100 * time.Minute)}}
 		w.rows = nil
+		w.taken = takenBy(w.now, "slowmail")
 		for i, p := range list {
 			w.rows = append(w.rows, proto.ShapeRow{Domain: p.domain, Queue: []string{"deferred", "deferred", "active", "deferred"}[i], Counts: p.counts},
 				proto.ShapeRow{Domain: "smtp:" + p.domain, Queue: []string{"deferred", "deferred", "active", "deferred"}[i], Hops: true, Counts: p.counts},

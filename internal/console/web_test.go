@@ -31,6 +31,7 @@ import (
 	"posthaste/internal/proto"
 	"posthaste/internal/sasl"
 	"posthaste/internal/spooltool/faketest"
+	"posthaste/internal/standing"
 	"posthaste/internal/statedir"
 	"posthaste/internal/table"
 	"posthaste/internal/testwait"
@@ -69,6 +70,7 @@ type world struct {
 	// These two, when set, answer in place of all that.
 	explain func(destination string) *proto.ExplainReply
 	rows    []proto.ShapeRow
+	taken   *standing.Book // by providers; nil: as a stranger might have it
 	// backlog answers for forecasts; nil: with that of a destination of the world's.
 	backlog func(*ipc.Request)
 	// nodes answers about other nodes, and says whether it has; nil: the queue is not shared.
@@ -209,6 +211,8 @@ func (w *world) manager(r *ipc.Request) {
 			w.entries = slices.DeleteFunc(w.entries, func(e proto.OverrideEntry) bool { return e.Of == q.Entry.Of && e.Target == q.Entry.Target })
 		}
 		r.Reply(&proto.OverrideReply{Entries: w.entries, Waiting: make([]int, len(w.entries)), Uses: make([]proto.OverrideUse, len(w.entries)), Found: q.Entry.Target == "slow.test", Refused: w.refused})
+	case proto.KindStanding:
+		r.Reply(w.standing())
 	case proto.KindBacklog:
 		if w.backlog != nil {
 			w.backlog(r)
@@ -228,6 +232,20 @@ func (w *world) manager(r *ipc.Request) {
 		w.counted++
 		r.Reply(&proto.ShapeReply{Rows: rows, Totals: proto.Totals{Since: w.now.Add(-time.Hour), In: w.counted * 1e6, Sent: w.counted * 2e6, Deferred: w.counted * 3e6, Bounced: w.counted * 4e6}})
 	}
+}
+
+// standing is how providers take mail, and what comes back.
+func (w *world) standing() *proto.StandingReply {
+	if w.taken != nil {
+		return &proto.StandingReply{Book: w.taken.Encode()}
+	}
+	book := new(standing.Book)
+	for k, n := range []int{400, 3, 2, 1, 1} {
+		for range n {
+			book.Count(w.now, w.domain, w.domain, standing.Kind(k))
+		}
+	}
+	return &proto.StandingReply{Book: book.Encode(), Problem: "what came back is not known: " + w.domain}
 }
 
 // waits is what forecasts are told: a destination takes a second for each message, and nothing is known of another.
@@ -859,6 +877,9 @@ func TestLive(t *testing.T) {
 	w.console.live.publish(s, overview.Glance(s))
 	if text := next(); !strings.Contains(text, "new.test") {
 		t.Errorf("%s", text)
+	}
+	if list := w.console.live.view().Providers; len(list) != 1 {
+		t.Errorf("a count of the queue alone says of providers: %+v", list)
 	}
 	b.do("POST", "/logout", url.Values{"csrf": {b.csrf}})
 	w.console.live.publish(s, overview.Glance(s))

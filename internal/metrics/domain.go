@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/standing"
 )
 
 // Domains are chosen by who sends mail, and there may be millions. The first
@@ -101,9 +102,6 @@ func (s *Set) AddSuppressRefused(tenant string, n int) {
 	s.add(makeKey(SuppressRefused, []string{s.tenants.name(tenant)}), float64(n))
 }
 
-// maxSite bounds the name of a site, in octets, so that it and a source's have room in a name.
-const maxSite = 60
-
 // noSource is the label of mail that is sent from none.
 const noSource = "(none)"
 
@@ -121,12 +119,7 @@ func (s *Set) addProvider(id ID, provider, source, what string) {
 	if source == "" {
 		source = noSource
 	}
-	// A site's name is those of all its hosts. The first of them are enough.
-	if len(provider) > maxSite {
-		if i := strings.LastIndexByte(provider[:maxSite], ','); i > 0 {
-			provider = provider[:i] + ",..."
-		}
-	}
+	provider = standing.Site(provider)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.providers.name(provider+"\x00"+source) == Other {

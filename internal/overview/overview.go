@@ -219,6 +219,9 @@ type Now struct {
 	Hurts  []Hurt       `json:"hurts" doc:"The domains whose mail has waited longest, all together, the worst first"`
 	// Tenants are those with most mail, the one with most first. nil: no mail has one.
 	Tenants []Tenant `json:"tenants,omitempty" doc:"Those with most mail that waits, the one with most first"`
+	// Providers are nil where no mail went to any.
+	Providers      []Provider `json:"providers,omitempty" doc:"How providers took mail in the last 24 hours, and what came back of it: the ten with most mail, those that complain of more than one in a thousand first"`
+	ProvidersFault string     `json:"providers_problem,omitempty" doc:"Why the numbers of providers are not those of all mail"`
 	// Of a queue that nodes share.
 	Nodes   []string `json:"nodes,omitempty" doc:"The nodes whose mail is counted, where several share the queue; this one first"`
 	Missing []string `json:"missing_nodes,omitempty" doc:"Those that are down or do not answer: their mail is not counted"`

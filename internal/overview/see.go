@@ -64,6 +64,7 @@ func SeeAll(ctx context.Context, managers []Manager, now time.Time) (*Seen, erro
 		return nil, looks[0].err
 	}
 	n.Orders = NoOrders()
+	n.Providers, n.ProvidersFault = providers(looks, managers, now)
 	seen := &Seen{Sample: history.Merge(samples()), Now: n} // without those that have failed since
 	for i := range looks {
 		l, name := &looks[i], managers[i].Node
@@ -121,6 +122,7 @@ type lookedAt struct {
 	orders  Orders
 	replies []proto.ExplainReply // of each hurt
 	tenants []proto.ExplainReply // of each tenant that is named
+	taken   proto.StandingReply  // how providers take mail
 }
 
 // eachLook calls f for each that has not failed, all at the same time.
@@ -156,6 +158,9 @@ func (l *lookedAt) ask(ctx context.Context, m Manager, n *Now) {
 	}
 	for i := range n.Tenants {
 		explain("tenant="+n.Tenants[i].Name, &l.tenants[i])
+	}
+	if l.err == nil {
+		l.askStanding(ctx, m)
 	}
 }
 

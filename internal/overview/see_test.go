@@ -11,6 +11,7 @@ import (
 	"posthaste/internal/history"
 	"posthaste/internal/ipc"
 	"posthaste/internal/proto"
+	"posthaste/internal/standing"
 )
 
 // A fakeManager is the queue manager of a node with n messages for d.test, which have waited for some minutes. It fails at what it
@@ -18,6 +19,7 @@ import (
 type fakeManager struct {
 	n, minutes int
 	fails      uint16
+	taken      *standing.Book
 }
 
 func (f fakeManager) Call(_ context.Context, req, reply ipc.Message) error {
@@ -39,6 +41,10 @@ func (f fakeManager) Call(_ context.Context, req, reply ipc.Message) error {
 		}
 		r.Oldest = time.Unix(1e9, 0).Add(-time.Duration(f.minutes) * time.Minute)
 		r.Dests = []proto.DestInfo{{Transport: "smtp", Nexthop: "d.test", State: "ready", Todo: f.n}}
+	case *proto.StandingReply:
+		if f.taken != nil {
+			r.Book = f.taken.Encode()
+		}
 	}
 	return nil
 }

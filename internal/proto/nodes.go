@@ -113,7 +113,7 @@ type Forward struct {
 // numbers of all nodes are made of.
 func Forwards(kind uint16) bool {
 	switch kind {
-	case KindCommand, KindSelect, KindExplain, KindOverride, KindShape, KindGather:
+	case KindCommand, KindSelect, KindExplain, KindOverride, KindShape, KindGather, KindStanding:
 		return true
 	}
 	return false

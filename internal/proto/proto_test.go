@@ -17,7 +17,7 @@ var all = []ipc.Message{
 	&List{}, &ListReply{}, &Command{}, &CommandReply{}, &Explain{}, &ExplainReply{}, &Shape{}, &ShapeReply{}, &Select{}, &SelectReply{},
 	&Override{}, &OverrideReply{},
 	&Nodes{}, &NodesReply{}, &Forward{}, &ForwardReply{}, &Carry{}, &Owned{}, &OwnedReply{},
-	&Sources{}, &SourcesReply{},
+	&Sources{}, &SourcesReply{}, &Standing{}, &StandingReply{},
 	&Backlog{}, &BacklogReply{},
 	&Events{}, &EventsReply{}, &EventStatus{}, &EventStatusReply{}, &EventOrder{}, &EventOrderReply{},
 	&Probe{}, &ProbeReply{}, &Probed{},

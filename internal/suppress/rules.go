@@ -131,6 +131,7 @@ func (s *server) count(q *proto.SuppressTell, address string, told *proto.Suppre
 	case proto.ToldBounce, proto.ToldExpired, proto.ToldForwarded, proto.ToldComplaint, proto.ToldUnsubscribed:
 		s.metrics.AddFeedback(tenant, address, q.What)
 		s.metrics.AddProviderFeedback(q.Provider, q.Source, q.What)
+		s.back.count(s.now(), q)
 	}
 	if told.Added != "" {
 		s.metrics.AddFeedback(tenant, address, "suppressed")

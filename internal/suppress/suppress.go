@@ -32,6 +32,9 @@
 // more than for a time, and then the newer one; the same holds for an address that the import has twice. An
 // import that begins while another has not ended takes its place, and the other fails as a whole.
 //
+// What came back in the last day is counted by provider and source (package standing), which the queue manager asks for. The file "returns"
+// has the counts once a minute, and when the service ends.
+//
 // The list is looked at when the service starts. If it is damaged it is renamed to "list.damaged", with an error in the log,
 // and a new one begins, which takes in what comes. It is not known then to whom mail must not go: mail under the list
 // waits, for maximal_queue_lifetime at most, and other mail goes on. Nobody is told what is on the list, and an export fails. That ends with "posthaste suppress import" of the last
@@ -128,6 +131,7 @@ type server struct {
 	metrics *metrics.Set // nil: nothing is counted
 	now     func() time.Time
 	wg      sync.WaitGroup
+	back    *returns // what came back, by provider
 
 	mu      sync.Mutex
 	refused map[string]time.Time // when the log has said last that a tenant has too many entries
@@ -140,12 +144,13 @@ func newServer(cfg *config.Config, paths *returnpath.Coder, dir *statedir.Dir, l
 	}
 	s := &server{rules: readRules(cfg), names: resolver.NamesOf(cfg), paths: paths, store: st, records: records{dir: dir}, log: log, now: time.Now}
 	st.now = func() time.Time { return s.now() }
+	s.back = openReturns(dir, log.Warning)
 	return s, nil
 }
 
 func (s *server) close() error {
 	s.records.close()
-	return s.store.close()
+	return errors.Join(s.back.leave(), s.store.close())
 }
 
 // handle answers one request, on a goroutine of its own.
@@ -168,6 +173,8 @@ func (s *server) handle(_ *ipc.Conn, r *ipc.Request) {
 	case proto.KindSuppressPage:
 		q := new(proto.SuppressPage)
 		err, do = r.Decode(q), func() (ipc.Message, error) { return s.page(q) }
+	case proto.KindStanding:
+		do = func() (ipc.Message, error) { return &proto.StandingReply{Book: s.back.encode()}, nil }
 	default:
 		err = fmt.Errorf("suppress: unknown request %d", r.Kind)
 	}
@@ -365,6 +372,7 @@ func (s *server) tidyRegularly() (stop func()) {
 					s.log.Error("%v", errLost)
 				}
 			}
+			s.warn(s.back.keep(s.now()))
 			more, err := s.store.merge()
 			s.warn(err)
 			if more && err == nil {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +16,7 @@ import (
 	"posthaste/internal/maillog"
 	"posthaste/internal/metrics"
 	"posthaste/internal/proto"
+	"posthaste/internal/standing"
 	"posthaste/internal/suppress/suppressclient"
 )
 
@@ -127,7 +130,8 @@ func TestReasons(t *testing.T) {
 // What comes back is counted once, by tenant and by the recipient's domain, and so is who is on the list for it.
 func TestFeedbackCounted(t *testing.T) {
 	t.Parallel()
-	w := start(t, t.TempDir(), "")
+	dir := t.TempDir()
+	w := start(t, dir, "")
 	w.s.metrics = metrics.New()
 	for _, n := range []struct{ what, list, address, class string }{
 		{proto.ToldBounce, "shop/letter", "joe@example.net", "InvalidRecipient"},
@@ -161,6 +165,37 @@ func TestFeedbackCounted(t *testing.T) {
 		"provider_feedback bigmail (none) bounce": 1, "provider_feedback bigmail mta1 complaint": 1, "provider_feedback bigmail mta1 suppressed": 1}
 	if !maps.Equal(got, want) {
 		t.Errorf("%v\nexpected %v", got, want)
+	}
+	// Of what came back after it was accepted the queue manager is told, by provider and source, also by the next process.
+	counts := func() string {
+		book, err := standing.Decode(w.s.back.encode())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(book.Rows(w.s.now()))
+	}
+	b, err := w.Ask(t.Context(), &proto.SuppressAsk{List: "shop/", Address: "tim@example.org", QueueID: "4jWn4F1YhnzSshsm5", Sender: "list@example.org",
+		Provider: "bigmail", Source: "mta1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.tell(proto.ToldBounce, "shop/", "tim@example.org", "SpamBlock", b.Path)
+	const told = "[{{bigmail mta1} [0 0 0 1 1]}]"
+	if got := counts(); got != told {
+		t.Errorf("%s, expected %s", got, told)
+	}
+	w.stop()
+	w = start(t, dir, "")
+	if got := counts(); got != told {
+		t.Errorf("after a restart: %s, expected %s", got, told)
+	}
+	w.stop()
+	if err := os.WriteFile(filepath.Join(dir, returnsName), []byte("garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w = start(t, dir, "")
+	if got := counts(); got != "[]" || !strings.Contains(w.log.String(), "counted anew by provider: returns: ") {
+		t.Errorf("of a damaged file: %s\n%s", got, w.log)
 	}
 }
 

@@ -24,6 +24,8 @@ func count(kind uint16, messages int) ipc.Message {
 		return &proto.ShapeReply{Rows: []proto.ShapeRow{row, from}}
 	case proto.KindExplain:
 		return &proto.ExplainReply{Lines: []string{"to.test: some", "it waits"}}
+	case proto.KindStanding:
+		return &proto.StandingReply{}
 	}
 	return &proto.OverrideReply{}
 }

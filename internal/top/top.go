@@ -4,7 +4,8 @@
 //
 // It shows how many messages are in which queue and how old the oldest is, the domains whose mail
 // has waited longest with what is wrong with each (also what its answers have taught, and until when it rests), the tenants
-// with most mail and their limits, and what is suspended, limited or diverted. From the
+// with most mail and their limits, how providers took mail in the last 24 hours, with what bounced later and who complained,
+// and what is suspended, limited or diverted. From the
 // second time on it shows what came in and went out since the time before. On a terminal it does so
 // again every five seconds (-i), or less often, so that counting takes no more than a twentieth
 // of the time, until it is interrupted. With -1, and where the output is no terminal, it does so
@@ -254,6 +255,7 @@ func Text(n *overview.Now) []byte {
 		}
 	}
 	tenants(&b, n.Tenants)
+	providers(&b, n)
 	orders(&b, &n.Orders)
 	return b.Bytes()
 }
@@ -268,6 +270,28 @@ func tenants(b *bytes.Buffer, list []overview.Tenant) {
 		fmt.Fprintf(b, "    %s: %s wait, the oldest for %s\n", queuelist.Printable(t.Name), queueclient.Messages(int(t.Waiting)), t.Oldest)
 		for _, line := range t.Why {
 			fmt.Fprintf(b, "        %s\n", queuelist.Printable(line))
+		}
+	}
+}
+
+// providers are how those with most mail have taken it.
+func providers(b *bytes.Buffer, n *overview.Now) {
+	if len(n.Providers) > 0 || n.ProvidersFault != "" {
+		b.WriteString("\nProviders, in the last 24 hours\n")
+	}
+	if n.ProvidersFault != "" {
+		fmt.Fprintf(b, "    %s\n", queuelist.Printable(n.ProvidersFault))
+	}
+	for i := range n.Providers {
+		p := &n.Providers[i]
+		fmt.Fprintf(b, "    %s: %s\n", queuelist.Printable(p.Name), p.Taken.String())
+		for j := range p.Sources {
+			s := &p.Sources[j]
+			name := s.Name
+			if name == "" {
+				name = "no source"
+			}
+			fmt.Fprintf(b, "        from %s: %s\n", queuelist.Printable(name), s.Taken.String())
 		}
 	}
 }

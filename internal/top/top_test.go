@@ -14,6 +14,7 @@ import (
 	"posthaste/internal/overview"
 	"posthaste/internal/proto"
 	"posthaste/internal/spooltool/faketest"
+	"posthaste/internal/standing"
 )
 
 func run(s *faketest.Site, args ...string) (out, errs string, status int) {
@@ -33,6 +34,12 @@ Tenants
     shop: 7 messages wait, the oldest for over 5 min
         7 message(s) in memory, 2 of them in the active queue; 1 deliveries under way; weight 1
         limit of tenant shop: 1 of 1 deliveries at once ?
+
+Providers, in the last 24 hours
+    what came back is not known: ?
+    big?mail: delivered 1, deferred 0, bounced 0, bounced later 1, complaints 1 (1000.0 of a thousand)
+        from mta1: delivered 1, deferred 0, bounced 0, bounced later 1, complaints 0
+        from no source: delivered 0, deferred 0, bounced 0, bounced later 0, complaints 1
 
 Limited
     slow.test to 2 at a time, by ann since 2026-11-24 08:00:00 until 2026-11-24 09:00:00; 2 under way, 4,308 wait: ticket ?
@@ -72,6 +79,12 @@ func TestOnce(t *testing.T) {
 				lines = []string{"tenant shop: 7 message(s) in memory, 2 of them in the active queue; 1 deliveries under way; weight 1", "  limit of tenant shop: 1 of 1 deliveries at once \x1b"}
 			}
 			r.Reply(&proto.ExplainReply{Lines: lines})
+		case proto.KindStanding:
+			book := new(standing.Book)
+			book.Count(time.Now(), "big\x1bmail", "mta1", standing.Sent)
+			book.Count(time.Now(), "big\x1bmail", "mta1", standing.Later)
+			book.Count(time.Now(), "big\x1bmail", "", standing.Complaint)
+			r.Reply(&proto.StandingReply{Book: book.Encode(), Problem: "what came back is not known: \x1b"})
 		case proto.KindOverride:
 			r.Reply(&proto.OverrideReply{Refused: refused.Load().(string), Waiting: []int{3, 1, 1, 0, 0}, Uses: []proto.OverrideUse{{}, {}, {}, {Destinations: 1, Busy: 2, Todo: 4308}}, Entries: []proto.OverrideEntry{{Of: "suspension", Target: "sender=<>", By: "ann", Since: since, Reason: "ticket \x1b"},
 				{Of: "suspension", Target: "slow.test", By: "ann", Since: since, Until: since.Add(time.Hour)}, {Of: "other", Target: "x", By: "ann"},
@@ -87,7 +100,7 @@ func TestOnce(t *testing.T) {
 	}
 	var n overview.Now
 	out, errs, status := run(s, "-j")
-	if err := json.Unmarshal([]byte(out), &n); err != nil || status != 0 || len(n.Hurts) != 2 || n.Hurts[0].Why[1] != "last reply: 421 busy" || len(n.Suspensions) != 2 || len(n.Tenants) != 1 || n.Tenants[0].Waiting != 7 || len(n.Tenants[0].Why) != 2 || len(n.Limits) != 1 || n.Limits[0].Todo != 4308 {
+	if err := json.Unmarshal([]byte(out), &n); err != nil || status != 0 || len(n.Hurts) != 2 || n.Hurts[0].Why[1] != "last reply: 421 busy" || len(n.Suspensions) != 2 || len(n.Tenants) != 1 || n.Tenants[0].Waiting != 7 || len(n.Tenants[0].Why) != 2 || len(n.Limits) != 1 || len(n.Providers) != 1 || n.Providers[0].Complaints != 1 || len(n.Providers[0].Sources) != 2 || n.Limits[0].Todo != 4308 {
 		t.Errorf("exit status %d, %q, %v\n%s", status, errs, err, out)
 	}
 	refused.Store("no room")
