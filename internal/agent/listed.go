@@ -48,6 +48,7 @@ func (l *listed) permits(ctx context.Context, r *Request) bool {
 	// the mail is under the list still, and a failure behind the filter is returned to who has sent it.
 	if l.leaves && env.Filter == "" {
 		q.QueueID, q.Sender, q.MessageID, q.EnvID = string(env.ID), env.Sender, env.MessageID, env.EnvID
+		q.Tenant, q.Campaign = env.Tenant, env.Campaign
 	}
 	a, err := l.suppress.Ask(ctx, q)
 	switch {

@@ -71,7 +71,7 @@ func TestListed(t *testing.T) {
 		f := &fakeSuppressor{err: tt.err}
 		o := Options{Suppress: f, Leaves: tt.leaves, Before: tt.before, Log: maillog.New("smtp", maillog.NewWriter(io.Discard, maillog.Classic))}
 		l := newListed(&o)
-		r := NewTestRequest(mail.Envelope{ID: "4jWn4F1YhnzSshsm4", Sender: "ann@x.test", List: tt.list, Trace: tt.trace, Filter: tt.filter, MessageID: "<m@x>", EnvID: "e",
+		r := NewTestRequest(mail.Envelope{ID: "4jWn4F1YhnzSshsm4", Sender: "ann@x.test", List: tt.list, Trace: tt.trace, Filter: tt.filter, MessageID: "<m@x>", EnvID: "e", Tenant: "shop", Campaign: "spring",
 			Recipients: []mail.Recipient{{Address: tt.to}}}, "", nil, o.Log)
 		r.env.listed, r.Provider, r.Source = l, "bigmail", "mta1"
 		r.Classify(rules)
@@ -89,7 +89,7 @@ func TestListed(t *testing.T) {
 			t.Errorf("%s: delivered with %q, %v, asked %d times", name, from, got, len(f.asked))
 		}
 		for _, q := range f.asked {
-			if path := tt.leaves && tt.filter == ""; q.List != tt.list || q.Address != tt.to || path != (q.QueueID != "") || path && (q.QueueID != "4jWn4F1YhnzSshsm4" || q.Sender != "ann@x.test" || q.MessageID != "<m@x>" || q.EnvID != "e") || q.Provider != "bigmail" || q.Source != "mta1" {
+			if path := tt.leaves && tt.filter == ""; q.List != tt.list || q.Address != tt.to || path != (q.QueueID != "") || path && (q.QueueID != "4jWn4F1YhnzSshsm4" || q.Sender != "ann@x.test" || q.MessageID != "<m@x>" || q.EnvID != "e" || q.Tenant != "shop" || q.Campaign != "spring") || q.Provider != "bigmail" || q.Source != "mta1" {
 				t.Errorf("%s: asked %+v", name, q)
 			}
 		}

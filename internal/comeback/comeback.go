@@ -210,7 +210,7 @@ func (a *Agent) find(ctx context.Context, rep *report, to string) (path string, 
 func (a *Agent) about(k event.Kind, rep *report, path string, of *proto.ReturnPathReply) *event.Event {
 	tenant, list := suppressclient.Parts(of.List)
 	e := &event.Event{Kind: k, Time: a.now(), QueueID: of.QueueID, MessageID: of.MessageID, EnvID: of.EnvID, Sender: of.Sender, FromMessage: of.Recorded,
-		Recipient: of.Recipient, Tenant: tenant, List: list}
+		Recipient: of.Recipient, Tenant: cmp.Or(of.Tenant, tenant), Campaign: of.Campaign, List: list, Provider: of.Provider, Source: of.Source}
 	if path == "" {
 		e.MessageID, e.EnvID, e.Unverified = rep.messageID, rep.envID, true
 	}

@@ -275,7 +275,8 @@ func TestChooseInternational(t *testing.T) {
 	}
 }
 
-// An event of a tenant's mail names the tenant, and the list if it is one of the tenant's.
+// An event of a tenant's mail names the tenant, with or without lists of its own, and the list if it is one of the tenant's; besides the
+// mailing, where the message went to, and what it was sent from.
 func TestTenantOfEvent(t *testing.T) {
 	t.Parallel()
 	for scope, want := range map[string]string{"news": "/news", "shop/": "shop/", "shop/letter": "shop/letter", "": "/"} {
@@ -283,5 +284,9 @@ func TestTenantOfEvent(t *testing.T) {
 		if got := e.Tenant + "/" + e.List; got != want {
 			t.Errorf("%q: %s", scope, got)
 		}
+	}
+	e := new(Agent{now: time.Now}).about(event.Complaint, new(report), "path", &proto.ReturnPathReply{List: "news", Tenant: "shop", Campaign: "spring", Provider: "bigmail", Source: "mta1"})
+	if e.Tenant != "shop" || e.List != "news" || e.Campaign != "spring" || e.Provider != "bigmail" || e.Source != "mta1" {
+		t.Errorf("%+v", e)
 	}
 }

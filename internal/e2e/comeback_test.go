@@ -1,11 +1,14 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
+
+	"posthaste/internal/overview"
 )
 
 // returnPaths are what mail of a list leaves with.
@@ -58,6 +61,8 @@ return_path_secret_file = {dir}/returnpath
 suppress_list_maps = inline:{ {news@list.test = news} }
 relay_domains = bounces.test
 transport_maps = inline:{ {bounces.test = comeback:} }
+destination_provider_maps = static:big
+destination_limit_maps = inline:{ {provider:big = concurrency=50} }
 virtual_alias_domains = alias.test
 virtual_alias_maps = inline:{ {old@alias.test = joe@to.test} }
 smtpd_recipient_restrictions = reject_suppressed_recipient, permit_mynetworks, reject
@@ -126,6 +131,24 @@ smtpd_recipient_restrictions = reject_suppressed_recipient, permit_mynetworks, r
 	s.waitLog(`complaint of jane@to\.test about [0-9A-Za-z]+: abuse, suppressed`)
 	refused("Jane@TO.test")
 
+	// An operator sees how the provider takes the mail, and what came back of it, also after a restart.
+	taken := func() bool {
+		var n overview.Now
+		out, status := s.tool(nil, "top", "-j")
+		if err := json.Unmarshal([]byte(out), &n); err != nil || status != 0 {
+			t.Fatalf("exit status %d, %v\n%s", status, err, out)
+		}
+		if len(n.Providers) != 1 || n.ProvidersFault != "" {
+			return false
+		}
+		p := &n.Providers[0]
+		return p.Name == "big" && p.Delivered >= 3 && p.Bounced >= 2 && p.Later == 1 && p.Complaints == 1 && p.Much()
+	}
+	s.eventually("top shows what came back", taken)
+	if e := s.waitEvent("complaint", "jane@to.test"); e.Provider != "big" {
+		t.Errorf("%+v", e)
+	}
+
 	// What failed at once, and what says nothing of the recipient.
 	s.waitLog(`to=<never@to\.test>, list=news, suppressed=bounce \(550 5\.1\.1 no such user`)
 	refused("never@to.test")
@@ -158,6 +181,7 @@ smtpd_recipient_restrictions = reject_suppressed_recipient, permit_mynetworks, r
 	// The list outlives the mail system, and an operator has the last word.
 	s.stop()
 	s.start()
+	s.eventually("top shows what came back before", taken)
 	out, status := s.tool(nil, "suppress", "export")
 	if n := strings.Count(out, "\tnews\t"); status != 0 || n != 3 {
 		t.Errorf("%d entries, status %d: %s", n, status, out)

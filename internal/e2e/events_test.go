@@ -28,6 +28,7 @@ type eventLine struct {
 	Attempt   int    `json:"attempt"`
 	Size      int    `json:"size"`
 	NewID     string `json:"new_queue_id"`
+	Provider  string `json:"provider"`
 }
 
 // newEvents starts a mail system that writes its events to a file.

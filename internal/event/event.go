@@ -101,6 +101,8 @@ type Event struct {
 	Delay       time.Duration
 	Delays      *[4]time.Duration // before the queue manager, in it, connection, transmission; nil: none
 	TLS         string            // protocol and cipher of the session with the relay
+	Source      string            // the egress source that it was sent from; empty: there is none, or it was not sent
+	Provider    string            // who is behind the destination, else its site; empty: neither is known
 
 	// Of the client that a message came from, or of the one that was refused.
 	ClientName, ClientAddr string

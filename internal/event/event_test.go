@@ -56,7 +56,9 @@ func samples() []Event {
 			Tenant: "acme", Campaign: "spring"},
 		of(&reject),
 		of(discard),
-		delivery("sent", "250 2.0.0 Ok: queued as 123", dsn.S(2, 0, 0), nil),
+		delivery("sent", "250 2.0.0 Ok: queued as 123", dsn.S(2, 0, 0), func(l *maillog.Delivery) {
+			l.Tenant, l.Campaign, l.Source, l.Provider = "acme", "spring", "mta1", "bigmail"
+		}),
 		delivery("deferred", "host mx.example.net[192.0.2.25] said: 452 4.2.2 <joe@example.net> over quota (in reply to RCPT TO command)", dsn.S(4, 2, 2), func(l *maillog.Delivery) { l.Class, l.OrigTo = "QuotaIssues", "joe@old.example.org" }),
 		delivery("bounced", "host mx.example.net[192.0.2.25] said: 550 5.1.1 unknown user", dsn.S(5, 1, 1), func(l *maillog.Delivery) { l.Class, l.Attempt, l.Session = "InvalidRecipient", 3, "" }),
 		{Kind: Expired, Time: noon, QueueID: "4jWn4F1YhnzSshsm4", MessageID: "<1@example.org>", Sender: "ann@example.org", FromMessage: true, Recipient: "joe@example.net",
@@ -69,7 +71,7 @@ func samples() []Event {
 		of(maillog.Suspended{Target: "destination:example.net", Subject: "delivery to example.net", By: "root", Reason: "maintenance there", Until: noon.Add(time.Hour)}),
 		of(maillog.Resumed{Target: "destination:example.net", Subject: "delivery to example.net"}),
 		{Kind: BouncedLater, Time: noon, QueueID: "4jWn4F1YhnzSshsm4", MessageID: "<1@example.org>", Sender: "news@example.org", FromMessage: true, Recipient: "joe@example.net",
-			DSN: "5.1.1", Reply: "550 5.1.1 unknown user", BounceClass: "InvalidRecipient", List: "news"},
+			DSN: "5.1.1", Reply: "550 5.1.1 unknown user", BounceClass: "InvalidRecipient", Source: "mta1", Provider: "bigmail", Tenant: "acme", Campaign: "spring", List: "news"},
 		{Kind: Complaint, Time: noon, MessageID: "<1@example.org>", Feedback: "abuse", Unverified: true},
 		{Kind: Unsubscribed, Time: noon, QueueID: "4jWn4F1YhnzSshsm4", Recipient: "joe@example.net", Tenant: "shop", Campaign: "spring", List: "letter"},
 	}

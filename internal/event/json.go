@@ -78,6 +78,8 @@ var fields = []field{
 		return closed(b, len(s.Delays))
 	}},
 	{name: "tls", text: func(s *source) string { return s.TLS }},
+	{name: "source", text: func(s *source) string { return s.Source }},
+	{name: "provider", text: func(s *source) string { return s.Provider }},
 	{name: "client_name", text: func(s *source) string { return s.ClientName }},
 	{name: "client_address", text: func(s *source) string { return s.ClientAddr }},
 	{name: "helo", text: func(s *source) string { return s.Helo }},

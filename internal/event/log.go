@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"posthaste/internal/maillog"
+	"posthaste/internal/standing"
 )
 
 // Of makes the event that a line of the log tells of. ok is false when it tells of none. now is when
@@ -102,7 +103,7 @@ func ofDelivery(l *maillog.Delivery) (e Event) {
 		e.Original = l.OrigTo
 	}
 	e.NextHop, e.Size, e.Attempt, e.TLS = l.Nexthop, l.Size, l.Attempt, l.Session
-	e.Tenant, e.Campaign = l.Tenant, l.Campaign
+	e.Tenant, e.Campaign, e.Source, e.Provider = l.Tenant, l.Campaign, l.Source, standing.Site(l.Provider)
 	e.Delay, e.Delays = l.Delay, &delays
 	e.Relay, e.RelayAddr, e.RelayPort = splitRelay(l.Relay)
 	return e

@@ -36,7 +36,7 @@ type Delivery struct {
 	Size    int64  // of the message
 	Attempt int    // 1 is the first; 0: not known
 	Session string // protocol and cipher of the session with the relay; empty: without TLS
-	// For metrics only: who is behind the destination; empty: nobody knows.
+	// For metrics and events only: who is behind the destination; empty: nobody knows.
 	Provider string
 }
 

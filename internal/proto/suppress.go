@@ -75,6 +75,7 @@ type SuppressAsk struct {
 	// Provider and Source are where it goes to and what it is sent from, as Deliver has them: what comes back of it
 	// is counted by them.
 	Provider, Source string
+	Tenant, Campaign string // whose mail it is, and of which mailing
 }
 
 func (*SuppressAsk) Kind() uint16 { return KindSuppressAsk }
@@ -85,7 +86,8 @@ func (m *SuppressAsk) Append(b []byte) []byte {
 	b = pack.String(b, 's', m.Sender)
 	b = pack.String(b, 'm', m.MessageID)
 	b = pack.String(b, 'e', m.EnvID)
-	return pack.String(pack.String(b, 'p', m.Provider), 'f', m.Source)
+	b = pack.String(pack.String(b, 'p', m.Provider), 'f', m.Source)
+	return pack.String(pack.String(b, 't', m.Tenant), 'c', m.Campaign)
 }
 func (m *SuppressAsk) Decode(b []byte) error {
 	r := pack.NewTextReader(b)
@@ -107,6 +109,10 @@ func (m *SuppressAsk) Decode(b []byte) error {
 			m.Provider = r.String()
 		case 'f':
 			m.Source = r.String()
+		case 't':
+			m.Tenant = r.String()
+		case 'c':
+			m.Campaign = r.String()
 		}
 	}
 	return r.Err()
@@ -269,6 +275,8 @@ type ReturnPathReply struct {
 	Sender    string
 	MessageID string
 	EnvID     string
+	// Whose mail it was, of which mailing, where it went to, and what it was sent from; each may be empty.
+	Tenant, Campaign, Provider, Source string
 	// Bounced and Complained say that the address has brought that news before.
 	Bounced, Complained bool
 }
@@ -283,6 +291,8 @@ func (m *ReturnPathReply) Append(b []byte) []byte {
 	b = pack.String(b, 's', m.Sender)
 	b = pack.String(b, 'm', m.MessageID)
 	b = pack.String(b, 'e', m.EnvID)
+	b = pack.String(pack.String(b, 'T', m.Tenant), 'C', m.Campaign)
+	b = pack.String(pack.String(b, 'P', m.Provider), 'S', m.Source)
 	return pack.Bool(pack.Bool(b, 'b', m.Bounced), 'c', m.Complained)
 }
 func (m *ReturnPathReply) Decode(b []byte) error {
@@ -295,6 +305,14 @@ func (m *ReturnPathReply) Decode(b []byte) error {
 			m.QueueID = r.String()
 		case 'r':
 			m.Recipient = r.String()
+		case 'T':
+			m.Tenant = r.String()
+		case 'C':
+			m.Campaign = r.String()
+		case 'P':
+			m.Provider = r.String()
+		case 'S':
+			m.Source = r.String()
 		case 'b':
 			m.Bounced = r.Bool()
 		case 'c':

@@ -31,6 +31,7 @@ var errNoRecord = errors.New("there is no record of that delivery")
 type sent struct {
 	List, Sender, Recipient, QueueID, MessageID, EnvID string
 	Provider, Source                                   string
+	Tenant, Campaign                                   string
 }
 
 // pack is the record. Tags are on disk.
@@ -41,7 +42,8 @@ func (s *sent) pack() []byte {
 	b = pack.String(b, 'q', s.QueueID)
 	b = pack.String(b, 'm', s.MessageID)
 	b = pack.String(b, 'e', s.EnvID)
-	return pack.String(pack.String(b, 'p', s.Provider), 'f', s.Source)
+	b = pack.String(pack.String(b, 'p', s.Provider), 'f', s.Source)
+	return pack.String(pack.String(b, 't', s.Tenant), 'c', s.Campaign)
 }
 
 func unpackSent(b []byte) (s sent, err error) {
@@ -64,6 +66,10 @@ func unpackSent(b []byte) (s sent, err error) {
 			s.Provider = r.String()
 		case 'f':
 			s.Source = r.String()
+		case 't':
+			s.Tenant = r.String()
+		case 'c':
+			s.Campaign = r.String()
 		}
 	}
 	return s, r.Err()

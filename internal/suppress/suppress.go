@@ -248,7 +248,7 @@ func (s *server) ask(q *proto.SuppressAsk) (*proto.SuppressAnswer, error) {
 	}
 	day := returnpath.Day(now)
 	position, err := s.records.append(day, &sent{List: q.List, Sender: q.Sender, Recipient: q.Address, QueueID: q.QueueID, MessageID: q.MessageID, EnvID: q.EnvID,
-		Provider: q.Provider, Source: q.Source})
+		Provider: q.Provider, Source: q.Source, Tenant: q.Tenant, Campaign: q.Campaign})
 	if err != nil {
 		return nil, err
 	}
@@ -286,6 +286,7 @@ func (s *server) returnPath(q *proto.ReturnPath) (*proto.ReturnPathReply, error)
 	if err == nil {
 		reply.Recorded, reply.Recipient, reply.QueueID = true, rec.Recipient, rec.QueueID
 		reply.List, reply.Sender, reply.MessageID, reply.EnvID = rec.List, rec.Sender, rec.MessageID, rec.EnvID
+		reply.Tenant, reply.Campaign, reply.Provider, reply.Source = rec.Tenant, rec.Campaign, rec.Provider, rec.Source
 		return reply, nil
 	}
 	for _, r := range q.Recipients {

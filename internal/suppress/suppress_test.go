@@ -221,7 +221,8 @@ func TestReturnPath(t *testing.T) {
 	dir := t.TempDir()
 	w := start(t, dir, "")
 	ask := func(rcpt string) string {
-		a, err := w.Ask(t.Context(), &proto.SuppressAsk{List: "news", Address: rcpt, QueueID: "4jWn4F1YhnzSshsm4", Sender: "list@example.org", MessageID: "<1@example.org>", EnvID: "e"})
+		a, err := w.Ask(t.Context(), &proto.SuppressAsk{List: "news", Address: rcpt, QueueID: "4jWn4F1YhnzSshsm4", Sender: "list@example.org", MessageID: "<1@example.org>", EnvID: "e",
+			Tenant: "shop", Campaign: "spring", Provider: "bigmail", Source: "mta1"})
 		if err != nil || a.Path == "" {
 			t.Fatalf("%+v, %v", a, err)
 		}
@@ -236,7 +237,8 @@ func TestReturnPath(t *testing.T) {
 		}
 		return r
 	}
-	want := proto.ReturnPathReply{QueueID: "4jWn4F1YhnzSshsm4", Recipient: "Joe@example.net", Recorded: true, List: "news", Sender: "list@example.org", MessageID: "<1@example.org>", EnvID: "e"}
+	want := proto.ReturnPathReply{QueueID: "4jWn4F1YhnzSshsm4", Recipient: "Joe@example.net", Recorded: true, List: "news", Sender: "list@example.org", MessageID: "<1@example.org>", EnvID: "e",
+		Tenant: "shop", Campaign: "spring", Provider: "bigmail", Source: "mta1"}
 	if got := back(strings.ToUpper(joe)); got != want {
 		t.Errorf("%+v", got)
 	}
