@@ -254,7 +254,7 @@ func (c *Core) initSearch(cfg *config.Config, o table.Options) error {
 // Close closes the tables. The Core cannot be used afterwards.
 func (c *Core) Close() error {
 	var errs []error
-	for _, m := range []*table.Maps{c.senderCanonical, c.rcptCanonical, c.canonical, c.virtual, c.senderBCC, c.rcptBCC, c.tenancy.maps,
+	for _, m := range []*table.Maps{c.senderCanonical, c.rcptCanonical, c.canonical, c.virtual, c.senderBCC, c.rcptBCC, c.tenancy.maps, c.tenancy.pools,
 		c.headerChecks, c.mimeChecks, c.nestedChecks, c.bodyChecks} {
 		errs = append(errs, m.Close())
 	}

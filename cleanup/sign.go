@@ -26,8 +26,8 @@ import (
 // A signer signs mail by DKIM, RFC 6376: mail of our own users, which is what
 // was submitted here, by an authenticated client, or from one of
 // dkim_sign_networks. It is the last thing done to a message before it is
-// queued. The domain of the From: address decides on the keys; each key of
-// its entry in dkim_sign_maps makes a signature.
+// queued. The domain of the From: address decides on the keys, and whose mail it is, where a
+// tenant has keys of its own; each key of the entry in dkim_sign_maps makes a signature.
 //
 // A message that has been here before, since it is queued again, forwarded by local or brought back by
 // a filter behind the queue, is signed in place of its former signature by the same key.
@@ -147,7 +147,7 @@ func (in *incoming) addSignatures(s *signer) error {
 	if domain == "" {
 		return nil
 	}
-	keys, err := s.keysFor(ctx, domain)
+	keys, err := s.keysFor(ctx, in.msg.env.Tenant, domain)
 	if err != nil || len(keys) == 0 {
 		return err
 	}
@@ -211,9 +211,9 @@ type use struct {
 	key              crypto.Signer
 }
 
-// keysFor finds the keys that a domain's mail is signed with; none is no error.
-func (s *signer) keysFor(ctx context.Context, domain string) ([]use, error) {
-	entries, err := dkimkey.Find(ctx, s.maps, domain)
+// keysFor finds the keys that a tenant's mail from a domain is signed with; none is no error.
+func (s *signer) keysFor(ctx context.Context, tenant, domain string) ([]use, error) {
+	entries, err := dkimkey.Find(ctx, s.maps, tenant, domain)
 	if err != nil {
 		return nil, err
 	}

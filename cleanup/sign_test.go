@@ -93,7 +93,7 @@ func TestSignature(t *testing.T) {
 	if domain != "mail.example.com" {
 		t.Fatalf("domain %q", domain)
 	}
-	keys, err := s.keysFor(t.Context(), domain)
+	keys, err := s.keysFor(t.Context(), "", domain)
 	if err != nil || len(keys) != 2 {
 		t.Fatal(keys, err)
 	}
@@ -146,7 +146,7 @@ func TestSignatureTimeless(t *testing.T) {
 	t.Parallel()
 	path, record := testKey(t, 1)
 	s := testSigner(t, "dkim_sign_maps = inline:{ {mail.example.com = s1:"+path+"} }\n")
-	keys, err := s.keysFor(t.Context(), "mail.example.com")
+	keys, err := s.keysFor(t.Context(), "", "mail.example.com")
 	if err != nil || len(keys) != 1 {
 		t.Fatal(keys, err)
 	}
@@ -169,7 +169,7 @@ func TestSignMaps(t *testing.T) {
 		"a.test": "expected selector", "b.test": "expected selector", "c.test": "no such file", "e.test": "at most 5",
 		"d.test": "", "sub.d.test": "none", "test": "none",
 	} {
-		keys, err := s.keysFor(t.Context(), domain)
+		keys, err := s.keysFor(t.Context(), "", domain)
 		switch {
 		case want == "":
 			if err != nil || len(keys) != 1 || keys[0].domain != domain || keys[0].selector != "s" {
@@ -189,6 +189,29 @@ func TestSignMaps(t *testing.T) {
 	}
 	if _, err := newSigner(cfg, table.Options{}); err == nil {
 		t.Error("signatures without From: are allowed")
+	}
+}
+
+// A tenant can have keys of its own for a domain, which sign nobody else's mail, whatever that says of itself.
+func TestSignTenants(t *testing.T) {
+	t.Parallel()
+	ours, _ := testKey(t, 1)
+	theirs, _ := testKey(t, 2)
+	s := testSigner(t, "dkim_sign_maps = inline:{ {a.test=s:"+ours+"}, {shop/a.test=shop:"+theirs+"}, {shop/b.test=shop:"+theirs+"}, {shop/.c.test=mail.test:shop:"+theirs+"} }\n")
+	for _, c := range []struct{ tenant, domain, want string }{
+		{"", "a.test", "s a.test"}, {"news", "a.test", "s a.test"}, {"shop", "a.test", "shop a.test"},
+		{"", "b.test", ""}, {"news", "b.test", ""}, {"shop", "b.test", "shop b.test"},
+		{"shop", "x.c.test", "shop mail.test"}, {"news", "x.c.test", ""},
+		{"", "shop/b.test", ""}, {"news", "shop/b.test", ""}, {"", "x.shop/.c.test", ""},
+	} {
+		keys, err := s.keysFor(t.Context(), c.tenant, c.domain)
+		got := ""
+		for _, k := range keys {
+			got += k.selector + " " + k.domain
+		}
+		if err != nil || got != c.want {
+			t.Errorf("%s of %q: %q, %v, want %q", c.domain, c.tenant, got, err, c.want)
+		}
 	}
 }
 
@@ -264,7 +287,7 @@ func BenchmarkSignKeys(b *testing.B) {
 		}
 		c := &milter.Content{Fields: []milter.Field{{Name: "From", Raw: []byte("From: a@b.test\r\n")}}, Body: strings.NewReader(body), BodySize: int64(len(body))}
 		use := func(i int) use {
-			keys, err := s.keysFor(b.Context(), fmt.Sprintf("d%d.test", i))
+			keys, err := s.keysFor(b.Context(), "", fmt.Sprintf("d%d.test", i))
 			if err != nil || len(keys) != 1 {
 				b.Fatal(keys, err)
 			}
@@ -300,7 +323,7 @@ func BenchmarkSignKeys(b *testing.B) {
 func TestSignatureOfUglyHeader(t *testing.T) {
 	path, _ := testKey(t, 1)
 	s := testSigner(t, "dkim_sign_maps = inline:{ {mail.example.com = s1:"+path+"} }\n")
-	keys, err := s.keysFor(t.Context(), "mail.example.com")
+	keys, err := s.keysFor(t.Context(), "", "mail.example.com")
 	if err != nil || len(keys) != 1 {
 		t.Fatal(keys, err)
 	}

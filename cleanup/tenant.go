@@ -4,15 +4,18 @@
 // the queue before; or from a header field (tenant_header) of clients that may say so; or from
 // tenant_maps. A table is asked by what is known best first: the login, the client's address,
 // the sender's address and its domain. Mail that this system makes itself has the tenant that
-// it came with, or none.
+// it came with, or none. A tenant may have a pool of sources (tenant_egress_pool_maps).
 
 package cleanup
 
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 
 	"posthaste/internal/config"
+	"posthaste/internal/egress"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
 	"posthaste/internal/proto"
@@ -29,6 +32,8 @@ type tenants struct {
 	clients *table.List
 	// tenant_maps, for mail whose fields do not say.
 	maps *table.Maps
+	// tenant_egress_pool_maps.
+	pools *table.Maps
 }
 
 // initTenancy reads the parameters.
@@ -36,6 +41,7 @@ func (c *Core) initTenancy(cfg *config.Config, o table.Options) error {
 	t := &c.tenancy
 	t.header, t.campaign = cfg.String("tenant_header"), cfg.String("campaign_header")
 	t.maps = tenancy.Open(cfg, o)
+	t.pools = table.OpenMaps("tenant_egress_pool_maps", cfg.List("tenant_egress_pool_maps"), o)
 	var errs []error
 	for _, p := range [...]struct{ name, value string }{{"tenant_header", t.header}, {"campaign_header", t.campaign}} {
 		// What has a meaning of its own must stay in the message.
@@ -127,7 +133,36 @@ func (m *Message) chooseTenant(ctx context.Context) {
 	env.List = m.listOf(list)
 	if env.Tenant != "" {
 		m.log = append(m.log, logLine{Event: &maillog.Tenant{ID: m.id, Tenant: env.Tenant, Campaign: env.Campaign}})
+		m.choosePool(ctx)
 	}
+}
+
+// choosePool finds the pool of sources that the tenant's mail goes from, unless an action has
+// named one for this very message. It is kept with the message: mail must not go from another
+// address than was meant, whatever tables say later of its sender.
+func (m *Message) choosePool(ctx context.Context) {
+	maps := m.c.tenancy.pools
+	if m.env.Pool != "" || maps.Empty() {
+		return
+	}
+	value, found, err := maps.Lookup(ctx, m.env.Tenant, false)
+	if !found && err == nil {
+		value, found, err = maps.Lookup(ctx, "*", true)
+	}
+	switch {
+	case err != nil:
+	// Then the sender decides, where the mail is resolved, or main.cf.
+	case !found || strings.EqualFold(value, "DUNNO"):
+		return
+	case !egress.ValidName(value):
+		err = fmt.Errorf("%s: %.100q is no name of an egress pool", m.env.Tenant, value)
+	}
+	// Nobody knows what it was to go from: the client tries again.
+	if err != nil {
+		m.tableFailed("tenant_egress_pool_maps", err)
+		return
+	}
+	m.env.Pool = value
 }
 
 // lookupTenant asks tenant_maps.

@@ -105,3 +105,38 @@ func TestTenantList(t *testing.T) {
 		}
 	}
 }
+
+// TestTenantPool: a tenant's mail goes from the pool of the tenant, unless an action has named one for the message. A value that is no
+// name keeps the mail away, since nobody knows what it was to go from.
+func TestTenantPool(t *testing.T) {
+	t.Parallel()
+	const conf = "tenant_egress_pool_maps = inline:{ {shop = fast} {bank = none} {club = DUNNO} {bad = a/b} {* = bulk} }\nheader_checks = regexp:{ {/^X-Pool:/ POOL checked} }\n"
+	for _, tc := range []struct {
+		tenant, pool, fields string
+		flags                proto.SubmitFlags
+		want                 string
+	}{
+		{tenant: "shop", want: "fast"},
+		{tenant: "bank", want: "none"},
+		{tenant: "club", want: ""},
+		{tenant: "news", want: "bulk"},
+		{tenant: "", want: ""},
+		{tenant: "shop", pool: "named", want: "named"},
+		{tenant: "shop", fields: "X-Pool: checked\n", want: "checked"},
+		{tenant: "shop", flags: proto.SubmitNoReceive, want: "fast"}, // it was forwarded
+		{tenant: "shop", pool: "before", flags: proto.SubmitRequeued, want: "before"},
+		{tenant: "bad", want: "refused"},
+	} {
+		c := newCore(t, conf, nil)
+		s := submission("remote", "r@x.y")
+		s.Envelope.Tenant, s.Envelope.Pool, s.Flags = tc.tenant, tc.pool, s.Flags|tc.flags
+		_, r := feed(c, s, crlfText("Message-Id: <a@b>\n"+tc.fields+"\nx\n"), 0)
+		got := r.Envelope.Pool
+		if r.Refused != nil {
+			got = "refused"
+		}
+		if got != tc.want {
+			t.Errorf("%+v: %q", tc, got)
+		}
+	}
+}

@@ -27,7 +27,7 @@ func (u *unwise) signing() {
 			continue
 		}
 		for _, domain := range table.SplitList(strings.ToLower(value)) {
-			entries, err := dkimkey.Find(context.Background(), maps, domain)
+			entries, err := dkimkey.Find(context.Background(), maps, "", domain)
 			if err != nil {
 				continue
 			}

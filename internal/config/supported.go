@@ -988,6 +988,7 @@ var supportedNames = []string{
 	"syslog_socket",
 	"tcp_windowsize",
 	"tenant_destination_limit_maps",
+	"tenant_egress_pool_maps",
 	"tenant_header",
 	"tenant_header_clients",
 	"tenant_limit_maps",

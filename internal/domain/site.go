@@ -170,7 +170,7 @@ func (s *Site) Classes(ctx context.Context, domain string) (in []Class, err erro
 
 // Keys are the keys that the domain's mail is signed with.
 func (s *Site) Keys(ctx context.Context, domain string) ([]dkimkey.Entry, error) {
-	return dkimkey.Find(ctx, s.keys, domain)
+	return dkimkey.Find(ctx, s.keys, "", domain)
 }
 
 // ring are the domain's keys as posthaste domain keeps them, and the directory of their files.

@@ -19,12 +19,28 @@ type Entry struct {
 }
 
 // Find gives the entries for a domain, which is in lower case: those of the domain itself, or
-// of one above it, under the key .example.com. There are none where maps has no such key. It may
+// of one above it, under the key .example.com. There are none where maps has no such key. For the
+// mail of a tenant, keys with its name before them, shop/example.com and shop/.com, come first, so that a
+// domain can be signed for one tenant alone. tenant is empty for mail without one. It may
 // be called concurrently.
-func Find(ctx context.Context, maps *table.Maps, domain string) ([]Entry, error) {
+func Find(ctx context.Context, maps *table.Maps, tenant, domain string) ([]Entry, error) {
+	// A sender chooses the domain. None has a slash, and no mail is to pass for a tenant's by one.
+	if strings.Contains(domain, "/") {
+		return nil, nil
+	}
+	if tenant != "" {
+		if list, err := find(ctx, maps, tenant+"/", domain); err != nil || len(list) > 0 {
+			return list, err
+		}
+	}
+	return find(ctx, maps, "", domain)
+}
+
+// find looks for keys that begin with prefix.
+func find(ctx context.Context, maps *table.Maps, prefix, domain string) ([]Entry, error) {
 	key := domain
 	for {
-		value, found, err := maps.Lookup(ctx, key, true)
+		value, found, err := maps.Lookup(ctx, prefix+key, true)
 		if err != nil {
 			return nil, err
 		}
