@@ -67,8 +67,9 @@ func (s *server) page(c *ipc.Conn, r *ipc.Request) {
 		r.Fail("%v", err)
 		return
 	}
-	// What a former queue manager was told of before it was durable is in the queue in a moment. An agent that
-	// says what it has delivered of it must not be taken for one that speaks of mail that does not exist.
+	// What a former queue manager was told of before it was durable is in the queue in
+	// a moment. An agent that says what it has delivered of it must not be taken for
+	// one that speaks of mail that does not exist.
 	if kept := s.leavingOthers(c); len(kept) > 0 {
 		s.wg.Go(func() {
 			s.ends(kept)
@@ -79,8 +80,9 @@ func (s *server) page(c *ipc.Conn, r *ipc.Request) {
 	s.answerPage(c, r, &q)
 }
 
-// answerPage is page when the queue is all there. The queue manager hears of each message in the page before: who lists them
-// may have one removed or held, and what is told of it afterwards would be taken for a new message, and be delivered.
+// answerPage is page when the queue is all there. The queue manager hears of each
+// message in the page before: who lists them may have one removed or held, and what is
+// told of it afterwards would be taken for a new message, and be delivered.
 func (s *server) answerPage(c *ipc.Conn, r *ipc.Request, q *proto.Page) {
 	reply := s.makePage(q)
 	before := s.unannounced(reply)
@@ -96,7 +98,8 @@ func (s *server) answerPage(c *ipc.Conn, r *ipc.Request, q *proto.Page) {
 			case <-s.ctx.Done():
 			}
 		}
-		// As it is now: what has moved meanwhile was told. What has come meanwhile is told of later.
+		// As it is now: what has moved meanwhile was told. What has come meanwhile is
+		// told of later.
 		reply := s.makePage(q)
 		reply.Entries = slices.DeleteFunc(reply.Entries, func(e queue.Placed) bool {
 			return len(s.unannounced(&proto.PageReply{Entries: []queue.Placed{e}})) > 0

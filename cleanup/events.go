@@ -18,26 +18,30 @@ import (
 )
 
 const (
-	// maxAgain is how many messages are told of again after a crash, in all parts of the queue together: many times as many as
-	// can have been on their way. Of one part they are never fewer than twice what can have been.
+	// maxAgain is how many messages are told of again after a crash, in all parts of
+	// the queue together: many times as many as can have been on their way. Of one
+	// part they are never fewer than twice what can have been.
 	maxAgain = 20000
-	// maxUntold is how many messages are in the queue at most whose clients were told 250 before the journal has
-	// confirmed their events. It is far less than maxAgain: whatever is killed, each of them is told of again.
+	// maxUntold is how many messages are in the queue at most whose clients were told
+	// 250 before the journal has confirmed their events. It is far less than maxAgain:
+	// whatever is killed, each of them is told of again.
 	maxUntold = 1000
 	// againBatch is how many are told of before the journal has confirmed them.
 	againBatch = 1000
 )
 
-// A telling is a message that is about to be in the queue, or is there, and has not been announced.
+// A telling is a message that is about to be in the queue, or is there, and has not
+// been announced.
 type telling struct {
 	told bool          // the journal has the first event of it, or it will have none; guarded by server.mu
 	over chan struct{} // closed when it was announced, or never will be
 }
 
-// tells says that a message is about to be in the queue and to be announced. Of what has to be told of it is noted that a
-// queue manager hears of it afterwards: it is the first event of the message, and one that attaches meanwhile would
-// deliver it a second time when it is announced. The function that it returns says that it was announced, or never
-// will be; it is called once.
+// tells says that a message is about to be in the queue and to be announced. Of what
+// has to be told of it is noted that a queue manager hears of it afterwards: it is the
+// first event of the message, and one that attaches meanwhile would deliver it a second
+// time when it is announced. The function that it returns says that it was announced,
+// or never will be; it is called once.
 func (s *server) tells(id mail.QueueID) (over func()) {
 	entered := s.queueing.enter()
 	if s.opt.Events == nil {
@@ -61,7 +65,8 @@ func (s *server) tells(id mail.QueueID) (over func()) {
 	}
 }
 
-// told says that the journal has the first event of a message, or that it will have none.
+// told says that the journal has the first event of a message, or that it will have
+// none.
 func (s *server) told(id mail.QueueID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,10 +104,11 @@ func (s *server) unannounced(page *proto.PageReply) (list []*telling) {
 	return list
 }
 
-// mayTellLater says whether the client of a message that is on stable storage gets its 250 before the journal has the
-// event: it is on stable storage with the message, from which tellAgain makes it after a crash. This is the ordinary case.
-// A message that is special, as it is on hold or has a past, or that comes with the end of another one, waits for the
-// journal, and so does what comes while the journal is far behind.
+// mayTellLater says whether the client of a message that is on stable storage gets its
+// 250 before the journal has the event: it is on stable storage with the message, from
+// which tellAgain makes it after a crash. This is the ordinary case. A message that is
+// special, as it is on hold or has a past, or that comes with the end of another one,
+// waits for the journal, and so does what comes while the journal is far behind.
 func (in *incoming) mayTellLater(env *mail.Envelope, special bool) bool {
 	s := in.s
 	if special || in.q.Settles != nil || in.q.State != nil || env.Trace.DontDeliver() || !s.opt.Events.Wants(event.Received) {
@@ -113,8 +119,9 @@ func (in *incoming) mayTellLater(env *mail.Envelope, special bool) bool {
 	return len(s.untold) <= maxUntold
 }
 
-// announceLater tells of a message, and announces it when the journal has the event. entry is what the queue has of it, and
-// size how much of what is stored is its envelope. over is what tells has given. Whoever retires waits for it.
+// announceLater tells of a message, and announces it when the journal has the event.
+// entry is what the queue has of it, and size how much of what is stored is its
+// envelope. over is what tells has given. Whoever retires waits for it.
 func (in *incoming) announceLater(env *mail.Envelope, entry queue.Entry, size int, over func()) {
 	s, id := in.s, env.ID
 	var envelope, recipients []byte
@@ -125,8 +132,8 @@ func (in *incoming) announceLater(env *mail.Envelope, entry queue.Entry, size in
 	s.storing.Add(1)
 	s.opt.Events.Tell(receivedEvent(env))
 	s.opt.Events.Then(func() {
-		// A queue manager that attaches between this and what follows hears of it twice before it is told that this
-		// is all, and never not at all.
+		// A queue manager that attaches between this and what follows hears of it
+		// twice before it is told that this is all, and never not at all.
 		s.told(id)
 		s.announce(&proto.Entries{}, entry, envelope, recipients)
 		over()
@@ -134,8 +141,9 @@ func (in *incoming) announceLater(env *mail.Envelope, entry queue.Entry, size in
 	})
 }
 
-// tellReceived tells of a message that is on stable storage, and returns when the journal has the event. The
-// message is announced, and its client gets its 250, afterwards. Nobody is told of a probe.
+// tellReceived tells of a message that is on stable storage, and returns when the
+// journal has the event. The message is announced, and its client gets its 250,
+// afterwards. Nobody is told of a probe.
 func (s *server) tellReceived(env *mail.Envelope) {
 	if s.opt.Events == nil {
 		return
@@ -147,8 +155,8 @@ func (s *server) tellReceived(env *mail.Envelope) {
 	s.told(env.ID)
 }
 
-// receivedEvent is the event of a message. All of it is in the envelope as it is stored, so that it is the
-// same whenever it is made.
+// receivedEvent is the event of a message. All of it is in the envelope as it is
+// stored, so that it is the same whenever it is made.
 func receivedEvent(env *mail.Envelope) *event.Event {
 	e := &event.Event{Kind: event.Received, Time: env.Arrival, QueueID: string(env.ID), MessageID: env.MessageID, EnvID: env.EnvID,
 		Sender: rfc5322.Quote(env.Sender), FromMessage: true, Size: env.Size, Count: len(env.Recipients),
@@ -160,19 +168,21 @@ func receivedEvent(env *mail.Envelope) *event.Event {
 	return e
 }
 
-// tellAgain tells of messages that came in when the service was killed, or power failed: they are in the queue,
-// and whether the journal has their events is not known. Nothing has been tried of them, as the queue manager
-// is told of a message after its event, and they are among the last that were written. r is what was found: the
-// queue is not served yet, or another node's mail has come into it.
+// tellAgain tells of messages that came in when the service was killed, or power
+// failed: they are in the queue, and whether the journal has their events is not known.
+// Nothing has been tried of them, as the queue manager is told of a message after its
+// event, and they are among the last that were written. r is what was found: the queue
+// is not served yet, or another node's mail has come into it.
 func tellAgain(ctx context.Context, events *event.Reporter, en engine, r *recovery, rd queueread.Reader) {
 	if !events.Wants(event.Received) || !r.Unclean {
 		return
 	}
 	var list []queue.Entry
-	// What has been tried was told of: the queue manager hears of a message after its event.
+	// What has been tried was told of: the queue manager hears of a message after its
+	// event.
 	for e := range en.Entries {
-		// The queue manager waits for this: it is not done for parts that were given back
-		// in order, nor for what was here before.
+		// The queue manager waits for this: it is not done for parts that were given
+		// back in order, nor for what was here before.
 		if len(r.UncleanParts) > 0 && !slices.Contains(r.UncleanParts, int(e.Ref.File)) {
 			continue
 		}
@@ -193,9 +203,10 @@ func tellAgain(ctx context.Context, events *event.Reporter, en engine, r *recove
 	events.Wait(ctx)
 }
 
-// lastWritten gives the messages that were written last: they are those that may have been on their way. They come first,
-// as what a journal that does not answer has no room for is lost. What was written in different parts of the queue, which
-// are shards if that is true, and else spools, has numbers that say nothing of each other.
+// lastWritten gives the messages that were written last: they are those that may have
+// been on their way. They come first, as what a journal that does not answer has no
+// room for is lost. What was written in different parts of the queue, which are shards
+// if that is true, and else spools, has numbers that say nothing of each other.
 func lastWritten(list []queue.Entry, shards bool) []queue.Entry {
 	parts := make(map[uint32][]queue.Entry)
 	for _, e := range list {
