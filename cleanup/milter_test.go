@@ -232,6 +232,10 @@ func TestFilterSession(t *testing.T) {
 			events: [][2]string{{"connect c.test unknown 0", "go on"}, {"mail <a@x.test>", "reject 550 5.7.1 Command rejected"}, {"abort", "go on"}, {"mail <b@x.test>", "reject 451 4.7.1 Service unavailable - try again later"},
 				{"abort", "go on"}, {"mail <o@x.test>", "go on"}, {"rcpt <c@x.test>", "reject 550 5.1.1 nobody"}, {"rcpt <e@x.test>", "go on"}, {"rcpt <d@x.test>", "discard"}, {"close", "go on"}},
 			said: "C c.test U|M <a@x.test>|A|M <b@x.test>|A|M <o@x.test>|R <c@x.test>|R <e@x.test>|R <d@x.test>|Q"},
+		// What a filter says of a recipient that is refused already changes nothing, neither of it nor of what comes next.
+		"refused already": {answer: map[string][]string{"R <c@x.test>": {"y550 5.1.1 nobody\x00"}, "R <d@x.test>": {"d"}},
+			events: [][2]string{{"connect c.test unknown 0", "go on"}, {"mail <a@x.test>", "go on"}, {"refused <c@x.test> {rcpt_addr}=c@x.test", "go on"}, {"refused <d@x.test>", "go on"}, {"rcpt <b@x.test>", "go on"}, {"data", "go on"}, {"close", "go on"}},
+			said:   "C c.test U|M <a@x.test>|DR {rcpt_addr} c@x.test|R <c@x.test>|DR {rcpt_addr} c@x.test|R <d@x.test>|DR {rcpt_addr} c@x.test|R <b@x.test>|T|Q"},
 		"refused at once": {answer: map[string][]string{"C": {"r"}}, events: [][2]string{{"connect c.test unknown 0", "reject 550 5.7.1 Command rejected"}, {"helo h.test", "reject 550 5.7.1 Command rejected"}, {"close", "go on"}},
 			said: "C c.test U|Q"},
 	} {
@@ -461,6 +465,8 @@ func TestFilterMessage(t *testing.T) {
 		"fewer not there":  {replies: []string{"-<z@y.test>\x00", "c"}},
 		"fewer bad":        {replies: []string{"-b@y.test> X\x00", "c"}, log: "warning: ID: a milter wants to remove an invalid recipient address: \"b@y.test> X\": Unsupported option: X>"},
 		"another":          {replies: []string{"-b@y.test\x00", "-c@y.test\x00", "+d@y.test\x00", "+b@y.test\x00", "c"}, rcpts: "d@y.test b@y.test"},
+		"again":            {replies: []string{"+d@y.test\x00", "-d@y.test\x00", "+d@y.test\x00", "c"}, rcpts: "b@y.test c@y.test d@y.test"},
+		"again by address": {conf: "enable_original_recipient = no\n", replies: []string{"-b@y.test\x00", "+b@y.test\x00", "+C@y.test\x00", "c"}, rcpts: "c@y.test b@y.test"},
 		"of an alias":      {conf: "virtual_alias_maps = inline:{ {b@y.test = e@y.test, f@y.test} }\n", replies: []string{"-b@y.test\x00", "c"}, rcpts: "c@y.test"},
 		"nobody":           {replies: []string{"-b@y.test\x00", "-c@y.test\x00", "c"}, queue: "none"},
 		"nobody refused":   {replies: []string{"-b@y.test\x00", "-c@y.test\x00", "r"}, reply: "550 5.7.1 Command rejected", queue: "none", log: "milter-reject: END-OF-MESSAGE" + about + "5.7.1 Command rejected" + whom},
@@ -524,6 +530,38 @@ func TestFilterMessage(t *testing.T) {
 				s.nothingLeft(t)
 			}
 		})
+	}
+}
+
+// Long content that filters have changed is stored anew, once: what was stored before takes no room in the queue any more. The
+// envelope says of it what it would say had it come so, wherever the pieces in which it is read begin.
+func TestFilterReplacesLarge(t *testing.T) {
+	t.Parallel()
+	const header = "From: a@x.test\r\nMessage-Id: <m@x.test>\r\n"
+	// The CR of a line end is the last octet of the first 64 KiB.
+	body := strings.Repeat("x", 63) + "\r\n" + strings.Repeat(strings.Repeat("x", 62)+"\r\n", 5000)
+	f := newFilter(t, map[string][]string{"E": {"hX-New\x001\x00", "c"}})
+	s := newFiltered(t, "non_smtpd_milters = "+f.endpoint+"\n")
+	q := s.mailOf(header + "\r\n" + body)
+	q.Milter = 0
+	s.checkResult(t, committed(s.server, q), q, "", "")
+	got := s.queued(t, q.Envelope.ID)
+	if got == nil {
+		t.Fatal("it is not queued")
+	}
+	if want := header + "X-New: 1\r\n\r\n" + body; got.Content != want {
+		t.Errorf("%d octets are stored, want %d", len(got.Content), len(want))
+	}
+	live := s.opt.Engine.(logEngine).Stats().LiveBytes
+	if n := int64(len(got.Content)); live < n || live > n+n/4 {
+		t.Errorf("%d octets of mail are said to be queued, of %d", live, n)
+	}
+	plain := newFiltered(t, "")
+	as := plain.mailOf(header + "X-New: 1\r\n\r\n" + body)
+	as.Milter = 0
+	plain.checkResult(t, committed(plain.server, as), as, "", "")
+	if want := plain.queued(t, as.Envelope.ID); want == nil || want.Envelope.Body != got.Envelope.Body {
+		t.Errorf("the body is said to be %b", got.Envelope.Body)
 	}
 }
 
