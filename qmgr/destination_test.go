@@ -65,6 +65,31 @@ func TestDestinationFailed(t *testing.T) {
 	}
 }
 
+// Who asks for a domain is told how things are with the relay host by which its mail goes, while a delivery is under way and when it
+// has failed; who asks for that host is told once.
+func TestDestinationRelays(t *testing.T) {
+	t.Parallel()
+	st := newStage(t, "initial_destination_concurrency = 1\n")
+	st.routes["to.test"] = "smtp:[hub.test]"
+	m := deferredMail(queue.Deferred, time.Hour, "s@from.test", "450 wait", "x@to.test")
+	m.Next = time.Now().Add(-time.Minute)
+	id := st.fill(m)[0]
+	smtp := st.agent("smtp", proto.Inventory{})
+	st.run()
+	o := smtp.next()
+	st.waitDest("to.test", "\n  its mail goes by smtp to [hub.test]: 1 deliveries under way, 0 wait")
+	if text := st.explainDest("to.test"); strings.Contains(text, "considered dead") {
+		t.Error(text)
+	}
+	o.answer("site")
+	st.waitOp(id, "its deferral", inQueue(queue.Deferred))
+	st.waitDest("to.test", "\n  its mail goes by smtp to [hub.test]: 0 deliveries under way, 0 wait; considered dead until ")
+	st.waitDest("[hub.test]", "  smtp to [hub.test]: 0 deliveries under way, 0 wait; considered dead until ")
+	if text := st.explainDest("[hub.test]"); strings.Contains(text, "its mail goes by") {
+		t.Error(text)
+	}
+}
+
 // A line about a destination has all that is known of it.
 func TestDestText(t *testing.T) {
 	t.Parallel()

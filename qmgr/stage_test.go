@@ -103,6 +103,7 @@ type stage struct {
 	deliveryTime time.Duration
 	overrides    *override.Store // nil: none
 	viewer       *fakeCluster    // nil: the queue is not shared
+	metrics      ipc.Address     // the service that publishes metrics; nil: there is none
 	epoch        int64           // in which part 1 of it is this node's
 	unread       []int           // parts that are this node's, and have not been read yet
 	steady       bool            // it stays the same from question to question
@@ -283,7 +284,7 @@ func (st *stage) run() {
 		st.viewer.Reader = reader
 		whole = st.viewer
 	}
-	st.srv = New(Options{Viewer: whole, Self: ipc.Unix(st.path("qmgr")), Settings: settings, Resolver: st, Open: st.opener(opener.Open), Overrides: st.overrides, Submit: submitter, Log: maillog.New("postfix/qmgr", maillog.NewWriter(st.log, maillog.Classic)),
+	st.srv = New(Options{Viewer: whole, Self: ipc.Unix(st.path("qmgr")), Metrics: st.metrics, Settings: settings, Resolver: st, Open: st.opener(opener.Open), Overrides: st.overrides, Submit: submitter, Log: maillog.New("postfix/qmgr", maillog.NewWriter(st.log, maillog.Classic)),
 		Patience: st.patience, ResolveTime: st.resolveTime, Cleanup: ipc.Unix(st.path("cleanup")), Bounce: ipc.Unix(st.path("bounce")), Verify: ipc.Unix(st.path("verify")),
 		Agent: func(t mail.Transport) ipc.Address { return ipc.Unix(st.path(string(t))) }, Flow: st.flow, State: st.state, TookOver: st.tookOver, Events: st.events, Suppress: st.suppress})
 	st.srv.opt.Log.Observe(st.events.Observe)
