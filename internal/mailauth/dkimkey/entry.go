@@ -21,8 +21,9 @@ type Entry struct {
 // Find gives the entries for a domain, which is in lower case: those of the domain itself, or
 // of one above it, under the key .example.com. There are none where maps has no such key. For the
 // mail of a tenant, keys with its name before them, shop/example.com and shop/.com, come first, so that a
-// domain can be signed for one tenant alone. tenant is empty for mail without one. It may
-// be called concurrently.
+// domain can be signed for one tenant alone. tenant is empty for mail without one. Tables of
+// patterns, and static:, are asked about the domain itself, and not about those above it. It
+// may be called concurrently.
 func Find(ctx context.Context, maps *table.Maps, tenant, domain string) ([]Entry, error) {
 	// A sender chooses the domain. None has a slash, and no mail is to pass for a tenant's by one.
 	if strings.Contains(domain, "/") {
@@ -40,7 +41,7 @@ func Find(ctx context.Context, maps *table.Maps, tenant, domain string) ([]Entry
 func find(ctx context.Context, maps *table.Maps, prefix, domain string) ([]Entry, error) {
 	key := domain
 	for {
-		value, found, err := maps.Lookup(ctx, prefix+key, true)
+		value, found, err := maps.Lookup(ctx, prefix+key, key != domain)
 		if err != nil {
 			return nil, err
 		}
