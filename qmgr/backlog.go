@@ -149,7 +149,9 @@ func (b *backlog) part(s *Server, p *sched.Part, info *sched.Info, tenant string
 }
 
 // quota tells what a tenant may send to the destination of a part: what its mail there has been told, else what the table
-// has said last.
+// has said last. The table itself is not asked: a backlog has up to tens of thousands of destinations, and the loop would
+// wait for each answer. What is not known is left out, and the tenant is named as one of which not all is known, so that
+// who reads a forecast sees it.
 func (b *backlog) quota(s *Server, p *sched.Part, tenant string) {
 	t, k := s.opt.Settings.tenants, quotaOf{hop{p.Transport, mail.Nexthop(p.Queue)}, tenant}
 	if t == nil || t.places.Empty() || tenant == "" || b.quotas[k] {

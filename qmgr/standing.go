@@ -52,7 +52,9 @@ func standingOf(o *mail.Outcome) (k standing.Kind, ok bool) {
 	return 0, false // a probe
 }
 
-// countStanding counts what came of a delivery.
+// countStanding counts what came of a delivery, for each of its recipients. Mail that stays in this system, in a
+// mailbox or with a command, has no provider. A recipient that is deferred ten times counts ten times: what is shown
+// is how the provider answers, not how many messages there are.
 func (s *Server) countStanding(d *delivery, reply *proto.DeliverReply) {
 	if d.provider == "" {
 		return
@@ -85,7 +87,8 @@ func (s *Server) restoreStanding() {
 	s.standings.book = *book
 }
 
-// keepStanding writes the file in a task when it is time.
+// keepStanding writes the file in a task when it is time. One task is about it at a time, so that an older text does not
+// replace a newer one on a slow disk. A text that could not be written is written again when something has been counted.
 func (s *Server) keepStanding() {
 	st := &s.standings
 	if s.opt.State == nil || !st.changed || st.writing || s.now.Before(st.at) {
@@ -107,6 +110,7 @@ func (s *Server) leaveStanding() {
 	}
 }
 
+// warnStanding says that the next queue manager will not know the counts. No mail depends on them.
 func (s *Server) warnStanding(err error) {
 	if err != nil {
 		s.opt.Log.Warning("how providers have taken mail is not kept: %v", err)
@@ -127,7 +131,8 @@ func merged(now time.Time, ours, theirs []byte) ([]byte, error) {
 	return book.Encode(), nil
 }
 
-// describeStanding answers with what was counted, and what came back. It runs in the loop.
+// describeStanding answers with what was counted, and what came back. It runs in the loop, which does not wait for the
+// suppress service: without that service's answer the caller gets what is known here, and why there is no more.
 func (s *Server) describeStanding(r *ipc.Request) {
 	reply := &proto.StandingReply{Book: s.standings.book.Encode()}
 	if s.suppress == nil {
