@@ -236,6 +236,8 @@ type document struct {
 	Delay      *float64  `json:"delay,omitempty"`
 	Delays     []float64 `json:"delays,omitempty"`
 	TLS        string    `json:"tls,omitempty"`
+	Source     string    `json:"source,omitempty"`
+	Provider   string    `json:"provider,omitempty"`
 	ClientName string    `json:"client_name,omitempty"`
 	ClientAddr string    `json:"client_address,omitempty"`
 	Helo       string    `json:"helo,omitempty"`
@@ -259,7 +261,7 @@ func documented(e *Event, host string) *document {
 	d := &document{Kind: e.Kind, Time: e.Time.UTC().Format(microTime), Host: host, QueueID: e.QueueID, MessageID: e.MessageID, EnvID: e.EnvID,
 		Recipient: e.Recipient, Original: e.Original, Count: e.Count, Size: e.Size, Transport: e.Transport, NextHop: e.NextHop,
 		Relay: e.Relay, RelayAddr: e.RelayAddr, RelayPort: e.RelayPort, DSN: e.DSN, Reply: e.Reply, Class: e.BounceClass, Attempt: e.Attempt,
-		TLS: e.TLS, ClientName: e.ClientName, ClientAddr: e.ClientAddr, Helo: e.Helo, Protocol: e.Protocol, SASLUser: e.SASLUser, Stage: e.Stage,
+		TLS: e.TLS, Source: e.Source, Provider: e.Provider, ClientName: e.ClientName, ClientAddr: e.ClientAddr, Helo: e.Helo, Protocol: e.Protocol, SASLUser: e.SASLUser, Stage: e.Stage,
 		Notice: e.Notice, NewID: e.NewID, Target: e.Target, By: e.By, Tenant: e.Tenant, Campaign: e.Campaign, List: e.List,
 		Feedback: e.Feedback, Unverified: e.Unverified, Recipients: e.Recipients[:min(len(e.Recipients), MaxRecipients)]}
 	if e.FromMessage {
