@@ -272,6 +272,41 @@ func TestQuotaOutside(t *testing.T) {
 	}
 }
 
+// TestQuotaAndShared: a tenant's mail may be under a limit of all mail and under one of the tenant. What either of them has no
+// room for waits outside.
+func TestQuotaAndShared(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		all, own int // deliveries at once
+		gate     string
+	}{
+		{1, 5, "provider p"},
+		{5, 1, "provider p of tenant a"},
+		{1, 1, "provider p"},
+	} {
+		w := quotaWorld(t, one(func(c *Config, tc *TransportConfig) {
+			tc.ConcurrencyLimit, tc.InitialConcurrency, tc.BatchLimit = 0, 100, 1
+			c.SharedActiveLimit = 2
+		}), Limits{Concurrency: x.own})
+		w.terms["d1"] = &Terms{Shares: [levels]Share{ProviderLimit: {"p", Limits{Concurrency: x.all}}}}
+		for id := MsgID(2); id <= 20; id += 2 {
+			w.arrive(id, 0, rcpt("smtp", "d1"))
+		}
+		if n := w.s.Stats().Active; n != 3 || len(w.order) != 1 {
+			t.Errorf("%d of %d: %d messages are active, %d under way", x.own, x.all, n, len(w.order))
+		}
+		if why := w.s.Explain(20); len(why) != 1 || why[0].Wait != WaitBeyond || why[0].Gate != x.gate {
+			t.Errorf("%d of %d: message 20 waits for %+v", x.own, x.all, why)
+		}
+		for len(w.order) > 0 {
+			w.done(w.order[0], sent, false)
+		}
+		if w.left() > 0 {
+			t.Errorf("%d of %d: %d messages are left", x.own, x.all, w.left())
+		}
+	}
+}
+
 // TestQuotaKept: what was counted outlives the tenant's mail and the scheduler, and other tenants have their own.
 func TestQuotaKept(t *testing.T) {
 	t.Parallel()

@@ -331,14 +331,34 @@ func TestSharedTurns(t *testing.T) {
 	}
 }
 
+// underLimit has mail for a destination be under a limit of provider p: that for all mail, or that of a tenant.
+func (w *world) underLimit(d, tenant string, l Limits) {
+	shares := [levels]Share{ProviderLimit: {"p", l}}
+	if tenant == "" {
+		w.terms[d] = &Terms{Shares: shares}
+		return
+	}
+	if w.quotas == nil {
+		w.quotas = map[string]*Quota{}
+	}
+	w.quotas[tenant+" at "+d] = &Quota{Shares: shares}
+	w.tenant = func(MsgID) string { return tenant }
+}
+
 // Parked mail is taken back one of each destination in turn, in the order in which it was
-// parked, and before mail that comes later.
+// parked, and before mail that comes later: for a limit of all mail, and for one of a tenant.
 func TestParkedInTurns(t *testing.T) {
 	t.Parallel()
-	cfg := one(func(c *Config, t *TransportConfig) { c.SharedActiveLimit, t.InitialConcurrency = 1, 1 })
-	w := newWorld(t, cfg)
-	terms := &Terms{}
-	terms.Shares[ProviderLimit] = Share{"p", Limits{Concurrency: 1}}
+	for _, tenant := range []string{"", "a"} {
+		t.Run("tenant "+tenant, func(t *testing.T) {
+			t.Parallel()
+			parkedInTurns(t, tenant)
+		})
+	}
+}
+
+func parkedInTurns(t *testing.T, tenant string) {
+	w := newWorld(t, one(func(c *Config, t *TransportConfig) { c.SharedActiveLimit, t.InitialConcurrency = 1, 1 }))
 	var order []MsgID
 	w.on = func(e Effect) {
 		if e.Kind == EffectDeliver {
@@ -348,7 +368,7 @@ func TestParkedInTurns(t *testing.T) {
 	id := MsgID(0)
 	arrive := func(dests ...string) {
 		for _, d := range dests {
-			w.terms[d] = terms
+			w.underLimit(d, tenant, Limits{Concurrency: 1})
 			id++
 			w.arrive(id, 0, rcpt("smtp", d))
 		}
@@ -369,6 +389,54 @@ func TestParkedInTurns(t *testing.T) {
 		if l.attempts > 0 {
 			t.Errorf("message %d was tried %d times", l.id, l.attempts)
 		}
+	}
+}
+
+// Mail that was called back and removed before it came calls nobody in its turn. So the limit
+// looks after the rest itself, also when nothing is to be parked any more.
+func TestParkedLookedAfter(t *testing.T) {
+	t.Parallel()
+	for _, tenant := range []string{"", "a"} {
+		for _, off := range []bool{false, true} {
+			t.Run(fmt.Sprintf("tenant %s, off %v", tenant, off), func(t *testing.T) {
+				t.Parallel()
+				parkedLookedAfter(t, tenant, off)
+			})
+		}
+	}
+}
+
+func parkedLookedAfter(t *testing.T, tenant string, off bool) {
+	w := newWorld(t, one(func(c *Config, tc *TransportConfig) { c.SharedActiveLimit, tc.InitialConcurrency = 1, 1 }))
+	w.underLimit("d", tenant, Limits{Concurrency: 1})
+	for id := MsgID(1); id <= 5; id++ {
+		w.arrive(id, 0, rcpt("smtp", "d")) // 1 goes, 2 waits, the others are parked
+	}
+	w.manual = true
+	w.step(Event{Kind: EventRemove, Scope: ScopeMessage, ID: 2})
+	if len(w.loads) != 1 || w.loads[0].ID != 3 {
+		t.Fatalf("3 was to be called back: %+v", w.loads)
+	}
+	w.step(Event{Kind: EventRemove, Scope: ScopeMessage, ID: 3})
+	w.manual = false
+	w.step(w.load(w.loads[0]))
+	if off {
+		w.s.cfg.SharedActiveLimit = 0
+	}
+	w.done(w.order[0], sent, false)
+	if len(w.order) > 0 || w.left() != 2 {
+		t.Fatalf("%d messages are left, under way: %v", w.left(), w.busy)
+	}
+	for len(w.order) == 0 && w.sleep() {
+	}
+	if waited := w.now.Sub(epoch); waited > time.Duration(recheckTime)*time.Microsecond {
+		t.Errorf("the next one began after %v", waited)
+	}
+	for len(w.order) > 0 {
+		w.done(w.order[0], sent, false)
+	}
+	if w.left() > 0 {
+		t.Errorf("%d messages are left", w.left())
 	}
 }
 

@@ -312,6 +312,33 @@ func TestWarmupDivided(t *testing.T) {
 	}
 }
 
+// What waits when a source is used up goes from another one, also where it stands in line for a
+// limit of the source that is below the one that is used up.
+func TestWarmupBelow(t *testing.T) {
+	t.Parallel()
+	for _, below := range [][]Level{{}, {OwnLimit}, {SiteLimit}, {OwnLimit, SiteLimit}} {
+		w := newWorld(t, one(func(_ *Config, c *TransportConfig) { c.BatchLimit = 1 }))
+		n := counted(w)
+		for i, d := range []string{"a", "b", "c"} {
+			fresh := warming("new", 2, false)
+			fresh.Weight = 1 << 30
+			fresh.Terms.From[ProviderLimit].Limits.Concurrency = 1
+			for _, l := range below {
+				fresh.Terms.From[l] = Share{d, Limits{Concurrency: 5}}
+			}
+			w.pools[d] = poolOf(fresh, Member{Source: "old", Weight: 1})
+			w.arrive(MsgID(i+1), 0, rcpt("smtp", d))
+		}
+		if n["new"] != 1 || n["old"] != 0 {
+			t.Fatalf("below %v: %v, and one at once may go", below, n)
+		}
+		w.done(w.order[0], sent, false) // the next one is the last for today
+		if n["new"] != 2 || n["old"] != 1 {
+			t.Errorf("below %v: %v, and one waits for tomorrow", below, n)
+		}
+	}
+}
+
 // What waits for a source that is used up goes from another one when that comes back.
 func TestWarmupAndRevival(t *testing.T) {
 	t.Parallel()
