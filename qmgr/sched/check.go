@@ -478,10 +478,15 @@ func (c *checker) queue(q *queue) {
 	}
 	if q.limited() {
 		avail = wants && q.placed
-		// It holds no place in one tree while it waits for one in the other.
+		// It holds no place in the tree for all while it waits for one in that of its source.
 		c.ok(wants == (q.placed != (inLines == 1)) && inLines <= 1 || c.no("%s/%s: wants a place %v, has one %v, in %d lines", t.name, q.name, wants, q.placed, inLines))
 	} else {
 		c.ok(!q.placed && inLines == 0 || c.no("%s/%s: has a place, and no limits", t.name, q.name))
+	}
+	if h := q.half; h != nil {
+		l := q.inLine()
+		c.ok(h.timer.pos != 0 && h.root.keeper == q || c.no("%s/%s: keeps a place for ever", t.name, q.name))
+		c.ok(!q.placed && q.legs[sourceTree].leaf != nil && l == &q.legs[commonTree] || c.no("%s/%s: keeps a place, and waits for no other", t.name, q.name))
 	}
 	c.ok(avail == q.avail || c.no("%s/%s: available %v, said %v", t.name, q.name, avail, q.avail))
 }

@@ -72,14 +72,14 @@ func (c *checker) legs(q *queue, of func(*shared) *sums) {
 			continue
 		}
 		of(l.leaf).members++
-		c.ok(!q.placed || !q.rests(c.s.now) || c.no("%s/%s: has a place in its rest", q.tport.name, q.name))
+		c.ok(!q.placed && q.half == nil || !q.rests(c.s.now) || c.no("%s/%s: has a place in its rest", q.tport.name, q.name))
 		c.ok(q.paced == nil || tree != q.paceTree() || q.paced == l.leaf || c.no("%s/%s: its pace is not the innermost limit", q.tport.name, q.name))
 		// In the one tree are limits for all sources, in the other those of its own.
 		k := l.leaf.key
 		c.ok(tree == commonTree && k.source == "" || tree == sourceTree && k.source != "" && k.source == q.source || c.no("%s/%s: in the tree of %v", q.tport.name, q.name, k))
 		for n := l.leaf; n != nil; n = n.parent {
 			of(n).backlog += q.waiting
-			if q.placed {
+			if q.placed || q.half != nil && tree == sourceTree {
 				of(n).held++
 			} else if l.stand.gate != nil {
 				of(n).waiting++
@@ -115,6 +115,7 @@ func (c *checker) quota(m *claim, of func(*shared) *sums) {
 func (c *checker) sharedOne(n *shared) {
 	now, conc := c.s.now, n.limits.Concurrency
 	c.ok(conc == 0 || n.busy+n.held <= conc+n.over || c.no("limit %v: %d under way and %d about to be, of %d and %d", n.key, n.busy, n.held, conc, n.over))
+	c.ok(n.keeper == nil || n.keeper.half != nil && n.keeper.half.root == n || c.no("limit %v: its keeper keeps nothing", n.key))
 	count, owed := 0, 0
 	var last, lastOwed *stander
 	for st := n.line.first; st != nil; st = st.nxt {

@@ -20,6 +20,14 @@
 // no place in the other. It goes before all others there when it comes back. At the end it
 // could stand for ever: whoever has ended a delivery would be before it in the one line each
 // time, and have the place in the other when its own turn comes.
+//
+// That is not enough where others have both places nearly always, and the two are never free in
+// one moment. So a destination that has lost a turn keeps its place in the tree of its source the
+// next time, while it waits in the other: half of what it needs. It keeps it for as long at most
+// as it has been losing turns, so that the time grows until it is enough. What stands idle is one
+// place under a root, and that for half of the time at most: before another one is kept, others
+// have the place for as long as it was idle. A place in the tree for all is never kept: nobody
+// waits in a circle, nor for what one source may not send.
 
 package sched
 
@@ -149,6 +157,7 @@ func (s *Scheduler) lineUp(l *leg) {
 // owed to it then.
 func (s *Scheduler) stepBack(q *queue) {
 	q.repay()
+	s.giveBackHalf(q)
 	if l := q.inLine(); l != nil {
 		s.leaveLine(l.stand)
 		for a := l.leaf; a != nil; a = a.parent {
@@ -234,10 +243,10 @@ func (s *Scheduler) grantAll() {
 // grant gives a place of root, which has one and somebody in its line, to the destination
 // whose turn it is. Every limit in a line has somebody in its own, and room.
 //
-// A destination that is in two trees needs a place in both. It holds none in one while it
-// waits for one in the other: that would keep others from it that have both. So if the other
-// tree has none to give, or has others in line, it lines up there, and the place goes to the
-// next; its turn is owed to it. Each root is left with nobody in line or without room, and
+// A destination that is in two trees needs a place in both. To hold one while it waits for the
+// other would keep others from it that have both. So if the other tree has none to give, or has
+// others in line, it lines up there, and the place goes to the next, unless it keeps that
+// (keepHalf); its turn is owed to it. Each root is left with nobody in line or without room, and
 // nobody lines up at one that has room and no line; so this ends.
 func (s *Scheduler) grant(root *shared) {
 	n := root
@@ -260,24 +269,87 @@ func (s *Scheduler) grant(root *shared) {
 	for a := own.leaf; a != nil; a = a.parent {
 		a.waiting--
 	}
-	if other.leaf != nil && !s.free(other.leaf) {
+	if q.half == nil && other.leaf != nil && !s.free(other.leaf) {
 		st.owed = true
 		s.settleShared(own.leaf)
 		s.lineUp(other)
+		if st.tree == sourceTree {
+			s.keepHalf(q)
+		}
 		return
 	}
+	if !s.endHalf(q) {
+		other.hold(1)
+	}
+	own.hold(1)
 	q.placed = true
 	q.repay()
-	for a := range q.above {
-		a.held++
-	}
 	s.settleShared(own.leaf) // those below root whose turn it was go to the end of their lines
 	s.settleShared(other.leaf)
 	s.updateQueue(q)
 }
 
+// hold counts n places of a destination in a tree.
+func (l *leg) hold(n int) {
+	for a := l.leaf; a != nil; a = a.parent {
+		a.held += n
+	}
+}
+
+// A half is the place in the tree of its source that a destination keeps while it waits in the other.
+type half struct {
+	root  *shared // of the tree when it began
+	since int64
+	timer timer
+}
+
+// keepHalf has q, whose turn has come in the tree of its source, keep its place there until its turn comes in the other, in
+// the line of which it stands; unless it has lost no turn before, or another one keeps a place or has just kept one.
+func (s *Scheduler) keepHalf(q *queue) {
+	if q.lost == 0 {
+		q.lost = s.now
+	}
+	l := &q.legs[sourceTree]
+	root := l.leaf
+	for root.parent != nil {
+		root = root.parent
+	}
+	end := s.now + min(s.now-q.lost, micros(s.cfg.MaximalBackoff))
+	if s.opensAgain(q) >= end || root.keeper != nil || s.now < root.keeps {
+		return
+	}
+	l.stand.owed = false // it has its turn
+	q.half = &half{root: root, since: s.now, timer: timer{kind: timerHalf, queue: q}}
+	root.keeper = q
+	s.startTimer(&q.half.timer, end)
+	l.hold(1)
+	s.settleShared(l.leaf)
+}
+
+// endHalf ends that, and leaves the place to q. It says whether q had kept one.
+func (s *Scheduler) endHalf(q *queue) bool {
+	h := q.half
+	if h == nil {
+		return false
+	}
+	s.stopTimer(&h.timer)
+	h.root.keeper, h.root.keeps = nil, s.now+(s.now-h.since)
+	q.half = nil
+	return true
+}
+
+// giveBackHalf is the reverse of keepHalf: q may not go, or it has waited for long enough.
+func (s *Scheduler) giveBackHalf(q *queue) {
+	if s.endHalf(q) {
+		l := &q.legs[sourceTree]
+		l.hold(-1)
+		s.settleShared(l.leaf)
+	}
+}
+
 // repay takes note that no turn is owed to q.
 func (q *queue) repay() {
+	q.lost = 0
 	for i := range q.legs {
 		if st := q.legs[i].stand; st != nil {
 			st.owed = false

@@ -62,6 +62,10 @@ type queue struct {
 	terms  *Terms
 	legs   [trees]leg
 	placed bool
+	// The place that it keeps in one of two trees (gate.go), nil: none; and since when it has lost turns in that, 0: it has
+	// lost none.
+	half *half
+	lost int64
 
 	// What has been learnt of its answers, and the limit of its pace (adaptive.go); nil: nothing is followed, or
 	// there is no pace.

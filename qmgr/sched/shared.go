@@ -224,6 +224,9 @@ type shared struct {
 	waiting int
 	granted uint64
 	repaid  uint64
+	// Of a root: who keeps a place of it while it waits in another tree; and until when nobody may.
+	keeper *queue
+	keeps  int64
 	// When its meters let the next go, or make it forgettable.
 	timer timer
 	// Of a tenant's limit: the tenant, while it has mail.

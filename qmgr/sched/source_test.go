@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"posthaste/internal/dsn"
+	"posthaste/internal/mail"
 	"posthaste/internal/rate"
 )
 
@@ -368,8 +369,8 @@ func TestWarmupAndRevival(t *testing.T) {
 	}
 }
 
-// Of a destination that is under two trees of limits, a place in one is never kept while it
-// waits for one in the other: others that have both go.
+// Of a destination that is under two trees of limits, a place in that for all is never kept while
+// it waits for one of its source: others that have both go.
 func TestTwoTrees(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, one(func(_ *Config, c *TransportConfig) { c.BatchLimit = 1 }))
@@ -475,6 +476,160 @@ func TestTwoTreesAreFair(t *testing.T) {
 		if 2*least < most {
 			t.Errorf("seed %d: own limits %v, %d from m1, of %d: %v", seed, sites, from, common[ProviderLimit].Limits.Concurrency, n)
 		}
+	}
+}
+
+// twoTrees is a world in which "both" is a destination from m1 below a limit at which all mail has a place, and below one of m1.
+// "domain", from m2, is below the one alone, and "source", from m1, below the other. Of each there are n messages.
+func twoTrees(t *testing.T, n int, own, source Limits) (*world, map[string]int) {
+	w := newWorld(t, one(func(c *Config, tc *TransportConfig) {
+		tc.BatchLimit, tc.ConcurrencyLimit, tc.InitialConcurrency = 1, 0, 100
+		c.SharedActiveLimit = 0
+	}))
+	for d, from := range map[string]string{"both": "m1", "domain": "m2", "source": "m1"} {
+		terms := &Terms{Source: from}
+		if d != "source" {
+			terms.Shares[OwnLimit] = Share{"domain", own}
+		}
+		if d != "domain" {
+			terms.From[ProviderLimit] = Share{"p", source}
+		}
+		w.pools[d] = poolOf(Member{Source: from, Terms: terms})
+	}
+	began := w.count()
+	for id := range MsgID(3 * n) {
+		w.arrive(id+1, 0, rcpt("smtp", []string{"domain", "source", "both"}[id%3]))
+	}
+	return w, began
+}
+
+// A destination in two trees gets its part, although others have both places nearly always, and the two are never free
+// in one moment.
+func TestTwoTreesBothBusy(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		name               string
+		own, source        Limits
+		domain, from, both time.Duration // that deliveries take
+		least              int           // deliveries of each in five minutes
+	}{
+		{"at once", Limits{Concurrency: 1}, Limits{Concurrency: 1}, 1100, 1300, 900, 30},
+		{"several at once", Limits{Concurrency: 2}, Limits{Concurrency: 3}, 1100, 1300, 900, 30},
+		{"in a time", Limits{Messages: rate.Rate{N: 30, Per: time.Minute}}, Limits{Messages: rate.Rate{N: 25, Per: time.Minute}}, 1100, 1300, 900, 20},
+		{"slow", Limits{Concurrency: 1}, Limits{Concurrency: 1}, 37100, 1300, 900, 2},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
+			w, began := twoTrees(t, 250, x.own, x.source)
+			w.serve(5*time.Minute, func(e Effect) time.Duration {
+				return map[mail.Nexthop]time.Duration{"domain": x.domain, "source": x.from, "both": x.both}[e.Nexthop] * time.Millisecond
+			})
+			if began[" both"] < x.least || began[" domain"] < x.least || began[" source"] < x.least {
+				t.Errorf("deliveries that began: %v", began)
+			}
+		})
+	}
+}
+
+// Many destinations that are slow have their turns all; and of a source's place for others no more than half of the time is
+// lost by that.
+func TestTwoTreesIdle(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, one(func(c *Config, tc *TransportConfig) {
+		tc.BatchLimit, tc.ConcurrencyLimit, tc.InitialConcurrency = 1, 0, 100
+		c.SharedActiveLimit = 0
+	}))
+	id := MsgID(0)
+	send := func(d, source string, n int, own string) {
+		terms := &Terms{Source: source}
+		if own != "" {
+			terms.Shares[OwnLimit] = Share{own, Limits{Concurrency: 1}}
+		}
+		if source == "m1" {
+			terms.From[ProviderLimit] = Share{"p", Limits{Concurrency: 1}}
+		}
+		w.pools[d] = poolOf(Member{Source: source, Terms: terms})
+		for range n {
+			id++
+			w.arrive(id, 0, rcpt("smtp", d))
+		}
+	}
+	began := w.count()
+	for i := range 5 {
+		own := fmt.Sprint("slow", i)
+		send(own, "m2", 50, own)
+		send("both"+own, "m1", 20, own)
+	}
+	const served = 5300 * time.Millisecond
+	send("free", "m1", 400, "")
+	const all = 40 * time.Minute
+	w.serve(all, func(e Effect) time.Duration {
+		if e.Source == "m1" {
+			return served
+		}
+		return 61 * time.Second
+	})
+	gone := began[" free"]
+	for i := range 5 {
+		n := began[fmt.Sprint(" bothslow", i)]
+		if n == 0 {
+			t.Errorf("nothing of m1 went to slow%d", i)
+		}
+		gone += n
+	}
+	if used := time.Duration(gone) * served; used < all/2 {
+		t.Errorf("the place of m1 was used for %v of %v: %v", used, all, began)
+	}
+}
+
+// Who keeps a place in one tree while it waits in the other gives it back when its limits change, when its mail
+// goes, and when it has waited for long enough.
+func TestTwoTreesHalf(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(w *world){
+		"time": func(w *world) { w.tick(2 * time.Hour) },
+		"terms": func(w *world) {
+			w.step(Event{Kind: EventTerms, Transport: "smtp", Site: SourceQueue("both", "m1"), Terms: &Terms{Source: "m1"}})
+		},
+		"removed": func(w *world) {
+			for id := MsgID(3); id <= 15; id += 3 {
+				w.step(Event{Kind: EventRemove, Scope: ScopeMessage, ID: id})
+			}
+		},
+		"shut": func(w *world) {
+			w.limits["both"] = testLimit{most: -1}
+			w.setLimits()
+		},
+		"suspended": func(w *world) {
+			w.stopped["m1"] = 7
+			w.setPauses()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, _ := twoTrees(t, 5, Limits{Concurrency: 1}, Limits{Concurrency: 1})
+			end := func(d mail.Nexthop) {
+				w.tick(time.Second)
+				for _, id := range w.order {
+					if w.busy[id].Nexthop == d {
+						w.done(id, sent, false)
+						return
+					}
+				}
+			}
+			// It loses a turn of each kind, and then one of its source's again.
+			q := w.s.transportIndex["smtp"].queues[SourceQueue("both", "m1")]
+			for range 3 {
+				end("domain")
+				end("source")
+			}
+			if q.half == nil {
+				t.Fatalf("it keeps no place: under way are %v", w.busy)
+			}
+			if change(w); q.half != nil {
+				t.Error("it keeps its place still")
+			}
+		})
 	}
 }
 

@@ -18,6 +18,7 @@ const (
 	timerSweep               // look for mail in the active queue that is out of time
 	timerShared              // a shared limit lets the next delivery go
 	timerBeyond              // a shared limit may take parked mail back
+	timerHalf                // a destination has waited with a place in one tree of limits for long enough
 	timerPlace               // a claim has waited with a place of its tenant's limit for long enough
 )
 
@@ -84,6 +85,8 @@ func (s *Scheduler) fireTimers() {
 			s.settleShared(s.numbered[t.shared])
 		case timerBeyond:
 			s.beyondDue(s.numbered[t.shared])
+		case timerHalf:
+			s.giveBackHalf(t.queue)
 		case timerPlace:
 			s.giveBackPlace(t.claim)
 		}
