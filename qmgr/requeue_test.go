@@ -125,8 +125,10 @@ func TestRequeued(t *testing.T) {
 	} {
 		s, lines := still(t)
 		s.ctx = t.Context()
-		s.opt.Open = func(context.Context, queue.Ref, mail.QueueID) (queueread.Stored, error) {
-			return nil, errors.New("later")
+		// What is to be tried at once is read at once, and must not have been before it is looked at.
+		s.opt.Open = func(ctx context.Context, _ queue.Ref, _ mail.QueueID) (queueread.Stored, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
 		}
 		m := s.aMessage(3)
 		m.active, m.ref, m.null = nil, queue.Ref{Segno: 3, Length: 9}, true

@@ -125,9 +125,7 @@ func newClusterStorm(t *testing.T, seed uint64, dayLimit int) *clusterStorm {
 		s.hops = append(s.hops, h)
 	}
 	s.day = s.hops[3]
-	if out, status := s.nodes[0].tool(nil, "cluster", "init", "-n", fmt.Sprint(stormParts)); status != 0 {
-		t.Fatalf("cluster init: %s", out)
-	}
+	s.initialise()
 	for _, n := range s.nodes {
 		n.startNode()
 	}
@@ -423,6 +421,22 @@ func (s *clusterStorm) toolOf(n *stormNode, args ...string) (out string) {
 		return ""
 	})
 	return out
+}
+
+// initialise makes the queue. On a busy machine Patroni may change the primary meanwhile, before the storm has begun: then
+// it is made again, unless the transaction had ended.
+func (s *clusterStorm) initialise() {
+	s.t.Helper()
+	again := false
+	s.nodes[0].eventually("the queue is made", func() bool {
+		out, status := s.nodes[0].tool(nil, "cluster", "init", "-n", fmt.Sprint(stormParts))
+		if status == 0 || again && strings.Contains(out, "has a queue already") {
+			return true
+		}
+		s.t.Logf("cluster init: %s", out)
+		again = true
+		return false
+	})
 }
 
 // TestClusterStorm has go wrong, with real processes, networks and databases, what package nodesim has go wrong in its simulation:
