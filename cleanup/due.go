@@ -85,7 +85,7 @@ func (s *server) page(c *ipc.Conn, r *ipc.Request) {
 // told of it afterwards would be taken for a new message, and be delivered.
 func (s *server) answerPage(c *ipc.Conn, r *ipc.Request, q *proto.Page) {
 	reply := s.makePage(q)
-	before := s.unannounced(reply)
+	before := s.unannounced(reply.Entries)
 	if len(before) == 0 {
 		r.Reply(reply)
 		return
@@ -102,7 +102,7 @@ func (s *server) answerPage(c *ipc.Conn, r *ipc.Request, q *proto.Page) {
 		// told of later.
 		reply := s.makePage(q)
 		reply.Entries = slices.DeleteFunc(reply.Entries, func(e queue.Placed) bool {
-			return len(s.unannounced(&proto.PageReply{Entries: []queue.Placed{e}})) > 0
+			return len(s.unannounced([]queue.Placed{e})) > 0
 		})
 		r.Reply(reply)
 	})

@@ -87,7 +87,7 @@ func (s *server) isUntold(id mail.QueueID) bool {
 }
 
 // unannounced are those of a page's messages that are not announced yet.
-func (s *server) unannounced(page *proto.PageReply) (list []*telling) {
+func (s *server) unannounced(page []queue.Placed) (list []*telling) {
 	if s.opt.Events == nil {
 		return nil
 	}
@@ -96,8 +96,8 @@ func (s *server) unannounced(page *proto.PageReply) (list []*telling) {
 	if len(s.untold) == 0 {
 		return nil
 	}
-	for i := range page.Entries {
-		if t := s.untold[page.Entries[i].ID]; t != nil {
+	for i := range page {
+		if t := s.untold[page[i].ID]; t != nil {
 			list = append(list, t)
 		}
 	}

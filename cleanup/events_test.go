@@ -55,9 +55,7 @@ func leased(t *testing.T, s *server, n int) (ids []mail.QueueID) {
 func TestEventBeforeQueueManager(t *testing.T) {
 	t.Parallel()
 	for _, past := range []bool{false, true} {
-		s, _ := newTestServer(t, "", "")
-		journal, events := eventtest.New(t, "cleanup", nil)
-		s.opt.Events = events
+		s, journal := eventServer(t)
 		journal.Shut()
 		client, told := toldTo(t, s)
 		id := leased(t, s, 1)[0]
@@ -115,9 +113,7 @@ func TestEventBeforeQueueManager(t *testing.T) {
 // removed by then, and would be delivered all the same: the queue manager would take it for a new one.
 func TestPageBehindNews(t *testing.T) {
 	t.Parallel()
-	s, _ := newTestServer(t, "", "")
-	journal, events := eventtest.New(t, "cleanup", nil)
-	s.opt.Events = events
+	s, journal := eventServer(t)
 	client, told := toldTo(t, s)
 	conn, err := client.Conn(t.Context())
 	if err != nil {
@@ -171,12 +167,19 @@ func TestPageBehindNews(t *testing.T) {
 	}
 }
 
-// A queue manager that asks for deferred mail does not hear of a message that the journal has not heard of: it is told of it then.
-func TestDueWithoutUntold(t *testing.T) {
-	t.Parallel()
+// eventServer is a server that tells a journal of events.
+func eventServer(t *testing.T) (*server, *eventtest.Journal) {
+	t.Helper()
 	s, _ := newTestServer(t, "", "")
 	journal, events := eventtest.New(t, "cleanup", nil)
 	s.opt.Events = events
+	return s, journal
+}
+
+// A queue manager that asks for deferred mail does not hear of a message that the journal has not heard of: it is told of it then.
+func TestDueWithoutUntold(t *testing.T) {
+	t.Parallel()
+	s, journal := eventServer(t)
 	journal.Shut()
 	client, told := toldTo(t, s)
 	id := leased(t, s, 1)[0]
@@ -219,9 +222,7 @@ func TestProbeIsTold(t *testing.T) {
 // While the journal does not answer, no more clients are told 250 than messages are told of again after a crash.
 func TestUntoldBound(t *testing.T) {
 	t.Parallel()
-	s, _ := newTestServer(t, "", "")
-	journal, events := eventtest.New(t, "cleanup", nil)
-	s.opt.Events = events
+	s, journal := eventServer(t)
 	journal.Shut()
 	client, _ := toldTo(t, s)
 	ids := leased(t, s, maxUntold+1)
@@ -262,10 +263,8 @@ func TestCrashBeforeJournal(t *testing.T) {
 		t.Cleanup(func() { sp.Close() })
 		return logEngine{Spool: sp}
 	}
-	s, _ := newTestServer(t, "", "")
+	s, journal := eventServer(t)
 	s.opt.Engine = opened(mem)
-	journal, events := eventtest.New(t, "cleanup", nil)
-	s.opt.Events = events
 	journal.Shut()
 	client, _ := toldTo(t, s)
 	id := leased(t, s, 1)[0]

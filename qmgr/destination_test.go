@@ -65,8 +65,8 @@ func TestDestinationFailed(t *testing.T) {
 	}
 }
 
-// Who asks for a domain is told how things are with the relay host by which its mail goes, while a delivery is under way and when it
-// has failed; who asks for that host is told once.
+// A question about a domain is answered with the state of the relay host by which its mail goes, while a delivery is under way and when
+// it has failed; a question about that host itself is answered once.
 func TestDestinationRelays(t *testing.T) {
 	t.Parallel()
 	st := newStage(t, "initial_destination_concurrency = 1\n")

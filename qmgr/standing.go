@@ -8,8 +8,6 @@ package qmgr
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -72,10 +70,7 @@ func (s *Server) restoreStanding() {
 	if s.opt.State == nil {
 		return
 	}
-	text, err := s.opt.State.ReadFile(standingName)
-	if errors.Is(err, fs.ErrNotExist) {
-		return
-	}
+	text, err := s.opt.State.ReadIfThere(standingName)
 	var book *standing.Book
 	if err == nil {
 		book, err = standing.Decode(text)

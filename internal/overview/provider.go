@@ -123,20 +123,20 @@ func providers(looks []lookedAt, managers []Manager, now time.Time) (list []Prov
 
 // providersOf are those that a glance names.
 func providersOf(rows []standing.Row) (list []Provider) {
-	sums := make(map[string]*standing.Counts)
+	var sum standing.Counts // of the provider whose rows are being read
 	for i := range rows {
 		r := &rows[i]
-		if sums[r.Provider] == nil {
-			sums[r.Provider] = new(standing.Counts)
+		if i == 0 || r.Provider != rows[i-1].Provider { // rows are in the order of their names
+			sum = standing.Counts{}
 			list = append(list, Provider{Name: r.Provider})
 		}
-		sums[r.Provider].Add(&r.Counts)
-		p := &list[len(list)-1] // rows are in the order of their names
+		sum.Add(&r.Counts)
+		p := &list[len(list)-1]
+		p.Taken = takenOf(&sum)
 		p.Sources = append(p.Sources, ProviderSource{r.Source, takenOf(&r.Counts)})
 	}
 	for i := range list {
 		p := &list[i]
-		p.Taken = takenOf(sums[p.Name])
 		if len(p.Sources) == 1 && p.Sources[0].Name == "" {
 			p.Sources = nil
 		}

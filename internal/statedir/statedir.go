@@ -101,6 +101,15 @@ func (d *Dir) ReadFile(name string) (text []byte, err error) {
 	return text, err
 }
 
+// ReadIfThere is ReadFile, but that a file that is not there is read as an empty one.
+func (d *Dir) ReadIfThere(name string) ([]byte, error) {
+	text, err := d.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return text, err
+}
+
 // WriteFile is os.Root.WriteFile.
 func (d *Dir) WriteFile(name string, text []byte, perm os.FileMode) error {
 	return d.who.Do(func() error { return d.root.WriteFile(name, text, perm) })

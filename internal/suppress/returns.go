@@ -1,9 +1,7 @@
 package suppress
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"sync"
 	"time"
 
@@ -32,10 +30,7 @@ type returns struct {
 
 // openReturns begins with what was counted before. Counts that cannot be read are no reason not to serve: warn hears of them.
 func openReturns(dir *statedir.Dir, warn func(format string, args ...any)) *returns {
-	text, err := dir.ReadFile(returnsName)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
+	text, err := dir.ReadIfThere(returnsName)
 	var book *standing.Book
 	if err == nil {
 		book, err = standing.Decode(text)

@@ -7,7 +7,7 @@
 // the offer goes to the next tenant. So what a tenant may not send keeps nobody else's mail, and
 // what a tenant may send is found without looking at any destination that cannot go.
 //
-// Who is called may not be able to go at once: the window of its destination is full, it is the turn of
+// A claim that is called may not be able to go at once: the window of its destination is full, it is the turn of
 // others there, or the destination waits for limits of its own. If its place went to the next in line, it
 // could have each of the two only when the other is taken, for ever. So it waits with its place: for a
 // moment at first, and when that was in vain, the next time for as long as it has been kept from going.
