@@ -138,6 +138,7 @@ var milterParams = []Param{
 
 // spoolParams are the parameters of the spool (ours).
 var spoolParams = []Param{
+	{Name: "cluster_lease_time", Type: Duration, Default: "3s", Min: 3, Max: 300, Tier: 2, Origin: Own, Doc: "How long a node that is not heard of keeps its part of the queue"},
 	{Name: "cluster_node_name", Type: String, Default: "$myhostname", Tier: 1, Origin: Own, Doc: "Name of this node among those that share the database of spool_postgresql_url"},
 	{Name: "spool_buffer_limit", Type: Bytes, Default: "256m", Min: 1048576, Tier: 1, Origin: Own, Doc: "Memory that messages may use while they arrive, over all sessions"},
 	{Name: "spool_commit_delay", Type: Duration, Default: "50ms", Tier: 2, Origin: Own, Doc: "Longest wait of a delivery result for the next commit"},

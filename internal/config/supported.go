@@ -73,6 +73,7 @@ var supportedNames = []string{
 	"canonical_maps",
 	"cleanup_replace_stray_cr_lf",
 	"cleanup_service_name",
+	"cluster_lease_time",
 	"cluster_node_name",
 	"comeback_forward",
 	"comeback_unknown_recipient",

@@ -39,7 +39,7 @@ const (
 func (r *reader) Nodes() (list []storage.Member, err error) {
 	err = r.store.ask(func(ctx context.Context, conn *pgx.Conn) error {
 		rows, _ := conn.Query(ctx, `SELECT name, name = $1, seen > clock_timestamp() - make_interval(secs => $2) FROM node
-			WHERE seen > clock_timestamp() - interval '1 day' ORDER BY name`, r.store.node, leaseTime.Seconds()) // its error is that of reading the rows
+			WHERE seen > clock_timestamp() - interval '1 day' ORDER BY name`, r.store.node, r.store.leaseTime().Seconds()) // its error is that of reading the rows
 		list, err = pgx.CollectRows(rows, pgx.RowToStructByPos[storage.Member])
 		return err
 	})
@@ -94,7 +94,7 @@ func (r *reader) await(ctx context.Context, id, node string) (answer []byte, err
 		err := r.store.ask(func(ctx context.Context, conn *pgx.Conn) error {
 			return conn.QueryRow(ctx, `SELECT taken, answer IS NOT NULL OR failed IS NOT NULL, answer, failed,
 				coalesce((SELECT seen > clock_timestamp() - make_interval(secs => $2) FROM node WHERE name = $3), false) FROM node_call WHERE id = $1`,
-				id, leaseTime.Seconds(), node).Scan(&taken, &done, &answer, &failed, &alive)
+				id, r.store.leaseTime().Seconds(), node).Scan(&taken, &done, &answer, &failed, &alive)
 		})
 		waited := time.Since(begun)
 		if taken {

@@ -51,7 +51,7 @@ func TestCourier(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, newServer(t), 1)
 	d.alive("a", "b", "c")
-	if _, err := d.conn().Exec(t.Context(), "UPDATE node SET seen = clock_timestamp() - interval '1 minute' WHERE name = 'c'"); err != nil {
+	if _, err := d.conn().Exec(t.Context(), "UPDATE node SET seen = clock_timestamp() - interval '1 hour' WHERE name = 'c'"); err != nil {
 		t.Fatal(err)
 	}
 	a, b := d.store("a"), d.store("b")
@@ -94,7 +94,7 @@ func TestCourier(t *testing.T) {
 }
 
 // Two processes of a node, as at a reload, carry out each call once, however many come at the same time; what does not fit is refused, and
-// is not carried out.
+// is not carried out. Of one that a busy machine is too late for, whoever asks hears that nobody knows.
 func TestCourierOnce(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, newServer(t), 1)
@@ -111,7 +111,7 @@ func TestCourierOnce(t *testing.T) {
 	attended(t, d.store("b"), f)
 	ask := d.store("a").Reader().(storage.Courier)
 	var asking sync.WaitGroup
-	answered := make([]bool, 24)
+	answered, unknown := make([]bool, 24), make([]bool, 24)
 	for i := range answered {
 		asking.Go(func() {
 			text := fmt.Sprint(i)
@@ -120,6 +120,8 @@ func TestCourierOnce(t *testing.T) {
 			switch {
 			case err == nil && string(got) == text:
 				answered[i] = true
+			case err != nil && strings.Contains(err.Error(), "whether it is carried out is not known"):
+				unknown[i] = true
 			case !errors.As(err, &not):
 				t.Errorf("%s: %q, %v", text, got, err)
 			}
@@ -129,7 +131,7 @@ func TestCourierOnce(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	for i, yes := range answered {
-		if n := seen[fmt.Sprint(i)]; n > 1 || (n == 1) != yes {
+		if n := seen[fmt.Sprint(i)]; n > 1 || (n == 1) != yes && !unknown[i] {
 			t.Errorf("call %d: carried out %d times, answered: %v", i, n, yes)
 		}
 	}

@@ -44,7 +44,7 @@
 // former owner, and those that come later find another epoch, and write nothing. Whatever a node believes, it
 // can record nothing in a shard that is not its own any more.
 //
-// The lease lasts 3 seconds and is renewed each second. It only says when a node stops trying. Before each
+// The lease lasts 3 seconds (cluster_lease_time) and is renewed each second. It only says when a node stops trying. Before each
 // delivery that an agent is about to make, it is recorded that it is: after a takeover, those without a record
 // of what came of it are the doubtful ones, and no other mail can arrive twice. An agent is told that it may deliver
 // only while the lease, counted from before the renewal by the node's monotonic clock, has a second left.
@@ -103,7 +103,7 @@
 //
 // # Parameters
 //
-// cluster_node_name, spool_commit_delay, spool_inline_limit, spool_postgresql_password_file,
+// cluster_lease_time, cluster_node_name, spool_commit_delay, spool_inline_limit, spool_postgresql_password_file,
 // spool_postgresql_url, spool_segment_size, spool_type.
 //
 // # Diagnostics
@@ -111,7 +111,7 @@
 // "standing by, mail is refused: ...": another node owns the queue. It is no error.
 //
 // "another node has taken it over": this node's lease had run out, because the node, or the way to the
-// database, had stopped for longer than 3 seconds.
+// database, had stopped for longer than cluster_lease_time.
 //
 // "N of M shards have been handed over to other nodes": the node had more than its share, or is drained.
 //

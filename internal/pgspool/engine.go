@@ -208,7 +208,7 @@ func (e *engine) Silent() error {
 		return handedOver{"this node's part of the queue is being handed over to other nodes, which take new mail"}
 	}
 	if e.lease.overdue() {
-		return silent(fmt.Sprintf("the database has not renewed this node's lease for %v", leaseTime))
+		return silent(fmt.Sprintf("the database has not renewed this node's lease for %v", e.store.leaseTime()))
 	}
 	return nil
 }

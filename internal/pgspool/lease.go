@@ -16,14 +16,10 @@ import (
 )
 
 const (
-	// leaseTime is how long a lease is good after it was renewed, by the database's clock.
-	leaseTime = 3 * time.Second
-	// leaseMargin is how much earlier this node stops to begin deliveries, by its own monotonic clock.
-	leaseMargin = time.Second
-	// renewPeriod is how often it is renewed.
+	// defaultLeaseTime is cluster_lease_time, where main.cf does not set it.
+	defaultLeaseTime = 3 * time.Second
+	// renewPeriod is how often a lease is renewed.
 	renewPeriod = time.Second
-	// renewTime bounds one attempt to renew it.
-	renewTime = 2 * time.Second
 	// takeTime is how long a takeover waits for transactions of the former owner before it has the
 	// database end them. They cannot be of any use: the lease has run out.
 	takeTime = 500 * time.Millisecond
@@ -37,25 +33,38 @@ type lease struct {
 	renewed time.Time     // when the last successful renewal began
 	ending  bool          // nobody gets leave any more
 	waiting []*request    // leave to deliver, recorded, that waits for the lease to be good again
-	margin  time.Duration // leaseMargin, but in a test
+	lasts   time.Duration // Store.leaseTime
+	margin  time.Duration // Store.margin
 }
 
-// margin is leaseMargin.
+// leaseTime is how long a lease is good after it was renewed, by the database's clock.
+func (s *Store) leaseTime() time.Duration {
+	if s.lease == 0 {
+		return defaultLeaseTime
+	}
+	return s.lease
+}
+
+// margin is how much earlier than its lease ends this node stops to begin deliveries, by its own monotonic clock. It is a part
+// of that time, since clocks that run at different speeds move apart by a part of it.
 func (s *Store) margin() time.Duration {
 	if s.plant.noMargin {
 		return 0
 	}
-	return leaseMargin
+	return s.leaseTime() / 3
 }
 
+// renewTime bounds one attempt to renew the leases: after it, deliveries do not begin any more.
+func (s *Store) renewTime() time.Duration { return s.leaseTime() * 2 / 3 }
+
 // good says whether deliveries may begin. mu is held.
-func (l *lease) good() bool { return time.Since(l.renewed) < leaseTime-l.margin }
+func (l *lease) good() bool { return time.Since(l.renewed) < l.lasts-l.margin }
 
 // overdue says that the lease has run out, or nearly, by this node's clock.
 func (l *lease) overdue() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return time.Since(l.renewed) >= leaseTime
+	return time.Since(l.renewed) >= l.lasts
 }
 
 // postpone keeps r until the lease is good. It is false when it is good now.
@@ -118,7 +127,7 @@ func (e *engine) renew(ctx context.Context) {
 			conn, err = e.store.connect(ctx)
 		}
 		began := time.Now()
-		attempt, cancel := context.WithTimeout(ctx, renewTime)
+		attempt, cancel := context.WithTimeout(ctx, e.store.renewTime())
 		if err == nil {
 			err = e.store.renewLeases(attempt, conn, e.held())
 		}
@@ -189,7 +198,7 @@ func (s *Store) renewLeases(ctx context.Context, conn *pgx.Conn, shards []*shard
 			ids[i] = fmt.Sprint(sh.id)
 		}
 		_, err := run(ctx, conn, fmt.Sprintf("UPDATE lease SET until = clock_timestamp() + interval '%d milliseconds' WHERE shard IN (%s); UPDATE node SET seen = clock_timestamp() WHERE name = %s",
-			leaseTime.Milliseconds(), strings.Join(ids, ", "), quote(s.node)))
+			s.leaseTime().Milliseconds(), strings.Join(ids, ", "), quote(s.node)))
 		return err
 	})
 }
@@ -266,7 +275,7 @@ func (s *Store) take(ctx context.Context, conn *pgx.Conn, id int) (got *taken, e
 	if _, err := tx.Exec(ctx, "UPDATE shard SET node = $2, epoch = epoch + 1 WHERE id = $1", id, s.node); err != nil {
 		return nil, err
 	}
-	if _, err := tx.Exec(ctx, "UPDATE lease SET until = clock_timestamp() + make_interval(secs => $2) WHERE shard = $1", id, leaseTime.Seconds()); err != nil {
+	if _, err := tx.Exec(ctx, "UPDATE lease SET until = clock_timestamp() + make_interval(secs => $2) WHERE shard = $1", id, s.leaseTime().Seconds()); err != nil {
 		return nil, err
 	}
 	if err := tx.Commit(ctx); err != nil {

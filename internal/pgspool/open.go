@@ -73,7 +73,7 @@ func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*e
 	if err := s.releaseLeft(ctx, conn); err != nil {
 		return nil, err
 	}
-	e := &engine{store: s, opt: o, idx: newIndex(), lease: &lease{renewed: began, margin: s.margin()}, shards: map[uint32]*shard{}, coming: map[uint32]*shard{}, wake: make(chan struct{}, 1),
+	e := &engine{store: s, opt: o, idx: newIndex(), lease: &lease{renewed: began, lasts: s.leaseTime(), margin: s.margin()}, shards: map[uint32]*shard{}, coming: map[uint32]*shard{}, wake: make(chan struct{}, 1),
 		broken: make(chan struct{}), born: time.Now(), conn: conn}
 	for _, t := range shards {
 		e.coming[t.id] = &t.shard
@@ -105,7 +105,7 @@ func (s *Store) takeFirst(ctx context.Context, conn *pgx.Conn, most int) (renewe
 	renewed = time.Now()
 	list, err = s.takeFree(ctx, conn, most, nil)
 	// takeFree stops when the first leases are to be renewed, and its own shards come first.
-	for began := renewed; err == nil && len(list) > 0 && len(list) < most && list[len(list)-1].own && time.Since(began) > takeFor; {
+	for began := renewed; err == nil && len(list) > 0 && len(list) < most && list[len(list)-1].own && time.Since(began) > s.takeFor(); {
 		have := make([]*shard, len(list))
 		for i, t := range list {
 			have[i] = &t.shard

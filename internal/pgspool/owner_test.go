@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"posthaste/internal/config"
 	"posthaste/internal/mail"
 	"posthaste/internal/queue"
 	"posthaste/internal/storage"
@@ -41,6 +44,68 @@ func TestUnsafeServer(t *testing.T) {
 	}
 	if n := warned("b", queue.ErrNotOurs); n != 0 {
 		t.Errorf("who stands by: %d warnings", n)
+	}
+}
+
+// A lease is as long as cluster_lease_time says, when a part of the queue is taken and when it is renewed; so long others leave it
+// alone, and mail is taken; a third of it before its end no delivery begins.
+func TestLeaseTime(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, newServer(t), 1)
+	st := d.store("a")
+	st.lease = 2 * time.Hour
+	a := st.mustOpen(t)
+	conn := d.conn()
+	left := func() (left time.Duration) {
+		if err := conn.QueryRow(t.Context(), "SELECT until - clock_timestamp() FROM lease").Scan(&left); err != nil {
+			t.Fatal(err)
+		}
+		return left
+	}
+	if l := left(); l < time.Hour || l > 2*time.Hour {
+		t.Errorf("%v are left of the lease", l)
+	}
+	if _, err := conn.Exec(t.Context(), "UPDATE lease SET until = clock_timestamp() + interval '1 second'"); err != nil {
+		t.Fatal(err)
+	}
+	testwait.Until(t, "the lease is renewed for as long", func() bool { return left() > time.Hour })
+	if _, err := d.store("b").testOpen(t); !errors.Is(err, queue.ErrNotOurs) {
+		t.Errorf("another node: %v", err)
+	}
+	l := &lease{lasts: st.leaseTime(), margin: st.margin()}
+	for _, c := range []struct {
+		ago           time.Duration
+		good, overdue bool
+	}{{79 * time.Minute, true, false}, {81 * time.Minute, false, false}, {119 * time.Minute, false, false}, {121 * time.Minute, false, true}} {
+		if l.renewed = time.Now().Add(-c.ago); l.good() != c.good || l.overdue() != c.overdue {
+			t.Errorf("renewed %v ago: good %v, overdue %v", c.ago, l.good(), l.overdue())
+		}
+	}
+	if err := errors.Join(a.Silent(), a.Err()); err != nil {
+		t.Error(err)
+	}
+}
+
+// main.cf's cluster_lease_time is that of the store.
+func TestLeaseTimeIsSet(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]time.Duration{"": 3 * time.Second, "cluster_lease_time = 40s\n": 40 * time.Second} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "main.cf"), []byte("spool_postgresql_url = postgres://mail@db.test/mail\n"+text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := config.Load(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := st.leaseTime(); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+		st.Close()
 	}
 }
 
@@ -106,8 +171,7 @@ func TestLeaseLost(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, newServer(t), 1)
 	a := d.store("a").mustOpen(t)
-	d.expire()
-	if _, err := put(t, d.store("b").mustOpen(t), "x"); err != nil {
+	if _, err := put(t, d.seize("b"), "x"); err != nil {
 		t.Fatal(err)
 	}
 	testwait.Until(t, "it stops", func() bool { return a.Err() != nil })
@@ -131,7 +195,7 @@ func TestNoLeaveWithoutLease(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.lease.mu.Lock()
-		a.lease.renewed = time.Now().Add(-leaseTime) // which is when it runs out
+		a.lease.renewed = time.Now().Add(-a.lease.lasts) // which is when it runs out
 		a.lease.mu.Unlock()
 		got := make(chan error, 1)
 		b := a.NewBatch()
@@ -214,8 +278,7 @@ func TestTakeoverFromHung(t *testing.T) {
 		t.Fatal("it was taken over while the lease is good")
 	}
 	// The row of the lease is not locked, only the shard's.
-	d.expire()
-	d.store("b").mustOpen(t)
+	d.seize("b")
 	if _, err := run(t.Context(), hung, "COMMIT"); err == nil {
 		t.Error("the former owner's transaction went on")
 	}

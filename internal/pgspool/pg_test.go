@@ -42,7 +42,8 @@ func newDatabase(t testing.TB, s *testservers.Server, shards int) *database {
 	return d
 }
 
-// store is that of a node.
+// store is that of a node, whose leases last for minutes: a test whose machine is busy does not lose them. Those that shall
+// run out do so by expire.
 func (d *database) store(node string) *Store {
 	d.t.Helper()
 	c, err := parseURL(d.url)
@@ -51,7 +52,7 @@ func (d *database) store(node string) *Store {
 	}
 	c.Password = "secret"
 	c.RuntimeParams["application_name"] = sessionName(node)
-	s := &Store{config: c, node: node, instance: node + ":/q", segmentSize: 64 << 20}
+	s := &Store{config: c, node: node, instance: node + ":/q", lease: 5 * time.Minute, segmentSize: 64 << 20}
 	d.t.Cleanup(s.Close)
 	return s
 }
@@ -98,6 +99,21 @@ func (d *database) expire() {
 	if _, err := d.conn().Exec(d.t.Context(), "UPDATE lease SET until = '-infinity'"); err != nil {
 		d.t.Fatal(err)
 	}
+}
+
+// seize opens the queue for a node while another one, which renews its leases, has it: they are made to run out again and again.
+func (d *database) seize(node string) (e *engine) {
+	d.t.Helper()
+	st := d.store(node)
+	testwait.Until(d.t, "the queue is another node's", func() bool {
+		d.expire()
+		var err error
+		if e, err = st.testOpen(d.t); err != nil && !errors.Is(err, queue.ErrBroken) && !errors.Is(err, queue.ErrNotOurs) {
+			d.t.Fatal(err)
+		}
+		return err == nil
+	})
+	return e
 }
 
 // message makes one with two recipients.

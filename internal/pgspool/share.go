@@ -23,7 +23,7 @@ type share struct {
 func (s *Store) share(ctx context.Context, conn *pgx.Conn) (sh share, err error) {
 	var shards, nodes int
 	err = conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM shard), count(*) FILTER (WHERE NOT drained AND (name = $1 OR seen > clock_timestamp() - make_interval(secs => $2))),
-		coalesce(bool_or(drained) FILTER (WHERE name = $1), false) FROM node`, s.node, leaseTime.Seconds()).Scan(&shards, &nodes, &sh.drained)
+		coalesce(bool_or(drained) FILTER (WHERE name = $1), false) FROM node`, s.node, s.leaseTime().Seconds()).Scan(&shards, &nodes, &sh.drained)
 	sh.most = (shards + max(nodes, 1) - 1) / max(nodes, 1)
 	if sh.drained {
 		sh.most = 0
@@ -32,7 +32,7 @@ func (s *Store) share(ctx context.Context, conn *pgx.Conn) (sh share, err error)
 }
 
 // takeFor bounds how long shards are taken before the leases of the first are renewed.
-const takeFor = leaseTime / 3
+func (s *Store) takeFor() time.Duration { return s.leaseTime() / 3 }
 
 // takeFree takes shards that are free, until the node has most of them, its own first: those in have it
 // has already.
@@ -46,7 +46,7 @@ func (s *Store) takeFree(ctx context.Context, conn *pgx.Conn, most int, have []*
 	for began := time.Now(); len(ids) > 0; ids = ids[1:] {
 		// What commits are too slow for is taken a second later: the leases of the first must be renewed.
 		id := ids[0]
-		if len(have)+len(list) >= most || time.Since(began) > takeFor {
+		if len(have)+len(list) >= most || time.Since(began) > s.takeFor() {
 			break
 		}
 		if slices.ContainsFunc(have, func(sh *shard) bool { return int(sh.id) == id }) {

@@ -13,7 +13,7 @@ import (
 func TestSilentWords(t *testing.T) {
 	t.Parallel()
 	fresh := func() *engine {
-		return &engine{born: time.Now().Add(-time.Hour), lease: &lease{renewed: time.Now(), margin: time.Second}}
+		return &engine{store: &Store{}, born: time.Now().Add(-time.Hour), lease: &lease{renewed: time.Now(), lasts: time.Minute, margin: time.Second}}
 	}
 	for _, c := range []struct {
 		words string

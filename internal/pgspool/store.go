@@ -47,6 +47,7 @@ type Store struct {
 	older bool   // it is, in a simulation, one that does not know of the newest tables
 
 	settings    []settingDigest // what main.cf sets
+	lease       time.Duration   // cluster_lease_time; 0: defaultLeaseTime
 	segmentSize int64           // octets after which the next segment begins
 	page        int             // rows of a shard that are read before their messages are given out; 0: pageRows
 	unsure      int             // deliveries of a shard that are named because of lost records; 0: maxUnsure
@@ -127,7 +128,7 @@ func New(cfg *config.Config) (*Store, error) {
 	}
 	machine, _ := os.ReadFile("/etc/machine-id") // where there is none, the path has to do
 	return &Store{config: c, node: node, settings: digestSettings(cfg), instance: strings.TrimSpace(string(machine)) + ":" + cfg.String("queue_directory"),
-		segmentSize: cfg.Bytes("spool_segment_size")}, nil
+		lease: cfg.Duration("cluster_lease_time"), segmentSize: cfg.Bytes("spool_segment_size")}, nil
 }
 
 // sessionName is the application_name of a node's sessions, which the server cuts at 63 octets.

@@ -1,4 +1,5 @@
-// Package pgspooltest opens a queue in PostgreSQL for the tests of other packages.
+// Package pgspooltest opens a queue in PostgreSQL for the tests of other packages. Its lease lasts for minutes: a test whose
+// machine is busy does not lose it.
 package pgspooltest
 
 import (
@@ -38,7 +39,7 @@ func Node(t testing.TB, addr, name string) *pgspool.Store {
 	t.Helper()
 	dir := t.TempDir()
 	settings := "spool_postgresql_url = postgres://mail@" + addr + "/mail\nspool_postgresql_password_file = " + filepath.Join(dir, "password") +
-		"\ncluster_node_name = " + name + "\n"
+		"\ncluster_node_name = " + name + "\ncluster_lease_time = 5m\n"
 	for name, text := range map[string]string{"main.cf": settings, "password": "secret\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
