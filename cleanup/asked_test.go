@@ -311,6 +311,51 @@ func testLogsNumbers(t *testing.T) {
 	}
 }
 
+// The queue in several logs was last read when the log was that is behind the others; while one of them has never been read to
+// its end the queue has not been, either. What was read and found is added up.
+func TestLogsScrubbed(t *testing.T) {
+	t.Parallel()
+	log := func(passes uint64, last time.Time) spools.Standing {
+		sp, err := spool.Open(spool.Options{FS: vfs.NewMem(512), Dir: "spool", SegmentSize: 64 << 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { sp.Close() })
+		return spools.Standing{Part: spools.Part{Dir: "/x", Takes: true}, Engine: logEngine{Spool: sp,
+			scrub: &scrubbing{past: spool.ScrubStats{Passes: passes, Bytes: 10 * passes, Findings: 100 * passes, Last: last}}}}
+	}
+	at := time.Unix(1700000000, 0)
+	first, second, third := log(1, at.Add(time.Hour)), log(2, at), log(4, at.Add(2*time.Hour))
+	never, silent := log(0, time.Time{}), log(0, time.Time{})
+	silent.Engine = logEngine{Spool: silent.Engine.(logEngine).Spool} // nobody reads it
+	for _, c := range []struct {
+		list []spools.Standing
+		want []float64 // the last time, how often, octets, findings
+	}{
+		{[]spools.Standing{first, second, third}, []float64{1700000000, 7, 70, 700}},
+		{[]spools.Standing{third, first}, []float64{1700003600, 5, 50, 500}},
+		{[]spools.Standing{second}, []float64{1700000000, 2, 20, 200}},
+		{[]spools.Standing{first, never}, []float64{0, 1, 10, 100}},
+		{[]spools.Standing{never, first}, []float64{0, 1, 10, 100}},
+		{[]spools.Standing{silent, first}, []float64{1700003600, 1, 10, 100}},
+		{[]spools.Standing{silent}, []float64{0, 0, 0, 0}},
+	} {
+		set := metrics.New()
+		set.Offer(func(o *metrics.Offer) { offerLogs(o, c.list) })
+		got := make([]float64, 4)
+		for _, m := range set.Take().Samples {
+			for i, name := range []string{"last_pass_timestamp_seconds", "passes", "bytes", "findings"} {
+				if m.Name == "posthaste_spool_scrub_"+name {
+					got[i] = m.Value
+				}
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("of %d logs: %v, want %v", len(c.list), got, c.want)
+		}
+	}
+}
+
 // The list of doubtful messages is written a second after a change, so that it outlives the process; what comes later is
 // written too. One that cannot be read, or written, is warned of and holds nothing up.
 func TestDoubtsSaved(t *testing.T) {

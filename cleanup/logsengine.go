@@ -11,6 +11,7 @@ package cleanup
 
 import (
 	"context"
+	"time"
 
 	"posthaste/internal/metrics"
 	"posthaste/internal/queueread"
@@ -112,7 +113,10 @@ func offerLogs(o *metrics.Offer, list []spools.Standing) {
 		if r := en.scrub.stats(); scrub == nil {
 			scrub = r
 		} else if r != nil {
+			// The whole queue was last read when the disk that is behind the others was.
+			oldest := earlier(scrub.Last, r.Last)
 			*scrub = plus(*scrub, *r)
+			scrub.Last = oldest
 		}
 		if s.Err == nil {
 			up = 1
@@ -144,4 +148,12 @@ func offerLogs(o *metrics.Offer, list []spools.Standing) {
 	o.Total(metrics.SpoolWrittenBytes, float64(sum.Written))
 	o.Total(metrics.SpoolCopiedBytes, float64(sum.Copied))
 	offerScrub(o, scrub)
+}
+
+// earlier is the time before the other. The zero time, of what has never been, is before all others.
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
