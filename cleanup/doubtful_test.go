@@ -299,6 +299,57 @@ func TestHandFails(t *testing.T) {
 	}
 }
 
+// A handed engine has so much in hand.
+type handedEngine struct {
+	stub
+	list []queue.Doubt
+}
+
+func (e *handedEngine) Hands(yield func(queue.Doubt) bool) {
+	for _, d := range e.list {
+		if !yield(d) {
+			return
+		}
+	}
+}
+
+// What agents have in hand is named as far as one answer has room, and the answer says when there is more.
+func TestHandsBound(t *testing.T) {
+	t.Parallel()
+	many := func(n, rcpts int) (list []queue.Doubt) {
+		for i := range n {
+			list = append(list, queue.Doubt{ID: mail.MakeQueueID(time.Unix(1800000000, 0), uint64(i)), Rcpts: make([]int, rcpts), Nexthop: "mx.test", At: time.Unix(1800000000, 0)})
+		}
+		return list
+	}
+	for _, c := range []struct {
+		list []queue.Doubt
+		want int
+	}{
+		{nil, 0},
+		{many(proto.HandsLimit, 1), proto.HandsLimit},
+		{many(proto.HandsLimit+1, 1), proto.HandsLimit},
+		{many(2, proto.HandsRcpts/2), 2},
+		{append(many(2, proto.HandsRcpts/2), many(3, 1)...), 2},
+		{many(3, proto.HandsRcpts/2), 2},
+	} {
+		s, _ := newTestServer(t, "", "")
+		s.opt.Engine = &handedEngine{list: c.list}
+		var reply proto.HandsReply
+		if err := served(t, s).Call(t.Context(), &proto.Hands{}, &reply); err != nil {
+			t.Fatal(err)
+		}
+		if len(reply.List) != c.want || reply.More != (len(c.list) > c.want) {
+			t.Errorf("of %d: %d, more: %v", len(c.list), len(reply.List), reply.More)
+		}
+		for i, h := range reply.List {
+			if d := c.list[i]; h.ID != d.ID || len(h.Index) != len(d.Rcpts) || h.Relay != "mx.test" || !h.At.Equal(d.At) {
+				t.Errorf("number %d is %+v", i, h)
+			}
+		}
+	}
+}
+
 // A sharedEngine is one of a queue that nodes share.
 type sharedEngine struct {
 	logEngine

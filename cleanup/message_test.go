@@ -225,6 +225,34 @@ func TestStray(t *testing.T) {
 	}
 }
 
+// TestStrayByLine: where lines are looked at, what is looked at is what is stored: a line with spaces for stray octets, or several
+// lines. Characters that are not wanted are taken out before.
+func TestStrayByLine(t *testing.T) {
+	t.Parallel()
+	in := "Subject: a\r\n\r\none\rtwo\r\nthree\n.\nfour\r\nz\rfive\nz"
+	for replace, want := range map[string]struct{ out, lines string }{
+		"yes": {"Subject: a\r\n\r\none two\r\nthree . four\r\n five \r\n", "one two|three . four| five "},
+		"no":  {"Subject: a\r\n\r\none\r\ntwo\r\nthree\r\n.\r\nfour\r\n\r\nfive\r\n", "one|two|three|.|four|five"},
+	} {
+		c := newCore(t, "cleanup_replace_stray_cr_lf = "+replace+"\nbody_checks = static:WARN\nmessage_strip_characters = z\n", nil)
+		for _, step := range []int{0, 1, 2, 7} {
+			got, r := feed(c, submission("remote", "r@x.y"), in, step)
+			var lines []string
+			for _, l := range r.Log[1:] {
+				_, text, _ := strings.Cut(l.String(), "warning: body ")
+				text, _, _ = strings.Cut(text, " from client.test")
+				lines = append(lines, text)
+			}
+			if out := strings.Join(lines, "|"); got != want.out || out != want.lines {
+				t.Errorf("%s, in pieces of %d: got %q, want %q; looked at %q, want %q", replace, step, got, want.out, out, want.lines)
+			}
+			if r.Envelope.Size != int64(len(got)) {
+				t.Errorf("size %d of %q", r.Envelope.Size, got)
+			}
+		}
+	}
+}
+
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/testwait"
 )
 
 // served is a client of a server that is reached over a socket.
@@ -84,6 +86,61 @@ func TestListed(t *testing.T) {
 		e, found := s.opt.Engine.Locate(id)
 		if last := tc.chunks[len(tc.chunks)-1]; found != (tc.refused == 0 && !last.More) || found && e.NRcpt != 4000 {
 			t.Errorf("%s: queued %v, with %d recipients", tc.name, found, e.NRcpt)
+		}
+	}
+}
+
+// A submitter that sends more parts than it may is disconnected, and its message given up, while the message waits; others are
+// served meanwhile. As many as it may send it can.
+func TestWindow(t *testing.T) {
+	t.Parallel()
+	for _, more := range []int{0, 1} {
+		s, log := newTestServer(t, "", "")
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		s.ctx = ctx
+		s.opt.Delay, s.opt.Token, s.opt.PutToken = time.Hour, func() bool { return false }, func() {} // the queue manager cannot keep up
+		client := served(t, s)
+		conn, err := client.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		id := mail.MakeQueueID(time.Now(), 1)
+		answers := make(chan error, 100)
+		answered := func(_ []byte, err error) { answers <- err }
+		conn.Go(&proto.Submit{Envelope: mail.Envelope{ID: id, Arrival: time.Now(), Sender: "a@from.test", Recipients: []mail.Recipient{{Address: "b@to.test"}}},
+			Content: []byte("Subject: x\r\n\r\n"), More: true}, answered)
+		// The first part is in hand when there is room for one part more: for an abort.
+		key := func() *stream {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for k, st := range s.streams {
+				if k.id == id {
+					return st
+				}
+			}
+			return nil
+		}
+		testwait.Until(t, "the first part is in hand", func() bool { st := key(); return st != nil && len(st.parts) == 0 })
+		for range proto.MaxUnanswered + 1 + more {
+			conn.Go(&proto.Chunk{ID: id, Data: []byte("x\r\n"), More: true}, answered)
+		}
+		if more > 0 {
+			<-conn.Done()
+			testwait.Until(t, "the message is given up", func() bool { return key() == nil })
+		} else if err := conn.Call(t.Context(), &proto.Lease{N: 1}, new(proto.LeaseReply)); err != nil {
+			t.Errorf("who sends what it may is disconnected: %v", err)
+		}
+		if got := strings.Contains(log.String(), string(id)+": the submitter sends more than it may; disconnecting it"); got != (more > 0) {
+			t.Errorf("logged\n%s", log.String())
+		}
+		if err := served(t, s).Call(t.Context(), &proto.Lease{N: 1}, new(proto.LeaseReply)); err != nil {
+			t.Errorf("another submitter: %v", err)
+		}
+		stop()
+		conn.Close()
+		for range proto.MaxUnanswered + 2 + more {
+			<-answers
 		}
 	}
 }
