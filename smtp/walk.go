@@ -236,6 +236,9 @@ func (d *delivery) useAnother(ctx context.Context, w *walk, t *target) *failure 
 	if f != nil {
 		d.waiting = nil
 		d.connectFailed(f)
+		// The session before was one, too.
+		w.sessions++
+		w.limit(d)
 		return nil
 	}
 	return d.use(ctx, w, s, t)
