@@ -1,6 +1,7 @@
 package smtp
 
 import (
+	"context"
 	"regexp"
 	"strings"
 	"testing"
@@ -59,5 +60,33 @@ func TestProbe(t *testing.T) {
 		if _, err := newProbe(text); err == nil || !strings.Contains(err.Error(), "dnssec_probe = "+text) {
 			t.Errorf("%q: %v", text, err)
 		}
+	}
+}
+
+// TestProbeCutOff: a question that is cut off has found out nothing, and is asked again.
+func TestProbeCutOff(t *testing.T) {
+	t.Parallel()
+	p, err := newProbe("ns:.")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dns := fakezone.Must(". NS a.root.test.").Resolver()
+	defer dns.Close()
+	sink := new(lines)
+	log := maillog.New("log", sink)
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	p.warnIfUnsigned(stopped, false, dns, log)
+	log.Flush()
+	if got := sink.String(); got != "" {
+		t.Errorf("a process that stops says %q", got)
+	}
+	p.warnIfUnsigned(t.Context(), false, dns, log)
+	p.warnIfUnsigned(t.Context(), false, dns, log)
+	if err := log.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := sink.String(); strings.Count(got, "DNSSEC validation may be unavailable") != 1 {
+		t.Errorf("%q", got)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"posthaste/internal/agent"
+	"posthaste/internal/egress"
 	"posthaste/internal/mail"
 	"posthaste/internal/testcert"
 	"posthaste/internal/testwait"
@@ -314,6 +316,100 @@ func TestSourceHAProxy(t *testing.T) {
 	want := append([]byte("\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\x7f\x00\x00\x07\x7f\x00\x00\x01\x00\x00"), byte(to.Port>>8), byte(to.Port))
 	if head := <-heads; !bytes.Equal(head[:], want) {
 		t.Errorf("the proxy was sent %q, want %q", head[:], want)
+	}
+}
+
+// The header for a server with an IPv6 address has both addresses whole, and says so.
+func TestHAProxyHeader(t *testing.T) {
+	t.Parallel()
+	d := &delivery{set: new(settings)}
+	for _, test := range []struct{ from, to, port, want string }{
+		{"192.0.2.7", "198.51.100.1", "25", "\x21\x11\x00\x0c\xc0\x00\x02\x07\xc6\x33\x64\x01\x00\x00\x00\x19"},
+		{"2001:db8::7", "2001:db8:1::2", "2525", "\x21\x21\x00\x24\x20\x01\x0d\xb8\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x07" +
+			"\x20\x01\x0d\xb8\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x09\xdd"},
+	} {
+		proxy := new(heard)
+		if err := d.introduceTo(proxy, netip.MustParseAddr(test.from), &target{ip: netip.MustParseAddr(test.to), port: test.port}); err != nil {
+			t.Error(err)
+		}
+		if want := "\r\n\r\n\x00\r\nQUIT\n" + test.want; string(proxy.b) != want {
+			t.Errorf("%s to %s: %q, want %q", test.from, test.to, proxy.b, want)
+		}
+	}
+}
+
+// Only servers of a family that the source has an address of are tried, and sockets of this host. Without one of them the mail
+// waits, and the reason says what is missing.
+func TestSourceFamilies(t *testing.T) {
+	t.Parallel()
+	list := func(texts ...string) (list []target) {
+		for _, text := range texts {
+			if strings.HasPrefix(text, "/") {
+				list = append(list, target{path: text})
+			} else {
+				list = append(list, target{ip: netip.MustParseAddr(text)})
+			}
+		}
+		return list
+	}
+	for _, test := range []struct {
+		spec string
+		list []target
+		want string
+	}{
+		{"address=192.0.2.7", list("2001:db8::1", "192.0.2.1", "/socket", "2001:db8::2"), "192.0.2.1 /socket "},
+		{"address6=2001:db8::7", list("2001:db8::1", "192.0.2.1"), "2001:db8::1 "},
+		{"address=192.0.2.7, address6=2001:db8::7", list("2001:db8::1", "192.0.2.1"), "2001:db8::1 192.0.2.1 "},
+		{"address=192.0.2.7", list("2001:db8::1"), "4.3.5 x.test has IPv6 addresses only, and egress source m1 has none"},
+		{"address6=2001:db8::7", list("192.0.2.1"), "4.3.5 x.test has IPv4 addresses only, and egress source m1 has none"},
+		{"", list("2001:db8::1", "192.0.2.1"), "2001:db8::1 192.0.2.1 "},
+	} {
+		d := &delivery{hop: &nexthop{host: "x.test"}}
+		if test.spec != "" {
+			r := agent.NewTestRequest(envelope(10), "x.test", []byte("A: b\r\n\r\n"), nil)
+			r.Source, r.SourceSpec = "m1", test.spec
+			var err error
+			if d.source, err = new(usedSources).of(r); err != nil {
+				t.Fatal(test.spec, err)
+			}
+		}
+		left, f := d.reachable(test.list)
+		got := ""
+		for i := range left {
+			got += left[i].address() + " "
+		}
+		if f != nil {
+			got += f.Error()
+		}
+		if got != test.want {
+			t.Errorf("%s: %s, want %s", test.spec, got, test.want)
+		}
+	}
+}
+
+// What cannot be a certificate is not waited for, and is not kept.
+func TestSourceCertificateUnread(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	garbage := filepath.Join(dir, "garbage.pem")
+	if err := os.WriteFile(garbage, []byte("nothing\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := new(sourceCerts)
+	for _, test := range []struct{ cert, key, want string }{
+		{dir, "", dir + ": no regular file"},
+		{garbage, dir, dir + ": no regular file"},
+		{garbage, filepath.Join(dir, "none"), "no such file"},
+		{garbage, "", garbage},
+		{garbage, "", garbage},
+	} {
+		cert, err := c.of(&usedSource{Source: egress.Source{CertFile: test.cert, KeyFile: test.key}})
+		if cert != nil || err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s, %s: %v, %v", test.cert, test.key, cert, err)
+		}
+	}
+	if len(c.known) > 0 {
+		t.Errorf("%d are kept", len(c.known))
 	}
 }
 

@@ -4,9 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -207,4 +210,44 @@ func TestMostMessages(t *testing.T) {
 			wait()
 		})
 	}
+}
+
+// A session that was kept under a destination's name, with a server that it has no more, is ended politely, and not used.
+func TestKeptWithFormerServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{t: t, servers: map[string][]string{"192.0.2.1:25": {keptHello + "C: MAIL FROM:<from@here.test>\nC: RCPT TO:<to@sink.test>\nC: DATA\nS: 550 5.7.1 no\nS: 550 no\nS: 503 no\nC: QUIT\n"}}}
+		cfg, err := config.LoadString("myhostname = me.test\ninet_interfaces = 192.0.2.200\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		dns := fakezone.Must("dest.test. MX 10 mx1.dest.test.\nmx1.dest.test. A 192.0.2.1\n").Resolver()
+		a, err := newAgent(deps{Config: cfg, Resolver: dns, Dial: w.dial})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the server had several
+			ours, theirs := net.Pipe()
+			w.wg.Go(func() { newScripted(t, "192.0.2.9:25", theirs).serve("C: QUIT\nC#\n") })
+			former := target{host: "mx1.dest.test", ip: netip.MustParseAddr("192.0.2.9"), port: "25"}
+			if !a.cache.put(a.newSession(ours, &former), 0, cacheKey{hop: "dest.test"}, cacheKey{host: former.host, ip: former.ip, port: "25"}, time.Now().Add(time.Hour)) {
+				t.Fatal("not kept")
+			}
+		}
+		r := agent.NewTestRequest(envelope(10), "dest.test", []byte("A: b\r\n\r\n"), nil)
+		r.CacheLoad = true
+		a.Deliver(t.Context(), r)
+		if o := r.Outcomes()[0]; o.Status.String() != "5.7.1" {
+			t.Errorf("%s %s", o.Status, o.Reason)
+		}
+		a.cache.mu.Lock()
+		n := a.cache.count
+		a.cache.mu.Unlock()
+		if n != 0 {
+			t.Errorf("%d sessions are kept", n)
+		}
+		a.Close()
+		dns.Close()
+		w.wg.Wait()
+	})
 }

@@ -84,6 +84,11 @@ func TestNotices(t *testing.T) {
 		"not understood": {"protocol", "a@b.test", map[int]string{3: "502 5.5.1 what?"}, []string{"Subject: Post SMTP client: errors from 127.0.0.1[127.0.0.1]:",
 			"\r\n In:  220 x ESMTP\r\n Out: EHLO me.test\r\n In:  250-x\r\n In:  250-PIPELINING\r\n In:  250 AUTH PLAIN\r\n Out: AUTH PLAIN (secret)\r\n In:  235 ok\r\n" +
 				" Out: MAIL FROM:<a@b.test>\r\n Out: RCPT TO:<to@dest.test>\r\n Out: DATA\r\n In:  502 5.5.1 what?\r\n"}},
+		// A password is no part of it, nor a user, in whatever line they are sent.
+		"questions": {"protocol", "a@b.test", map[int]string{1: "250-x\r\n250-PIPELINING\r\n250 AUTH LOGIN", 2: "334 VXNlcm5hbWU6\r\n334 UGFzc3dvcmQ6\r\n235 ok", 3: "502 5.5.1 what?"},
+			[]string{"\r\n In:  250 AUTH LOGIN\r\n Out: AUTH LOGIN\r\n In:  334 VXNlcm5hbWU6\r\n Out: (secret)\r\n In:  334 UGFzc3dvcmQ6\r\n Out: (secret)\r\n In:  235 ok\r\n Out: MAIL FROM:<a@b.test>\r\n"}},
+		"gone": {"protocol", "a@b.test", map[int]string{4: "hello", 5: ""},
+			[]string{" In:  250 ok\r\n", "\r\n\r\nSession aborted, reason: lost connection with 127.0.0.1[127.0.0.1] while sending RCPT TO\r\n"}},
 		"after the dot": {"resource, protocol", "a@b.test", map[int]string{6: "777 really"}, []string{" In:  354 go\r\n Out: .\r\n In:  777 really\r\n"}},
 		"the greeting":  {"protocol", "a@b.test", map[int]string{0: "504 no"}, []string{"\r\n\r\n In:  504 no\r\n"}},
 		"garbage":       {"protocol", "a@b.test", map[int]string{4: "hello\r\n250 ok"}, []string{" In:  hello\r\n In:  250 ok\r\n"}},
@@ -135,7 +140,7 @@ func TestNotices(t *testing.T) {
 	}
 }
 
-// talk serves one connection: a reply to each flight's command, in order.
+// talk serves one connection: a reply to each flight's command, in order. After an empty one no more is said.
 func talk(l net.Listener, polite []string, say map[int]string) {
 	conn, err := l.Accept()
 	if err != nil {
@@ -145,6 +150,10 @@ func talk(l net.Listener, polite []string, say map[int]string) {
 	for i, text := range polite {
 		if other, ok := say[i]; ok {
 			text = other
+		}
+		if text == "" {
+			_ = conn.(*net.TCPConn).CloseWrite()
+			break
 		}
 		if _, err := conn.Write([]byte(text + "\r\n")); err != nil {
 			return

@@ -98,6 +98,9 @@ func TestStartRefused(t *testing.T) {
 		{"smtp_tls_security_level = may\nsmtp_tls_cert_file = /nonexistent.pem", "", "smtp_tls_cert_file"},
 		{"inet_interfaces = bad..name", "", "bad..name"},
 		{"proxy_interfaces = bad..name", "", "bad..name"},
+		{"smtp_requiretls_policy = maybe", "", "smtp_requiretls_policy: \"maybe\": expected tables"},
+		{"smtp_requiretls_policy = enforce inline:{a=disable}", "", "smtp_requiretls_policy: \"enforce\": expected tables"},
+		{"smtp_requiretls_policy = enforce disable", "", "smtp_requiretls_policy: \"enforce\": expected tables"},
 		{"", "DORX", "unknown argument"},
 		{"", "flags=Z", "flag"},
 	} {

@@ -3,6 +3,10 @@ package smtp
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -112,5 +116,122 @@ func TestTLSSessionBounds(t *testing.T) {
 		if _, err := newTLSSessions("x", bad, time.Hour); err == nil {
 			t.Errorf("%s: no error", bad)
 		}
+	}
+}
+
+// TestTLSSessionFile: of a file that others have written too what makes sense is read, and is young; it is bounded, whatever has
+// been written into it.
+func TestTLSSessionFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		server := &tls.Config{Certificates: []tls.Certificate{testCA().certs["good"]}, Time: time.Now}
+		server.SetSessionTicketKeys([][32]byte{{1}})
+		file := filepath.Join(dir, "scache.json")
+		open := func() *tlsSessions {
+			t.Helper()
+			c, err := newTLSSessions("x", "btree:"+filepath.Join(dir, "scache"), time.Hour)
+			if err == nil {
+				err = c.load()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		first := open()
+		resumes(t, first, server)
+		if err := first.save(); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list []storedSession
+		if err := json.Unmarshal(text, &list); err != nil || len(list) != 1 {
+			t.Fatal(list, err)
+		}
+		good := list[0]
+		write := func(list ...storedSession) {
+			t.Helper()
+			text, err := json.Marshal(list)
+			if err == nil {
+				err = os.WriteFile(file, text, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		at := func(key string, when time.Time) storedSession {
+			s := good
+			s.Key, s.When = key, when
+			return s
+		}
+		nonsense := at("nonsense", time.Now())
+		nonsense.State = []byte("nonsense")
+		write(nonsense, at("late", time.Now().Add(time.Second)), at("old", time.Now().Add(-time.Hour)), at("now", time.Now()), at("young", time.Now().Add(time.Second-time.Hour)))
+		if c := open(); len(c.known) != 2 || c.known["now"].state == nil || c.known["young"].state == nil {
+			t.Errorf("of the file these are known: %v", c.known)
+		}
+		var many []storedSession
+		for i := range maxTLSSessions + 5 {
+			many = append(many, at(fmt.Sprint(i), time.Now()))
+		}
+		write(many...)
+		c := open()
+		if len(c.known) != maxTLSSessions {
+			t.Errorf("%d sessions are read", len(c.known))
+		}
+		write(many[10:]...) // another process has written some more meanwhile
+		if err := c.save(); err != nil {
+			t.Fatal(err)
+		}
+		if again := open(); len(again.known) != maxTLSSessions {
+			t.Errorf("%d sessions are written", len(again.known))
+		}
+		// What is too old by now is not written.
+		time.Sleep(time.Hour)
+		if err := c.save(); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := os.ReadFile(file); err != nil || string(text) != "null" {
+			t.Errorf("written are %.100s, %v", text, err)
+		}
+	})
+}
+
+// TestTLSSessionTrouble: a file that cannot be read or written is told of, and leaves nothing behind.
+func TestTLSSessionTrouble(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	away, err := newTLSSessions("x", "btree:"+filepath.Join(dir, "none", "scache"), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := away.load(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("without the directory: %v", err)
+	}
+	if err := away.save(); err != nil {
+		t.Errorf("what could not be opened: %v", err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "scache.json"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c, err := newTLSSessions("x", "btree:"+filepath.Join(dir, "scache"), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.load(); err == nil {
+		t.Error("a directory is read")
+	}
+	if err := c.save(); err == nil {
+		t.Error("a directory is read before it is written")
+	}
+	if err := c.replace([]byte("x")); err == nil {
+		t.Error("a directory is written")
+	}
+	if names, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(names) != 1 {
+		t.Errorf("left are %v, %v", names, err)
 	}
 }

@@ -103,6 +103,22 @@ func TestTokens(t *testing.T) {
 	}
 }
 
+// With a table users may be any number: what is kept of them is bounded.
+func TestTokensBound(t *testing.T) {
+	t.Parallel()
+	k := newTokens(nil, time.Hour)
+	first := k.of("first")
+	for i := range maxUsers - 1 {
+		k.of(fmt.Sprint(i))
+	}
+	if len(k.users) != maxUsers || k.of("first") != first {
+		t.Errorf("%d users, and the first is forgotten", len(k.users))
+	}
+	if k.of("last"); len(k.users) > maxUsers || k.of("last") != k.users["last"] {
+		t.Errorf("%d users", len(k.users))
+	}
+}
+
 // A command that does not end is ended, with what it has started.
 func TestTokenNeverComes(t *testing.T) {
 	t.Parallel()
