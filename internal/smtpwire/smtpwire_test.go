@@ -51,6 +51,14 @@ func TestParseMail(t *testing.T) {
 		{args: `FROM:<""@b>`, want: Mail{From: Path{"@b", `""@b`}}},
 		{args: `FROM:<a\ "b"@c>`, reply: "501 5.1.7 Bad sender address syntax"},
 		{args: `FROM:<a\ \"."b"@c>`, want: Mail{From: Path{`a ".b@c`, `"a \".b"@c`}}},
+		{args: "FROM:<@x,@y:a(c)@b>", want: Mail{From: Path{"a@b", "a@b"}}},
+		{args: `FROM:<@x"y":a(c)@b>`, reply: "501 5.1.7 Bad sender address syntax"},
+		{args: `FROM:a\ b@c SIZE=1`, want: Mail{From: Path{"a b@c", `"a b"@c`}, Size: 1}},
+		{args: "FROM:a)b@c", reply: "501 5.1.7 Bad sender address syntax"},
+		{args: "FROM:x<a@b", reply: "501 5.1.7 Bad sender address syntax"},
+		{args: "FROM:a@x<b@c>", reply: "501 5.1.7 Bad sender address syntax"},
+		{args: `FROM:"a\"<"<b@c>`, want: Mail{From: Path{"b@c", "b@c"}}},
+		{args: "FROM:<@x:@b>", reply: "501 5.1.7 Bad sender address syntax"},
 		{args: "FROM:<a@[x>", reply: "501 5.1.7 Bad sender address syntax"},
 		{args: "FROM:<\xff@b>", reply: "501 5.1.7 Bad sender address syntax"},
 		{args: "FROM:<a\x01@b>", reply: "501 5.1.7 Bad sender address syntax"},
@@ -72,6 +80,9 @@ func TestParseMail(t *testing.T) {
 		{args: "FROM:<a@b> RET=foo", reply: "501 5.5.4 Bad RET parameter syntax"},
 		{args: "FROM:<a@b> RET=FULL RET=FULL", reply: "501 5.5.4 Bad RET parameter syntax"},
 		{args: "FROM:<a@b> ENVID=+", reply: "501 5.5.4 Bad ENVID parameter syntax"},
+		{args: "FROM:<a@b> ENVID=", reply: "501 5.5.4 Bad ENVID parameter syntax"},
+		{args: "FROM:<a@b> ENVID=a ENVID=b", reply: "501 5.5.4 Bad ENVID parameter syntax"},
+		{args: "FROM:<a@b> ENVID=" + strings.Repeat("x", 100), want: Mail{From: Path{"a@b", "a@b"}, EnvID: strings.Repeat("x", 100)}},
 		{args: "FROM:<a@b> ENVID=+0a", reply: "501 5.5.4 Bad ENVID parameter syntax"},
 		{args: "FROM:<a@b> ENVID=" + strings.Repeat("x", 101), reply: "501 5.5.4 Bad ENVID parameter syntax"},
 		{args: "FROM:<a@b> AUTH=<>", want: Mail{From: Path{"a@b", "a@b"}, Auth: "<>"}},
@@ -90,6 +101,9 @@ func TestParseMail(t *testing.T) {
 		}
 		if got != tc.reply || refusal == nil && m != tc.want {
 			t.Errorf("MAIL %q:\n got %+v, %q\nwant %+v, %q", tc.args, m, got, tc.want, tc.reply)
+		}
+		if about := strings.Contains(got, "address syntax"); IsAddressError(refusal) != about {
+			t.Errorf("MAIL %q: %q is about the address: %v", tc.args, got, !about)
 		}
 	}
 	for _, word := range []string{"RET=FULL", "ENVID=x", "SMTPUTF8", "XVERP", "REQUIRETLS"} {
@@ -123,6 +137,13 @@ func TestParseRcpt(t *testing.T) {
 		{args: "TO:<a@b> NOTIFY", reply: "555 5.5.4 Unsupported option: NOTIFY"},
 		{args: "TO:<a@b> ORCPT=foo", reply: "501 5.5.4 Error: Bad ORCPT parameter syntax"},
 		{args: "TO:<a@b> ORCPT=rfc822;+0d+0a", reply: "501 5.5.4 Error: Bad ORCPT parameter syntax"},
+		{args: "TO:<a@b> FOO=1", reply: "555 5.5.4 Unsupported option: FOO=1"},
+		{args: "TO:<a@b> FOO=a\x01\x7f", reply: "555 5.5.4 Unsupported option: FOO=a??"},
+		{args: "TO:<a@b> ORCPT=rfc(822;x", reply: "501 5.5.4 Error: Bad ORCPT parameter syntax"},
+		{args: "TO:<a@b> ORCPT=;x", reply: "501 5.5.4 Error: Bad ORCPT parameter syntax"},
+		{args: "TO:<a@b> ORCPT=rfc822;", reply: "501 5.5.4 Error: Bad ORCPT parameter syntax"},
+		{args: "TO:<a@b> ORCPT=r;" + strings.Repeat("x", 498), want: Rcpt{To: Path{"a@b", "a@b"}, ORCPT: "r;" + strings.Repeat("x", 498)}},
+		{args: "TO:<a@b> ORCPT=r;" + strings.Repeat("x", 499), reply: "501 5.5.4 Error: Bad ORCPT parameter syntax"},
 		{args: "TO:<a@b> FOO", reply: "555 5.5.4 Unsupported option: FOO"},
 	} {
 		r, refusal := ParseRcpt(tc.args, ExtDSN, false)
@@ -132,6 +153,9 @@ func TestParseRcpt(t *testing.T) {
 		}
 		if got != tc.reply || refusal == nil && r != tc.want {
 			t.Errorf("RCPT %q:\n got %+v, %q\nwant %+v, %q", tc.args, r, got, tc.want, tc.reply)
+		}
+		if about := strings.Contains(got, "address syntax"); IsAddressError(refusal) != about {
+			t.Errorf("RCPT %q: %q is about the address: %v", tc.args, got, !about)
 		}
 	}
 }
@@ -167,7 +191,8 @@ func TestParseBDAT(t *testing.T) {
 		size     int64
 		last, ok bool
 	}{
-		{"0", 0, false, true}, {"100 LAST", 100, true, true}, {"7 last", 7, true, true},
+		{"0", 0, false, true}, {"100 LAST", 100, true, true}, {"7 last", 7, true, true}, {"90", 90, false, true}, {"999999999999999999", 999999999999999999, false, true}, {"1:", 0, false, false},
+		{"1000000000000000000", 0, false, false}, {"1/", 0, false, false},
 		{"", 0, false, false}, {"x", 0, false, false}, {"1 2", 0, false, false}, {"1 LAST 3", 0, false, false},
 		{"-1", 0, false, false}, {"1000000000000000000000", 0, false, false},
 	} {
@@ -232,6 +257,11 @@ func TestParser(t *testing.T) {
 		{lines: []string{"hello"}, bad: true},
 		{lines: []string{"999 x"}, bad: true},
 		{lines: []string{"25"}, bad: true},
+		{lines: []string{"25x y"}, bad: true},
+		{lines: []string{"2/0 y"}, bad: true},
+		{lines: []string{"199 y"}, bad: true},
+		{lines: []string{"599 y"}, want: Reply{Code: 599, Text: "y"}},
+		{lines: []string{"600 y"}, bad: true},
 		{lines: append(strings.Split(strings.Repeat("250-x ", MaxReplyLines), " ")[:MaxReplyLines], "250 x"), bad: true},
 		{lines: []string{"250 " + strings.Repeat("x", MaxReplySize+1)}, bad: true},
 	} {
@@ -274,6 +304,20 @@ func TestReplyRoundTrip(t *testing.T) {
 			t.Fatalf("%+v, want %+v", got, r)
 		}
 	})
+}
+
+func TestText(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"": "", "plain ~": "plain ~", "a\x01b\x7f\n": "a?b??", "\x1fé": "?é"} {
+		if got := Printable(text); got != want {
+			t.Errorf("Printable(%q) = %q", text, got)
+		}
+	}
+	for text, want := range map[string]bool{"": true, "a\x7f": true, "\x80": false, "aé": false} {
+		if IsASCII(text) != want {
+			t.Errorf("IsASCII(%q) = %v", text, !want)
+		}
+	}
 }
 
 func FuzzParse(f *testing.F) {
