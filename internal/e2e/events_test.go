@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 )
 
@@ -273,6 +276,139 @@ func (s *system) accounted() {
 		}
 		return len(wrong) == 0 && n > 0
 	})
+}
+
+// While the journal hangs or is dead, operators can delete and hold mail. What was deleted is delivered to nobody, also when
+// that was ordered before the journal had heard of the message; what is held waits; and when the journal is back it gets the
+// events of each message in their order.
+func TestEventsOrderedWithoutJournal(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		timeout string
+		// away takes the journal away, and back brings it back.
+		away func(t *testing.T, s *system) (back func())
+	}{
+		// Orders wait for the journal, as the queue manager has not heard of the mail.
+		"hangs for a moment": {"600s", hangJournal},
+		// Mail goes on without it, and so do orders.
+		"hangs": {"1s", hangJournal},
+		"dead": {"1s", func(t *testing.T, s *system) (back func()) {
+			// What the master starts in its place cannot read its journal.
+			dir := s.path("data", "events")
+			if err := os.Rename(dir, dir+".away"); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(dir, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			s.kill("events")
+			return func() {
+				if err := errors.Join(os.Remove(dir), os.Rename(dir+".away", dir)); err != nil {
+					t.Error(err)
+				}
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			orderedWithoutJournal(t, c.timeout, c.away)
+		})
+	}
+}
+
+// hangJournal has the events service do nothing until back is called.
+func hangJournal(t *testing.T, s *system) (back func()) {
+	pids := s.processes("events")
+	if len(pids) == 0 {
+		t.Fatal("there is no events service")
+	}
+	signal(pids, syscall.SIGSTOP)
+	goOn := sync.OnceFunc(func() { signal(pids, syscall.SIGCONT) })
+	t.Cleanup(goOn)
+	return goOn
+}
+
+func orderedWithoutJournal(t *testing.T, timeout string, away func(*testing.T, *system) (back func())) {
+	var open atomic.Bool
+	next := newSink(t, func(cmd string) string {
+		if !open.Load() && strings.HasPrefix(cmd, "RCPT TO:") {
+			return "450 4.2.1 not now"
+		}
+		return ""
+	})
+	s := newEvents(t, next.relayhost()+"event_timeout = "+timeout+"\n", options{})
+	send := func(to string) {
+		t.Helper()
+		if err := s.send("ann@from.test", []string{to + "@to.test"}, "Subject: x\r\n\r\nx\r\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send("before")
+	s.waitEvent("deferred", "before@to.test")
+	back := away(t, s)
+	ids := map[string]string{}
+	for _, to := range []string{"deleted", "held", "kept"} {
+		send(to)
+	}
+	for _, to := range []string{"deleted", "held", "kept"} {
+		// The clients were told 250: the log has what cleanup took from smtpd, in the order of the commands.
+		line := s.waitLogN(`cleanup\[\d+\]: (\w+): message-id=`, len(ids)+2)[len(ids)+1]
+		ids[to] = regexp.MustCompile(`: (\w+): message-id=`).FindStringSubmatch(line)[1]
+	}
+	var orders sync.WaitGroup
+	for _, order := range [][2]string{{"-d", "deleted"}, {"-h", "held"}} {
+		orders.Go(func() {
+			if out, status := s.tool(nil, "postsuper", order[0], ids[order[1]]); status != 0 || !strings.Contains(out, "1 message") {
+				t.Errorf("postsuper %s: %d %s", order[0], status, out)
+			}
+		})
+	}
+	// With a long event_timeout they wait until the journal is back. Of mail that comes meanwhile clients hear 250.
+	for range 5 {
+		send("kept")
+	}
+	if timeout == "1s" {
+		orders.Wait()
+	}
+	back()
+	orders.Wait()
+	s.waitEvent("deleted", ids["deleted"])
+	s.waitEvent("held", ids["held"])
+	open.Store(true)
+	if out, status := s.tool(nil, "flush"); status != 0 {
+		t.Fatal(out)
+	}
+	s.waitEvent("delivered", ids["kept"])
+	s.waitEvent("delivered", "before@to.test")
+	s.eventually("all that is not held is delivered", func() bool { return len(next.received()) == 7 })
+	if out, status := s.tool(nil, "postsuper", "-H", ids["held"]); status != 0 {
+		t.Fatal(out)
+	}
+	s.waitEvent("released", ids["held"])
+	if out, status := s.tool(nil, "flush"); status != 0 {
+		t.Fatal(out)
+	}
+	s.waitEvent("delivered", ids["held"])
+	for _, m := range next.received() {
+		if slices.Contains(m.to, "deleted@to.test") {
+			t.Error("what was deleted is delivered")
+		}
+	}
+	// In their order, and once in the queue's life; attempts may have been made before the orders came.
+	for to, want := range map[string]string{"deleted": "received deleted", "held": "received held released delivered", "kept": "received delivered"} {
+		var kinds []string
+		for _, e := range s.events() {
+			if e.QueueID == ids[to] && e.Kind != "deferred" {
+				kinds = append(kinds, e.Kind)
+			}
+		}
+		if got := strings.Join(kinds, " "); got != want {
+			t.Errorf("%s: %s, want %s", to, got, want)
+		}
+	}
+	if strings.Contains(s.log(), "events are lost") {
+		t.Error("events are lost")
+	}
 }
 
 // Without the events service mail goes on: it waits for the journal once. What was told meanwhile comes when the service
