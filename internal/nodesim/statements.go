@@ -137,6 +137,8 @@ var statements = []statement{
 		}
 		return r, nil
 	}},
+	{"SET LOCAL plan_cache_mode =", nothing},
+	{"SET LOCAL enable_", nothing},
 	{"SELECT id FROM shard WHERE node =", doClaim},
 	{"UPDATE shard SET node = NULL WHERE id =", func(t *tx, a []string) (result, error) {
 		_, err := t.alter("shard", a[0], func(r row) { r[1] = null })
@@ -171,6 +173,14 @@ var statements = []statement{
 			}
 		}
 		return r, nil
+	}},
+	{"SELECT count(*), coalesce(sum(pos), 0) FROM ", func(t *tx, a []string) (result, error) {
+		sum := int64(0)
+		keys := t.keys(segmentOf(a))
+		for _, k := range keys {
+			sum += atoi(k)
+		}
+		return result{types: "ii", rows: []row{{fmt.Sprint(len(keys)), fmt.Sprint(sum)}}}, nil
 	}},
 	{"SELECT pos, kind, number, head, coalesce(rest, '')", func(t *tx, a []string) (r result, err error) {
 		r.types = "iiixx"

@@ -264,7 +264,9 @@ func (e *engine) readOn(ctx context.Context, r *reading) error {
 			return err
 		}
 		e.tell(a)
-		last = a.last
+		if last = a.last; last {
+			e.store.setUntold(r.t.id, false)
+		}
 	}
 	return nil
 }

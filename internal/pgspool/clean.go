@@ -221,8 +221,23 @@ func (g *group) upkeep(ctx context.Context, c *copying) error {
 		at[p] = append(at[p], int64(l.msgPos))
 	}
 	for p, pos := range at {
-		if g.err = g.e.readRows(ctx, p, pos, func(r *row) { heads[r.number] = r }, func(err error) { lost(p.seg, err) }); g.err != nil {
+		whole := func(r *row) {
+			st, err := r.state(p.seg)
+			if err == nil {
+				_, err = (&fullRow{row: *r}).verified(&st)
+			}
+			if err == nil {
+				heads[r.number] = r
+			}
+		}
+		if g.err = g.e.readRows(ctx, p, pos, whole, func(err error) { lost(p.seg, err) }); g.err != nil {
 			return g.err
+		}
+	}
+	for _, n := range numbers {
+		l, big := g.e.idx.find(n), g.e.idx.bigOf(n)
+		if rests[n] == nil && l.refSeg == c.victim || heads[n] == nil && (l.msgSeg == c.victim || big != nil && big.seg == c.victim) {
+			missing = cmp.Or(missing, errNoRow)
 		}
 	}
 	if missing != nil {
@@ -256,19 +271,11 @@ func (g *group) again(ctx context.Context, c *copying, s *staged, msg *row) {
 	g.staged[s.number] = s
 	r := g.restOf(s)
 	hasBig := s.big != nil && s.big.seg == c.victim
-	var old state
-	var err error
-	if msg != nil {
-		old, err = msg.state(s.msgSeg)
-	}
-	// What is damaged stays damaged: who reads it finds out, and the message is set aside.
-	if msg == nil || err != nil || s.msgSeg != c.victim && !hasBig {
+	if s.msgSeg != c.victim && !hasBig {
 		g.putState(ctx, s, &r)
-		if s.msgSeg == c.victim {
-			s.msgSeg, s.msgPos, s.msgLen = s.refSeg, s.refPos, 0
-		}
 		return
 	}
+	old, _ := msg.state(s.msgSeg) // upkeep has verified it
 	if !r.hasEnv {
 		env, _ := decodeRest(msg.rest)
 		r.envelope, r.recipients, r.hasEnv = env.envelope, env.recipients, env.hasEnv
@@ -302,8 +309,8 @@ func (g *group) moveParts(s *staged, w *writing, c *copying) {
 	}
 	e.mu.Unlock()
 	s.big = &to
-	g.moves = append(g.moves, move{fmt.Sprintf("INSERT INTO %s (pos, kind, number, head, body) SELECT pos - $1::bigint + $2::bigint, kind, number, head, body FROM %s WHERE pos >= $1 AND pos < $1 + $3::bigint",
-		segmentTable(s.shard.id, to.seg), segmentTable(s.shard.id, from.seg)), []any{int64(from.pos), int64(to.pos), int64(from.parts)}, int64(from.parts)})
+	g.moves = append(g.moves, move{fmt.Sprintf("INSERT INTO %s (pos, kind, number, head, body) SELECT pos - $1::bigint + $2::bigint, kind, number, head, body FROM %s WHERE pos >= $1 AND pos < $1 + $3::bigint AND kind = $4 AND number = $5",
+		segmentTable(s.shard.id, to.seg), segmentTable(s.shard.id, from.seg)), []any{int64(from.pos), int64(to.pos), int64(from.parts), rowPART, int64(s.number)}, int64(from.parts)})
 	w.bytes += from.size
 	g.upkept += from.size
 }
@@ -319,7 +326,7 @@ func (g *group) moveMSG(s *staged, w *writing, st *state) {
 	n := rowOverhead + len(head) + len(s.rest) + int(st.bodyLen)
 	s.refSeg, s.refPos, s.refLen, s.last = w.seg.segno, pos, uint32(n), w.seg.segno
 	s.msgSeg, s.msgPos, s.msgLen = s.refSeg, s.refPos, s.refLen
-	g.moves = append(g.moves, move{fmt.Sprintf("INSERT INTO %s (pos, kind, number, head, rest, body) SELECT $1::bigint, $2::smallint, $3::bigint, $4::bytea, $5::bytea, body FROM %s WHERE pos = $6",
+	g.moves = append(g.moves, move{fmt.Sprintf("INSERT INTO %s (pos, kind, number, head, rest, body) SELECT $1::bigint, $2::smallint, $3::bigint, $4::bytea, $5::bytea, body FROM %s WHERE pos = $6 AND kind = $2 AND number = $3",
 		segmentTable(s.shard.id, w.seg.segno), segmentTable(s.shard.id, from)), []any{int64(pos), rowMSG, int64(s.number), head, s.rest, int64(fromPos)}, 1})
 	w.bytes += int64(n)
 	g.upkept += int64(n)
@@ -357,7 +364,14 @@ func (e *engine) drop(ctx context.Context, sh *shard, s *segment) error {
 		return err
 	}
 	defer c.Release()
-	stones, err := e.tombstones(ctx, c.Conn(), sh, s.segno)
+	var stones []tombstone
+	err = scan(ctx, c.Conn(), func() (err error) {
+		stones, err = e.tombstones(ctx, c.Conn(), sh, s.segno)
+		return err
+	})
+	if sqlState(err) == undefinedTable { // see dropSegment
+		stones, err = nil, isDropped(ctx, c.Conn(), segmentTable(sh.id, s.segno))
+	}
 	if err != nil {
 		return err
 	}
@@ -406,8 +420,5 @@ func (e *engine) tombstones(ctx context.Context, conn *pgx.Conn, sh *shard, segn
 		}
 		return nil
 	})
-	if sqlState(err) == undefinedTable {
-		return nil, nil // see dropSegment
-	}
 	return list, err
 }

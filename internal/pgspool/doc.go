@@ -61,7 +61,8 @@
 // it from the beginning, and what was in hand is in doubt. A shard that was this node's before, as at a reload, is read before
 // the queue is open: agents speak of its mail at once.
 //
-// Rows that the database does not give are looked for without the index, then left out, and their table is kept. What a lost row may have been about
+// Before a segment is read by its index that is compared with the table, since it may lack rows without anybody's knowledge; which segments there are is read without an
+// index. Rows that the database does not give are looked for without the index, then left out, and their table is kept. What a lost row may have been about
 // is doubtful: its message, or all whose state is older. A shard of which a table cannot be read at all waits: the
 // queue is open without the rest of it, new mail goes to others, and it is tried again, each minute in the end.
 //

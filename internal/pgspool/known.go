@@ -35,7 +35,11 @@ func (s *Store) Whereabouts(ctx context.Context, ids []mail.QueueID) (map[mail.Q
 	}
 	defer conn.Close(context.Background())
 	for {
-		at, err := whereabouts(ctx, conn, numbers, of)
+		var at map[mail.QueueID]Whereabout
+		err := scan(ctx, conn, func() (err error) {
+			at, err = whereabouts(ctx, conn, numbers, of)
+			return err
+		})
 		if sqlState(err) != undefinedTable {
 			return at, clean(err)
 		}

@@ -89,6 +89,9 @@ func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*e
 		return nil, err
 	}
 	s.opened(shards)
+	for _, sh := range e.whole() { // cleanup hears of it now
+		s.setUntold(sh.id, false)
+	}
 	if len(rest) > 0 {
 		e.ended.Go(func() { e.adoptAll(renewing, rest) })
 	}
@@ -175,8 +178,8 @@ func (s *Store) noteDoubt(ctx context.Context, conn *pgx.Conn, list []queue.Doub
 			for _, i := range h.Rcpts {
 				// The same delivery is found again when a shard is read once more from the beginning.
 				b.Queue(`INSERT INTO doubtful SELECT $1, $2, $3, $4, clock_timestamp(), $5, $6, $7, nullif($8, '')
-					WHERE NOT EXISTS (SELECT FROM doubtful WHERE id = $1 AND recipient = $2 AND handed = $4) ON CONFLICT DO NOTHING`,
-					string(h.ID), i, plainText(to), h.At, int(t.id), t.epoch, s.node, t.from)
+					WHERE NOT EXISTS (SELECT FROM doubtful WHERE id = $1 AND recipient = $2 AND (handed = $4 OR id = $9)) ON CONFLICT DO NOTHING`,
+					string(h.ID), i, plainText(to), h.At, int(t.id), t.epoch, s.node, t.from, anyMessage)
 			}
 		}
 		results := conn.SendBatch(ctx, &b)

@@ -113,14 +113,15 @@ func (r *reader) row(p rowAt, pos uint32, number uint64, body bool) (*fullRow, e
 	}
 	f := &fullRow{row: row{pos: int64(pos)}}
 	err := r.query(p, func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, "SELECT "+columns+" FROM "+segmentTable(p.shard, p.seg)+" WHERE pos = $1", int64(pos)).
+		err := conn.QueryRow(ctx, "SELECT "+columns+" FROM "+segmentTable(p.shard, p.seg)+" WHERE pos = $1", int64(pos)).
 			Scan(&f.kind, &f.number, &f.head, &f.rest, &f.body)
+		if err == nil && f.number != number {
+			err = fmt.Errorf("%w: %w: it is another message's record there", queue.ErrCorrupt, errNoRow)
+		}
+		return err
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case f.number != number:
-		return nil, fmt.Errorf("%w: it is another message's record there", queue.ErrCorrupt)
 	}
 	return f, nil
 }
@@ -134,14 +135,14 @@ func (r *reader) query(p rowAt, f func(context.Context, *pgx.Conn) error) error 
 		}
 		return err
 	})
-	switch state := sqlState(err); {
+	switch {
 	case err == nil, errors.Is(err, queue.ErrStale), errors.Is(err, queue.ErrCorrupt):
 		return err
 	case errors.Is(err, pgx.ErrNoRows):
 		return fmt.Errorf("%w: no such row", queue.ErrStale)
-	case state == dataCorrupted, state == indexCorrupted:
-		return fmt.Errorf("%w: %w", queue.ErrCorrupt, clean(err))
 	}
+	// Also what the database says is damaged: when that has been mended, or a standby promoted, it gives what was written, and a message that was
+	// set aside would not come back.
 	return fmt.Errorf("%w: %w", queue.ErrUnread, clean(err))
 }
 

@@ -3,6 +3,7 @@ package pgspool
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -56,6 +57,8 @@ type reading struct {
 	lost                     bool          // some rows could not be read, or are damaged: what was in hand may be among them
 	unsure                   unsure        // what may be delivered twice because of that
 	scans                    int           // of the segment that is being read, those without its index that have failed
+	compared, short          bool          // of that: its index has been compared with the table, and has all rows; it lacks some
+	untold                   bool          // cleanup may not have heard of what an earlier reading has found to be in doubt
 	owed                     []queue.Doubt // not noted yet, by a planted fault
 	told                     int           // messages that cleanup has been told of, 1 at least; 0: it has been told of none
 }
@@ -84,11 +87,12 @@ const lastPosition = 1 << 32
 // begin finds out which segments there are.
 func (r *reading) begin(ctx context.Context, conn *pgx.Conn) error {
 	r.began = time.Now()
-	rows, err := conn.Query(ctx, "SELECT segno FROM segment WHERE shard = $1 ORDER BY segno", int(r.t.id))
-	if err != nil {
+	var list []int64
+	err := scan(ctx, conn, func() (err error) {
+		rows, _ := conn.Query(ctx, "SELECT segno FROM segment WHERE shard = $1 ORDER BY segno", int(r.t.id)) // its error is that of reading the rows
+		list, err = pgx.CollectRows(rows, pgx.RowTo[int64])
 		return err
-	}
-	list, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	})
 	if err != nil {
 		return err
 	}
@@ -98,7 +102,7 @@ func (r *reading) begin(ctx context.Context, conn *pgx.Conn) error {
 		r.segs = append(r.segs, s.segno)
 		r.t.segs[s.segno], r.t.nextSeg = s, s.segno+1
 	}
-	r.segments, r.below, r.begun = len(list), lastPosition, true
+	r.segments, r.below, r.begun, r.untold = len(list), lastPosition, true, r.e.store.isUntold(r.t.id)
 	return nil
 }
 
@@ -136,7 +140,10 @@ func (r *reading) readPage(ctx context.Context, conn *pgx.Conn, most int) error 
 	s := r.t.segs[r.segs[len(r.segs)-1]]
 	n, err := r.readPart(ctx, conn, s, most)
 	switch {
-	case sqlState(err) == undefinedTable: // somebody has dropped it
+	case sqlState(err) == undefinedTable:
+		if err := isDropped(ctx, conn, segmentTable(r.t.id, s.segno)); err != nil {
+			return err
+		}
 		r.damaged("table %s is missing, and the mail in it", segmentTable(r.t.id, s.segno))
 		r.lost, r.unsure.all = true, true
 	case err != nil:
@@ -157,7 +164,10 @@ func (r *reading) readPart(ctx context.Context, conn *pgx.Conn, s *segment, most
 	}
 	var byIndex error
 	if !s.unindexed {
-		if byIndex = read(); !isOfShard(byIndex) {
+		if byIndex = r.compare(ctx, conn, s); byIndex == nil {
+			byIndex = read()
+		}
+		if !isOfIndex(byIndex) {
 			return n, byIndex
 		}
 	}
@@ -165,10 +175,21 @@ func (r *reading) readPart(ctx context.Context, conn *pgx.Conn, s *segment, most
 	switch {
 	case err == nil && !s.unindexed:
 		return n, r.e.unindex(ctx, conn, r.t, s, byIndex)
-	case isDamage(err):
+	case isDamage(err) && !r.short: // what is around the damage is read by the index
 		return 0, r.readAround(ctx, conn, s)
 	}
 	return n, err
+}
+
+// compare is compareIndex for the segment that is read: once, before anything of it is given out. A record that is found later would
+// say too late that a message has been delivered.
+func (r *reading) compare(ctx context.Context, conn *pgx.Conn, s *segment) error {
+	if r.compared {
+		return nil
+	}
+	err := compareIndex(ctx, conn, segmentTable(r.t.id, s.segno))
+	r.compared, r.short = err == nil, errors.Is(err, errShort)
+	return err
 }
 
 // readRows reads rows of a segment, which come by descending positions, and returns how many there were before an error.
@@ -199,7 +220,7 @@ func (r *reading) readRows(ctx context.Context, conn *pgx.Conn, s *segment, wher
 
 // endSegment goes on to the next one. Of messages that have left, and have no records in older ones, nothing need be known any more.
 func (r *reading) endSegment(segno uint32) {
-	r.segs, r.below, r.scans = r.segs[:len(r.segs)-1], lastPosition, 0
+	r.segs, r.below, r.scans, r.compared, r.short = r.segs[:len(r.segs)-1], lastPosition, 0, false, false
 	over := func(_ uint64, first uint32) bool { return first >= segno }
 	maps.DeleteFunc(r.ended, over)
 	r.e.mu.Lock()
@@ -246,10 +267,23 @@ func (r *reading) record(s *segment, w *row, n uint32) {
 	}
 }
 
+// damagedRow leaves a record out. Its table is kept, like that of one which the database does not give.
 func (r *reading) damagedRow(segno, pos uint32, number uint64, err error) {
-	r.damaged("%s, position %d: the record of message number %d is left out: %v", segmentTable(r.t.id, segno), pos, number, err)
+	r.damaged("%s, position %d: the record of message number %d is left out: %v. The table is kept", segmentTable(r.t.id, segno), pos, number, err)
 	r.lost = true
+	r.keep(segno, segno)
 	r.unsure.lose(number)
+}
+
+// keep has segments not be cleaned, since something in them may be needed.
+func (r *reading) keep(from, to uint32) {
+	r.e.mu.Lock()
+	defer r.e.mu.Unlock()
+	for n, s := range r.t.segs {
+		if from <= n && n <= to {
+			s.lost = true
+		}
+	}
 }
 
 // settle makes of a message's state what was recorded since.
@@ -267,21 +301,29 @@ func (r *reading) settle(w *row) {
 	}
 }
 
-// findLong looks into the MSG records of messages for where their long content is.
+// findLong looks into the MSG records of messages for where their long content is. When such a record cannot be read the content may be in any table that is not newer: those
+// are kept.
 func (r *reading) findLong(ctx context.Context, conn *pgx.Conn) error {
-	at := map[uint32][]int64{}
+	at, known := map[uint32][]int64{}, map[uint64]bool{}
 	for _, number := range r.long {
 		l := r.idx.find(number)
 		at[l.msgSeg] = append(at[l.msgSeg], int64(l.msgPos))
 	}
 	for _, seg := range slices.Sorted(maps.Keys(at)) {
 		err := readRows(ctx, conn, rowAt{r.t.id, seg}, at[seg], func(w *row) {
-			if st, err := w.state(seg); err == nil && st.big.parts > 0 && r.idx.find(w.number) != nil {
+			st, err := w.state(seg)
+			if known[w.number] = known[w.number] || err == nil; err == nil && st.big.parts > 0 && r.idx.find(w.number) != nil {
 				r.idx.big[w.number] = st.big
 			}
-		}, func(error) {}) // who reads the content finds out
+		}, func(error) {}) // see below
 		if err != nil {
 			return err
+		}
+	}
+	for _, number := range r.long {
+		if l := r.idx.find(number); !known[number] {
+			r.damaged("message %s: the record that says where its content is cannot be read. The tables that may have it are kept", l.id())
+			r.keep(0, l.msgSeg)
 		}
 	}
 	r.long = nil

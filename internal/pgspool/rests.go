@@ -133,7 +133,7 @@ func readRows(ctx context.Context, conn *pgx.Conn, p rowAt, pos []int64, f func(
 		err = scan(ctx, conn, func() error { return read(pos) })
 	}
 	why := err
-	if isDamage(err) {
+	if isOfShard(err) {
 		err = apart(slices.Sorted(maps.Keys(left)), read)
 	}
 	if err != nil && sqlState(err) != undefinedTable {
@@ -153,8 +153,8 @@ func apart(pos []int64, read func([]int64) error) error {
 	}
 	err := read(pos)
 	half := len(pos) / 2
-	if !isDamage(err) || half == 0 {
-		if isDamage(err) {
+	if !isOfShard(err) || half == 0 {
+		if isOfShard(err) {
 			err = nil // that is one of them
 		}
 		return err

@@ -60,6 +60,26 @@ type Store struct {
 	done bool             // it is closed
 	last map[uint32]int64 // the epochs in which this process last had shards, as long as its queue has been open with them only
 	once bool             // the queue has been open
+	// untold are shards of which a reading has found something to be in doubt, because of lost records, and cleanup may not have heard of it: the table of doubts has
+	// it, or may have it, so that to the next reading it would be nothing new.
+	untold map[uint32]bool
+}
+
+// setUntold notes whether there may be something in doubt that cleanup has not heard of.
+func (s *Store) setUntold(shard uint32, untold bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.untold == nil {
+		s.untold = map[uint32]bool{}
+	}
+	s.untold[shard] = untold
+}
+
+// isUntold says whether there may be.
+func (s *Store) isUntold(shard uint32) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.untold[shard]
 }
 
 // opened notes that the queue is open with these shards. What agents say of the mail in others is lost from now on: when they come

@@ -37,7 +37,7 @@ func isDamage(err error) bool {
 // isOfShard says that something is wrong with the tables of a shard, and not with the database as a whole.
 func isOfShard(err error) bool {
 	state := sqlState(err)
-	return strings.HasPrefix(state, classInternal) || strings.HasPrefix(state, classSystem)
+	return strings.HasPrefix(state, classInternal) || strings.HasPrefix(state, classSystem) || errors.Is(err, errHidden)
 }
 
 // A gap is a run of positions whose rows the database does not give, from the highest down.
@@ -79,7 +79,10 @@ func (r *reading) readRange(ctx context.Context, conn *pgx.Conn, s *segment, fro
 	case !isDamage(err):
 		return err
 	}
-	if below = min(below, r.below); below-from <= 1 {
+	if below = min(below, r.below); below == from {
+		return nil // all rows came before the error
+	}
+	if below-from == 1 {
 		if done, err := r.rescue(ctx, conn, s, from, g); done || err != nil {
 			return err
 		}
@@ -108,14 +111,14 @@ func (r *reading) rescue(ctx context.Context, conn *pgx.Conn, s *segment, pos in
 			return err
 		})
 		switch {
-		case err == nil:
+		case err != nil && !isDamage(err):
+			return false, err
+		case err == nil || n > 0: // the damage may be behind the row
 			if n > 0 {
 				r.leaveOut(s, g)
 			}
 			r.below = pos
 			return true, nil
-		case !isDamage(err):
-			return false, err
 		}
 		r.scans++
 	}
@@ -129,9 +132,7 @@ func (r *reading) leaveOut(s *segment, g *gap) {
 	}
 	r.damaged("%s, positions %d to %d: %d records cannot be read, and are left out: %v. The table is kept; what they may have said is in doubt", segmentTable(r.t.id, s.segno), g.last, g.first, g.n, clean(g.why))
 	*g, r.lost = gap{}, true
-	r.e.mu.Lock()
-	s.lost = true
-	r.e.mu.Unlock()
+	r.keep(s.segno, s.segno)
 }
 
 // waits has a shard wait that the database does not give to its end because of err: it is tried again, ever more seldom.

@@ -127,14 +127,18 @@ func (r *reading) noteUnsure(ctx context.Context, conn *pgx.Conn, doubt []queue.
 		u.page = nil
 		return nil
 	}
+	if len(lost) > 0 {
+		r.e.store.setUntold(r.t.id, true)
+	}
 	news, err := r.e.store.noteDoubt(ctx, conn, all, r.t)
 	if err != nil {
+		r.untold = true // it may be in the table nevertheless
 		return err
 	}
 	for i := range lost {
 		u.named += len(lost[i].Rcpts)
 		switch {
-		case !news[len(doubt)+i]: // an earlier reading has found the same
+		case !news[len(doubt)+i] && !r.untold: // an earlier reading has found the same
 		case u.told < maxInDoubt:
 			u.told++
 			a.found.InDoubt = append(a.found.InDoubt, lost[i])

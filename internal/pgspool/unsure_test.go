@@ -197,4 +197,9 @@ func TestLostRecordsOfMany(t *testing.T) {
 	if len(r.InDoubt) != 2 || r.Exact {
 		t.Errorf("%+v", r)
 	}
+	e.Close()
+	st.mustOpen(t)
+	if n := strings.Count(strings.Join(d.named(), "\n"), "shard=1"); n != 1 {
+		t.Errorf("%d rows stand for the others when the shard has been read once more", n)
+	}
 }

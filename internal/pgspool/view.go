@@ -160,7 +160,13 @@ func (s *Store) readView(ctx context.Context, id int, after, upto uint64, window
 				return err
 			}
 			// A connection that breaks has the segment read once more: that comes to the same.
-			err = orScan(limited, conn, func() error { return w.segment(limited, conn, sh, &segment{segno: uint32(next)}) })
+			read := func() error { return w.segment(limited, conn, sh, &segment{segno: uint32(next)}) }
+			if err = compareIndex(limited, conn, segmentTable(sh.id, uint32(next))); err == nil {
+				err = read()
+			}
+			if isOfIndex(err) {
+				err = scan(limited, conn, read)
+			}
 			if sqlState(err) == undefinedTable {
 				return nil // it was dropped, and nothing that is alive was in it
 			}
@@ -186,7 +192,9 @@ func (s *Store) readView(ctx context.Context, id int, after, upto uint64, window
 // nextSegment is the first segment of a shard behind seg.
 func nextSegment(ctx context.Context, conn *pgx.Conn, shard int, seg int64) (next int64, more bool, err error) {
 	var n *int64
-	err = conn.QueryRow(ctx, "SELECT min(segno) FROM segment WHERE shard = $1 AND segno > $2", shard, seg).Scan(&n)
+	err = scan(ctx, conn, func() error {
+		return conn.QueryRow(ctx, "SELECT min(segno) FROM segment WHERE shard = $1 AND segno > $2", shard, seg).Scan(&n)
+	})
 	if err != nil || n == nil {
 		return seg, false, err
 	}
