@@ -55,24 +55,27 @@ func TestUnreadOrderedForOther(t *testing.T) {
 	st.run()
 	st.waitAttached(1)
 	answered := make(chan error, 1)
-	f.calls <- func(answer func(context.Context, storage.Call) ([]byte, error)) {
-		hold := &proto.Command{Verb: proto.VerbHold, ID: far}
-		var reply proto.CommandReply
-		b, err := answer(t.Context(), storage.Call{From: "b", By: "bob", Kind: hold.Kind(), Payload: hold.Append(nil)})
-		if err == nil {
-			err = reply.Decode(b)
+	long := strings.Repeat("x", storage.CallBy) // with the node it is more than an order has room for
+	for _, by := range []string{"bob", long} {
+		f.calls <- func(answer func(context.Context, storage.Call) ([]byte, error)) {
+			hold := &proto.Command{Verb: proto.VerbHold, ID: far}
+			var reply proto.CommandReply
+			b, err := answer(t.Context(), storage.Call{From: "b", By: by, Kind: hold.Kind(), Payload: hold.Append(nil)})
+			if err == nil {
+				err = reply.Decode(b)
+			}
+			if err == nil && reply.Ordered == "" {
+				err = fmt.Errorf("it is not ordered: %+v", reply)
+			}
+			answered <- err
 		}
-		if err == nil && reply.Ordered == "" {
-			err = fmt.Errorf("it is not ordered: %+v", reply)
+		if err := <-answered; err != nil {
+			t.Fatal(err)
 		}
-		answered <- err
-	}
-	if err := <-answered; err != nil {
-		t.Fatal(err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.left) != 1 || f.left[0].By != "node b for bob" || f.left[0].Open {
+	if len(f.left) != 2 || f.left[0].By != "node b for bob" || f.left[0].Open || f.left[1].By != ("node b for " + long)[:storage.CallBy] {
 		t.Errorf("%+v", f.left)
 	}
 	if log := st.log.String(); !strings.Contains(log, "ordered by node b for bob of part 3 of the queue, which has not been read yet: hold "+string(far)) {

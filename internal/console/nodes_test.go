@@ -68,6 +68,10 @@ func (n *neighbourhood) answer(r *ipc.Request) bool {
 		if q.By != inLogs {
 			n.t.Errorf("asked by %q", q.By)
 		}
+		// What is ordered of a node is ordered of its parts, whoever has them then.
+		if want := map[string][]int{"b": {1, 5}, "c": {3}, "d": {4}}[q.Node]; q.Asked == proto.KindCommand && !slices.Equal(q.Parts, want) {
+			n.t.Errorf("node %s is asked for its parts %v, want %v", q.Node, q.Parts, want)
+		}
 		if q.Node == "d" && q.Asked == proto.KindCommand {
 			n.atB(&q)
 			r.Reply(&proto.ForwardReply{Ordered: "it does not answer. This is ordered: x"})
