@@ -264,10 +264,9 @@ func (e *engine) readOn(ctx context.Context, r *reading) error {
 			return err
 		}
 		e.tell(a)
-		if last = a.last; last {
-			e.store.setUntold(r.t.id, false)
-		}
+		last = a.last
 	}
+	e.store.setUntold(r.t.id, false)
 	return nil
 }
 

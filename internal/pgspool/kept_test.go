@@ -80,9 +80,7 @@ func TestUnknownPlaceKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	stateOf(t, e, m.ID)
-	if _, err := put(t, e, "x"); err != nil { // the state is in a segment that is the head no more
-		t.Fatal(err)
-	}
+	addMany(t, e, 1, "x") // the state is in a segment that is the head no more
 	e.mu.RLock()
 	at, l := e.idx.big[number(m.ID)], *e.idx.find(number(m.ID))
 	e.mu.RUnlock()
@@ -110,14 +108,7 @@ func TestUnreadableEnvelope(t *testing.T) {
 	for _, code := range []string{dataCorrupted, "XX000", "58P01"} {
 		d := newDatabase(t, s, 1)
 		e := d.store("a").mustOpen(t)
-		var ids []mail.QueueID
-		for range 3 {
-			id, err := put(t, e, "x")
-			if err != nil {
-				t.Fatal(err)
-			}
-			ids = append(ids, id)
-		}
+		ids := addMany(t, e, 3, "x")
 		at, _ := e.Locate(ids[1])
 		e.Close()
 		e = d.store("a").mustOpen(t) // it remembers no envelopes
@@ -184,10 +175,7 @@ func TestLostRecordsTold(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, newServer(t), 1)
 	e := d.store("a").mustOpen(t)
-	id, err := put(t, e, "x")
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := addMany(t, e, 1, "x")[0]
 	delivered(t, e, id)
 	e.Close()
 	d.exec(fmt.Sprintf("UPDATE seg_1_1 SET head = set_byte(head, 4, get_byte(head, 4) # 1) WHERE kind IN (%d, %d)", rowDONE, rowHANDED))

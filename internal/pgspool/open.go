@@ -88,10 +88,7 @@ func (s *Store) open(ctx context.Context, conn *pgx.Conn, o storage.Options) (*e
 		e.abandon(err)
 		return nil, err
 	}
-	s.opened(shards)
-	for _, sh := range e.whole() { // cleanup hears of it now
-		s.setUntold(sh.id, false)
-	}
+	s.opened(shards, e.whole())
 	if len(rest) > 0 {
 		e.ended.Go(func() { e.adoptAll(renewing, rest) })
 	}

@@ -82,12 +82,15 @@ func (s *Store) isUntold(shard uint32) bool {
 	return s.untold[shard]
 }
 
-// opened notes that the queue is open with these shards. What agents say of the mail in others is lost from now on: when they come
+// opened notes that the queue is open with these shards, of which some have been read to their ends: cleanup hears what was found there. What agents say of the mail in others is lost from now on: when they come
 // back, what was in hand is doubtful, whoever had them.
-func (s *Store) opened(shards []*taken) {
+func (s *Store) opened(shards []*taken, whole []*shard) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.once = true
+	for _, sh := range whole {
+		delete(s.untold, sh.id)
+	}
 	maps.DeleteFunc(s.last, func(id uint32, _ int64) bool {
 		return !slices.ContainsFunc(shards, func(t *taken) bool { return t.id == id })
 	})
