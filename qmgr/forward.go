@@ -146,6 +146,15 @@ func (s *Server) fromNode(ctx context.Context, c storage.Call) ([]byte, error) {
 	return answer, nil
 }
 
+// fromService answers with what another service of this node answers.
+func (s *Server) fromService(r *ipc.Request) {
+	if r.Kind == proto.KindGather {
+		s.published(r)
+	} else {
+		s.cameBack(r)
+	}
+}
+
 // ending says that this process is to end.
 func (s *Server) ending() bool {
 	select {

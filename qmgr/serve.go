@@ -89,8 +89,8 @@ func (s *Server) obey(c *ipc.Conn, r *ipc.Request, u proto.Unread) {
 		s.nodesReply(r)
 	case proto.KindForward:
 		s.forward(r)
-	case proto.KindGather:
-		s.published(r)
+	case proto.KindGather, proto.KindReturnPath, proto.KindSuppressTell:
+		s.fromService(r)
 	case proto.KindCarry:
 		s.carried(c, r)
 	// One message, by its queue ID. All that fulfil conditions are a selection, which goes on from

@@ -28,6 +28,14 @@
 // feedback reports (RFC 5965) of the types abuse, opt-out and opt-out-list. Those of other types (fraud, not-spam,
 // auth-failure, ...) are told of as events, and nobody is suppressed for them.
 //
+// # Nodes that share a queue
+//
+// Each node records what it delivers, and has a suppression list of its own. What comes back to any of them is taken in by the one that has the record, which is
+// asked by way of the queue managers. With return_path_domain their secrets must be the same: what another secret has signed counts as forged. While a
+// node does not answer that may have the record, the report waits, for a day at most.
+//
+// # What is passed on
+//
 // What is not understood goes to comeback_unknown_recipient, or is dropped. With comeback_forward, what has a return path whose
 // record is still there goes to the sender of the message instead, bounces too. Either leaves with the null sender, once for
 // each delivery, however many return paths of it the message was sent to. Nothing is ever answered or returned. A message that has come round in a circle (Delivered-To) is dropped.
@@ -44,7 +52,7 @@
 //
 // # Parameters
 //
-// bounce_class_files, comeback_forward, comeback_unknown_recipient, event_sinks, myhostname, suppress_list_maps, suppress_tenants.
+// bounce_class_files, comeback_forward, comeback_unknown_recipient, event_sinks, myhostname, queue_service_name, spool_type, suppress_list_maps, suppress_tenants.
 //
 // # Diagnostics
 //
@@ -70,9 +78,11 @@ import (
 	"posthaste/internal/ipc"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
+	"posthaste/internal/queueclient"
 	"posthaste/internal/resolver"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/service"
+	"posthaste/internal/storage"
 	"posthaste/internal/submit"
 	"posthaste/internal/suppress/suppressclient"
 )
@@ -86,9 +96,16 @@ type suppressor interface {
 	ReturnPath(ctx context.Context, q *proto.ReturnPath) (proto.ReturnPathReply, error)
 }
 
+// An origin is what is known of the message that a report is about, and whose suppress service knows it.
+type origin struct {
+	proto.ReturnPathReply
+	at suppressor
+}
+
 // An Agent is the comeback transport.
 type Agent struct {
 	suppress suppressor
+	others   func(ctx context.Context) ([]suppressor, error) // those of the other nodes that share the queue; nil: it is not shared
 	events   *event.Reporter
 	// send queues a copy of a message for somebody.
 	send            func(ctx context.Context, r *agent.Request, content agent.Content, from, to string) (mail.QueueID, error)
@@ -107,7 +124,11 @@ func Spec() service.Spec {
 		submitter := submit.New(cleanup)
 		a := newAgent(env.Config, client, env.Events)
 		a.send = a.sender(submitter)
-		return a, func() { submitter.Close(); cleanup.Close(); client.Close() }, nil
+		manager := ipc.NewClient(env.Public(env.Config.String("queue_service_name")), nil)
+		if storage.Elsewhere(env.Config) {
+			a.others = othersBy(manager, &queueclient.Queue{Config: env.Config})
+		}
+		return a, func() { submitter.Close(); cleanup.Close(); client.Close(); manager.Close() }, nil
 	})
 	s.Frugal, s.Sandbox = true, service.Plain
 	return s
@@ -153,7 +174,7 @@ func (a *Agent) Deliver(ctx context.Context, r *agent.Request) {
 // take does what there is to do about a message that has come to an address, and says what that was. An error
 // is one of ours: it is to be tried again, as a whole. passed has to whom this delivery has passed the message on, and as what.
 func (a *Agent) take(ctx context.Context, r *agent.Request, rep *report, content agent.Content, to string, passed map[string]mail.QueueID) (string, error) {
-	path, of, err := a.find(ctx, rep, to)
+	path, of, err := a.find(ctx, rep, to, a.now().Sub(r.Envelope.Arrival) >= absence)
 	if err != nil {
 		return "", err
 	}
@@ -191,14 +212,14 @@ func (a *Agent) take(ctx context.Context, r *agent.Request, rep *report, content
 }
 
 // find finds the return path that a report is about; path is empty if there is none, and of.Problem says what is wrong
-// with the address that it came to.
-func (a *Agent) find(ctx context.Context, rep *report, to string) (path string, of proto.ReturnPathReply, err error) {
-	first, err := a.suppress.ReturnPath(ctx, &proto.ReturnPath{Address: to, Recipients: rep.names})
+// with the address that it came to. old: see ask.
+func (a *Agent) find(ctx context.Context, rep *report, to string, old bool) (path string, of origin, err error) {
+	first, err := a.ask(ctx, &proto.ReturnPath{Address: to, Recipients: rep.names}, old)
 	if err != nil || first.Problem == "" {
 		return to, first, err
 	}
 	for _, p := range rep.paths {
-		of, err := a.suppress.ReturnPath(ctx, &proto.ReturnPath{Address: p, Recipients: rep.names})
+		of, err := a.ask(ctx, &proto.ReturnPath{Address: p, Recipients: rep.names}, old)
 		if err != nil || of.Problem == "" {
 			return p, of, err
 		}
@@ -207,7 +228,7 @@ func (a *Agent) find(ctx context.Context, rep *report, to string) (path string, 
 }
 
 // about begins the event of a report.
-func (a *Agent) about(k event.Kind, rep *report, path string, of *proto.ReturnPathReply) *event.Event {
+func (a *Agent) about(k event.Kind, rep *report, path string, of *origin) *event.Event {
 	tenant, list := suppressclient.Parts(of.List)
 	e := &event.Event{Kind: k, Time: a.now(), QueueID: of.QueueID, MessageID: of.MessageID, EnvID: of.EnvID, Sender: of.Sender, FromMessage: of.Recorded,
 		Recipient: of.Recipient, Tenant: cmp.Or(of.Tenant, tenant), Campaign: of.Campaign, List: list, Provider: of.Provider, Source: of.Source}
@@ -218,7 +239,7 @@ func (a *Agent) about(k event.Kind, rep *report, path string, of *proto.ReturnPa
 }
 
 // bounced takes in a notification. known says that it was understood.
-func (a *Agent) bounced(ctx context.Context, r *agent.Request, rep *report, path string, of *proto.ReturnPathReply) (text string, known bool, err error) {
+func (a *Agent) bounced(ctx context.Context, r *agent.Request, rep *report, path string, of *origin) (text string, known bool, err error) {
 	b, behind := choose(a.names, rep.blocks, of.Recipient)
 	if b == nil {
 		return "notification without a failure", true, nil
@@ -243,11 +264,11 @@ func (a *Agent) bounced(ctx context.Context, r *agent.Request, rep *report, path
 	if behind || rep.kind == told {
 		what = proto.ToldForwarded
 	}
-	return a.tell(ctx, e, text, &proto.SuppressTell{What: what, List: of.List, Address: of.Recipient, Class: class, Origin: of.QueueID, Detail: b.text, Token: path})
+	return a.tell(ctx, of.at, e, text, &proto.SuppressTell{What: what, List: of.List, Address: of.Recipient, Class: class, Origin: of.QueueID, Detail: b.text, Token: path})
 }
 
 // complained takes in a complaint.
-func (a *Agent) complained(ctx context.Context, rep *report, path string, of *proto.ReturnPathReply) (text string, known bool, err error) {
+func (a *Agent) complained(ctx context.Context, rep *report, path string, of *origin) (text string, known bool, err error) {
 	text = fmt.Sprintf("complaint of %s about %s: %s", cmp.Or(of.Recipient, "unknown"), cmp.Or(of.QueueID, rep.messageID, "unknown"), rep.feedback)
 	e := a.about(event.Complaint, rep, path, of)
 	e.Feedback = rep.feedback
@@ -261,7 +282,7 @@ func (a *Agent) complained(ctx context.Context, rep *report, path string, of *pr
 		a.events.Tell(e)
 		return text, true, nil
 	}
-	return a.tell(ctx, e, text, &proto.SuppressTell{What: proto.ToldComplaint, List: of.List, Address: of.Recipient, Origin: of.QueueID, Detail: rep.feedback, Token: path})
+	return a.tell(ctx, of.at, e, text, &proto.SuppressTell{What: proto.ToldComplaint, List: of.List, Address: of.Recipient, Origin: of.QueueID, Detail: rep.feedback, Token: path})
 }
 
 // unwanted are the types of complaints for which a recipient is suppressed: RFC 5965 section 7.3.
@@ -269,13 +290,13 @@ var unwanted = map[string]bool{"abuse": true, "opt-out": true, "opt-out-list": t
 
 // tell tells of news that is proven: the journal of events first, so that it has what the suppress service remembers to
 // have heard. Without a record nobody knows the list, and there is nothing to suppress.
-func (a *Agent) tell(ctx context.Context, e *event.Event, text string, q *proto.SuppressTell) (string, bool, error) {
+func (a *Agent) tell(ctx context.Context, at suppressor, e *event.Event, text string, q *proto.SuppressTell) (string, bool, error) {
 	a.events.Tell(e)
 	if q.List == "" || q.Address == "" {
 		return text + ", nothing is recorded of it", true, nil
 	}
 	a.events.Wait(ctx)
-	told, err := a.suppress.Tell(ctx, q)
+	told, err := at.Tell(ctx, q)
 	if err != nil {
 		return "", false, err
 	}
@@ -323,7 +344,7 @@ func classText(b *block) string {
 }
 
 // whom a message is passed on to, as main.cf says; empty: nobody. known says that it was understood.
-func (a *Agent) whom(of *proto.ReturnPathReply, known bool) string {
+func (a *Agent) whom(of *origin, known bool) string {
 	switch {
 	case a.forward && of.Problem == "" && of.Sender != "":
 		return of.Sender

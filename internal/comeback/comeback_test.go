@@ -280,12 +280,12 @@ func TestChooseInternational(t *testing.T) {
 func TestTenantOfEvent(t *testing.T) {
 	t.Parallel()
 	for scope, want := range map[string]string{"news": "/news", "shop/": "shop/", "shop/letter": "shop/letter", "": "/"} {
-		e := new(Agent{now: time.Now}).about(event.Complaint, new(report), "path", &proto.ReturnPathReply{List: scope})
+		e := new(Agent{now: time.Now}).about(event.Complaint, new(report), "path", &origin{ReturnPathReply: proto.ReturnPathReply{List: scope}})
 		if got := e.Tenant + "/" + e.List; got != want {
 			t.Errorf("%q: %s", scope, got)
 		}
 	}
-	e := new(Agent{now: time.Now}).about(event.Complaint, new(report), "path", &proto.ReturnPathReply{List: "news", Tenant: "shop", Campaign: "spring", Provider: "bigmail", Source: "mta1"})
+	e := new(Agent{now: time.Now}).about(event.Complaint, new(report), "path", &origin{ReturnPathReply: proto.ReturnPathReply{List: "news", Tenant: "shop", Campaign: "spring", Provider: "bigmail", Source: "mta1"}})
 	if e.Tenant != "shop" || e.List != "news" || e.Campaign != "spring" || e.Provider != "bigmail" || e.Source != "mta1" {
 		t.Errorf("%+v", e)
 	}

@@ -109,11 +109,11 @@ type Forward struct {
 	Parts []int
 }
 
-// Forwards says whether messages of that kind may be forwarded: those of tools about the queue, and what the pages and
-// numbers of all nodes are made of.
+// Forwards says whether messages of that kind may be forwarded: those of tools about the queue, what the pages and
+// numbers of all nodes are made of, and what has come back of mail of another node.
 func Forwards(kind uint16) bool {
 	switch kind {
-	case KindCommand, KindSelect, KindExplain, KindOverride, KindShape, KindGather, KindStanding:
+	case KindCommand, KindSelect, KindExplain, KindOverride, KindShape, KindGather, KindStanding, KindReturnPath, KindSuppressTell:
 		return true
 	}
 	return false

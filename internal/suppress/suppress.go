@@ -276,14 +276,15 @@ func (s *server) returnPath(q *proto.ReturnPath) (*proto.ReturnPathReply, error)
 		return &proto.ReturnPathReply{Problem: err.Error()}, nil
 	}
 	reply := &proto.ReturnPathReply{QueueID: t.QueueID}
-	if reply.Bounced, reply.Complained, err = s.store.brought(t.Day, t.Position); err != nil {
-		return nil, err
-	}
 	rec, err := s.recorded(&t)
 	if err != nil && !errors.Is(err, errNoRecord) {
 		return nil, err
 	}
 	if err == nil {
+		// Without a record here the token is another node's, perhaps, and one of ours has the same place.
+		if reply.Bounced, reply.Complained, err = s.store.brought(t.Day, t.Position); err != nil {
+			return nil, err
+		}
 		reply.Recorded, reply.Recipient, reply.QueueID = true, rec.Recipient, rec.QueueID
 		reply.List, reply.Sender, reply.MessageID, reply.EnvID = rec.List, rec.Sender, rec.MessageID, rec.EnvID
 		reply.Tenant, reply.Campaign, reply.Provider, reply.Source = rec.Tenant, rec.Campaign, rec.Provider, rec.Source

@@ -291,6 +291,31 @@ func TestReturnPath(t *testing.T) {
 }
 
 // A list of everything that is wrong finds nothing, and harms nobody.
+// A return path that another node has made, which has the same secret, says nothing of the delivery that is recorded in the same place here.
+func TestReturnPathOfOtherNode(t *testing.T) {
+	t.Parallel()
+	var paths [2]string
+	var nodes [2]*world
+	for i, id := range []string{"4jWn4F1YhnzSshsm4", "4jWn4F1YhnzSshsm5"} {
+		nodes[i] = start(t, t.TempDir(), "")
+		a, err := nodes[i].Ask(t.Context(), &proto.SuppressAsk{List: "news", Address: "joe@example.net", QueueID: id, Sender: "list@example.org"})
+		if err != nil || a.Path == "" {
+			t.Fatalf("%+v, %v", a, err)
+		}
+		paths[i] = a.Path
+	}
+	if got := nodes[0].tell(proto.ToldBounce, "news", "joe@example.net", "BadDomain", paths[0]); got != "bounce" {
+		t.Fatal(got)
+	}
+	got, err := nodes[0].ReturnPath(t.Context(), &proto.ReturnPath{Address: paths[1], Recipients: []string{"joe@example.net"}})
+	if want := (proto.ReturnPathReply{QueueID: "4jWn4F1YhnzSshsm5", Recipient: "joe@example.net"}); err != nil || got != want {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := nodes[1].ReturnPath(t.Context(), &proto.ReturnPath{Address: paths[1]}); err != nil || !got.Recorded || got.Bounced {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 func TestHostile(t *testing.T) {
 	t.Parallel()
 	w := start(t, t.TempDir(), "")
