@@ -23,11 +23,11 @@ at_end() {
 }
 trap at_end EXIT
 
-# until_true waits for a command to succeed.
+# until_true waits for a command to succeed. Only what fails has it wait for minutes.
 until_true() {
 	what=$1
 	shift
-	for _ in $(seq 400); do
+	for _ in $(seq 1800); do
 		if "$@" >/dev/null 2>&1; then return; fi
 		sleep 0.1
 	done
@@ -44,7 +44,7 @@ queue_is() { [ "$(queue)" = "$1" ]; }
 # over_smtp sends a message to a recipient as a program on this machine does.
 over_smtp() {
 	perl -MIO::Socket::INET -e '
-		my $s = IO::Socket::INET->new(PeerAddr => "127.0.0.1:25", Timeout => 30) or die "connect: $!";
+		my $s = IO::Socket::INET->new(PeerAddr => "127.0.0.1:25", Timeout => 180) or die "connect: $!";
 		for my $line ("", "EHLO c.example", "MAIL FROM:<a\@example.org>", "RCPT TO:<$ARGV[0]>", "DATA", "Subject: over SMTP\r\n\r\ntext\r\n.", "QUIT") {
 			print $s "$line\r\n" if $line ne "";
 			my $reply;

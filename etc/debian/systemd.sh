@@ -83,7 +83,7 @@ say "Reload"
 pid=$(main_pid)
 postconf -e 'smtpd_banner = $myhostname reloaded'
 run systemctl reload posthaste
-until_true "the greeting is new" perl -MIO::Socket::INET -e 'exit(IO::Socket::INET->new(PeerAddr => "127.0.0.1:25", Timeout => 30)->getline !~ /reloaded/)'
+until_true "the greeting is new" perl -MIO::Socket::INET -e 'exit(IO::Socket::INET->new(PeerAddr => "127.0.0.1:25", Timeout => 180)->getline !~ /reloaded/)'
 cp -p /etc/posthaste/main.cf /root/main.cf
 echo 'smtpd_hard_error_limit = seven' >>/etc/posthaste/main.cf
 ! systemctl reload posthaste 2>/dev/null || fail "a main.cf that is wrong was taken"

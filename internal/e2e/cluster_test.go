@@ -485,29 +485,64 @@ func TestClusterMigrate(t *testing.T) {
 	}
 }
 
+// A crowd counts the deliveries that a next hop has at a time.
+type crowd struct {
+	mu        sync.Mutex
+	takes     time.Duration // each, so that others can come meanwhile
+	now, most int
+	lately    int // the most since slow was called
+}
+
+func newCrowd() *crowd { return &crowd{takes: 50 * time.Millisecond} }
+
+// reply is that of a sink.
+func (c *crowd) reply(line string) string {
+	if !strings.HasPrefix(line, "RCPT") {
+		return ""
+	}
+	c.mu.Lock()
+	c.now++
+	c.most, c.lately = max(c.most, c.now), max(c.lately, c.now)
+	takes := c.takes
+	c.mu.Unlock()
+	time.Sleep(takes)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now--
+	return ""
+}
+
+// slow has deliveries take longer from now on.
+func (c *crowd) slow(takes time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.takes, c.lately = takes, 0
+}
+
+// reached says whether n were there at a time since slow was called.
+func (c *crowd) reached(n int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lately >= n
+}
+
+// within fails the test when more deliveries were there at a time than are allowed.
+func (c *crowd) within(t *testing.T, limit int) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.most > limit {
+		t.Errorf("%d deliveries at a time, %d are allowed", c.most, limit)
+	}
+}
+
 // The limit of deliveries at a time to a destination holds over both nodes together, both have a share of it, and when
 // one is gone the other has all of it.
 func TestClusterLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 4
-	var mu sync.Mutex
-	var now, most int
-	var busiest atomic.Bool
-	next := newSink(t, func(line string) string {
-		if !strings.HasPrefix(line, "RCPT") {
-			return ""
-		}
-		mu.Lock()
-		now++
-		most = max(most, now)
-		busiest.Store(busiest.Load() || now == limit)
-		mu.Unlock()
-		time.Sleep(50 * time.Millisecond) // each delivery takes a while: that is what is counted
-		mu.Lock()
-		now--
-		mu.Unlock()
-		return ""
-	})
+	busy := newCrowd()
+	next := newSink(t, busy.reply)
 	c := newCluster(t, next, 2)
 	c.main += fmt.Sprintf("default_destination_concurrency_limit = %d\ninitial_destination_concurrency = %d\nsmtp_connection_cache_on_demand = no\nnotify_classes =\n", limit, limit)
 	a, b := c.node("a"), c.node("b")
@@ -522,28 +557,24 @@ func TestClusterLimit(t *testing.T) {
 		b.mustSend("b@from.test", []string{"b@to.test"}, fmt.Sprintf("Subject: b %d\n\nx\n", i))
 	}
 	testwait.Until(t, "all is delivered", func() bool { return len(next.received()) == 2*each+2 })
-	mu.Lock()
-	if most > limit {
-		t.Errorf("%d deliveries at a time, %d are allowed", most, limit)
-	}
-	mu.Unlock()
+	busy.within(t, limit)
 	b.stop()
-	busiest.Store(false)
-	// The share of the other node ends when its node says so, or a while later. Mail comes until then.
-	sent := 0
-	testwait.Until(t, "node a alone has all of them", func() bool {
-		for range 2 * limit {
-			a.mustSend("a@from.test", []string{"b@to.test"}, fmt.Sprintf("Subject: later %d\n\nx\n", sent))
-			sent++
+	// The share of the other node ends when its node says so, or a while later, and the window grows when deliveries succeed. They
+	// take longer and longer, so that in the end they are there together, however slow this machine is.
+	all := 2*each + 2
+	busy.slow(50 * time.Millisecond)
+	for takes := 50 * time.Millisecond; !busy.reached(limit); takes *= 2 {
+		if takes > 20*time.Second {
+			t.Fatal("node a alone does not have all of them")
 		}
-		return busiest.Load()
-	})
-	testwait.Until(t, "all is delivered", func() bool { return len(next.received()) == 2*each+2+sent })
-	mu.Lock()
-	defer mu.Unlock()
-	if most > limit {
-		t.Errorf("%d deliveries at a time, %d are allowed", most, limit)
+		busy.slow(takes)
+		for i := range 2 * limit {
+			a.mustSend("a@from.test", []string{"b@to.test"}, fmt.Sprintf("Subject: later %d\n\nx\n", i))
+		}
+		all += 2 * limit
+		testwait.Until(t, "all is delivered", func() bool { return len(next.received()) == all })
 	}
+	busy.within(t, limit)
 }
 
 // While one node has all of a destination's limit, the other says of its mail that it waits for a share.
