@@ -293,3 +293,32 @@ func TestTellQueue(t *testing.T) {
 		t.Errorf("%v: %+v", err, late)
 	}
 }
+
+// What a delivery comes to at the very end of the process is told, too: who calls has not looked since, and does not end before.
+func TestCallsAtTheEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		var wg sync.WaitGroup
+		s := NewServer(Options{Queue: ipc.Func("qmgr", func(context.Context) (net.Conn, error) {
+			near, far := net.Pipe()
+			wg.Go(ipc.NewConn(far, func(_ *ipc.Conn, r *ipc.Request) {
+				calls++
+				r.Reply(&proto.RecordReply{})
+			}).Wait)
+			return near, nil
+		})})
+		done := make(chan struct{})
+		wg.Go(func() { s.callQueue(t.Context(), done) })
+		synctest.Wait()
+		s.mu.Lock()
+		s.recent.add(time.Now(), nil, finished(1))
+		s.mu.Unlock()
+		close(done)
+		wg.Wait()
+		s.close()
+		if calls != 1 || s.homeless() {
+			t.Errorf("the queue manager is called %d times", calls)
+		}
+	})
+}

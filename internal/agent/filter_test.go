@@ -144,7 +144,7 @@ func TestFilterOfPrograms(t *testing.T) {
 		t.Errorf("the log: %s", log)
 	}
 	f.Close()
-	for value, want := range map[string]string{"5.1.1 no": "5.1.1 no", "2.0.0 well": `"2.0.0 well": cannot turn 4.2.0 into that`, "no": `"no": expected an enhanced status code and a text`} {
+	for value, want := range map[string]string{"5.1.1 no": "5.1.1 no", "5.1.1   no\t": "5.1.1 no", "2.0.0 well": `"2.0.0 well": cannot turn 4.2.0 into that`, "no": `"no": expected an enhanced status code and a text`} {
 		status, text, err := filtered(dsn.S(4, 2, 0), value)
 		if err != nil {
 			text = err.Error()

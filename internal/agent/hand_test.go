@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"posthaste/internal/dsn"
@@ -158,6 +159,41 @@ func TestHandNothing(t *testing.T) {
 	}
 }
 
+// Cleanup has handTime to record a delivery, and no longer than the delivery itself goes on: then the delivery is not made.
+func TestHandEnds(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ stop, want time.Duration }{{0, handTime}, {time.Second, time.Second}} {
+		synctest.Test(t, func(t *testing.T) {
+			begun := time.Now()
+			log := maillog.New("postfix/a", new(logLines))
+			s := NewServer(Options{Log: log, Hand: func(ctx context.Context, _ *proto.Hand, _ *proto.RecordReply) error {
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-time.After(time.Hour):
+					return nil
+				}
+			}})
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			if c.stop > 0 {
+				defer time.AfterFunc(c.stop, stop).Stop()
+			}
+			run := newRunning(nil)
+			run.order.Exact, run.order.Index, run.order.Envelope.Recipients = true, []int{0}, []mail.Recipient{{Address: "a@to.test"}}
+			s.begin(ctx, run)
+			run.req.begin(s.env, &run.order, run)
+			if err := run.req.Hand([]int{0}, "x")(); !errors.Is(err, errHand) || time.Since(begun) != c.want {
+				t.Errorf("%v after %v, want an error after %v", err, time.Since(begun), c.want)
+			}
+			s.wg.Wait()
+			s.end(run)
+			s.close()
+			log.Close()
+		})
+	}
+}
+
 // An order of a local agent's for another transport is as exact as its own.
 func TestHandPassed(t *testing.T) {
 	t.Parallel()
@@ -188,6 +224,9 @@ func TestUnhandedCounted(t *testing.T) {
 	var out strings.Builder
 	log := maillog.New("postfix/smtp", maillog.NewWriter(&out, maillog.Classic))
 	var u unhanded
+	for range 2 { // of those that are recorded there is nothing to say
+		u.note(log, "k", nil)
+	}
 	handover, cut := errors.New("3 of 8 shards have been handed over"), errors.New("the connection is lost")
 	for i := range 100 {
 		u.note(log, mail.QueueID(fmt.Sprint("m", i)), handover)

@@ -565,3 +565,88 @@ func TestDismiss(t *testing.T) {
 		t.Errorf("the request has session %d, kept for %v", got.Session, got.Keep)
 	}
 }
+
+// What a queue manager was told within the last moments of its life it may not have recorded: somebody is to be called, and hears of that, and
+// not of what it was told long before.
+func TestLost(t *testing.T) {
+	t.Parallel()
+	s := NewServer(Options{Log: maillog.New("postfix/smtp", new(logLines))})
+	gone, other := new(ipc.Conn), new(ipc.Conn)
+	now := time.Now()
+	s.recent.add(now.Add(-time.Hour), gone, finished(1))
+	s.recent.add(now, other, finished(2))
+	s.recent.add(now, gone, finished(3))
+	s.lost(gone)
+	var list []proto.Finished
+	for _, p := range s.recent.take() {
+		list = append(list, p.list()...)
+	}
+	if !slices.Equal(ids(list), []mail.QueueID{finished(3).ID}) || len(s.news) != 1 {
+		t.Errorf("to be told: %v, somebody is woken: %v", ids(list), len(s.news) == 1)
+	}
+}
+
+// A queue manager that attaches takes over what goes on, whoever has heard of it by a call, and hears of what has ended within the last moments,
+// but not of what ended long ago.
+func TestAttached(t *testing.T) {
+	t.Parallel()
+	s := NewServer(Options{Log: maillog.New("postfix/smtp", new(logLines))})
+	told := make(chan proto.Inventory, 2)
+	near, far := net.Pipe()
+	conn := ipc.NewConn(near, nil)
+	var wg sync.WaitGroup
+	wg.Go(ipc.NewConn(far, func(_ *ipc.Conn, r *ipc.Request) {
+		var inv proto.Inventory
+		if err := r.Decode(&inv); err != nil {
+			t.Error(err)
+		}
+		told <- inv
+	}).Wait)
+	defer wg.Wait()
+	defer conn.Close()
+	run := newRunning(new(ipc.Conn))
+	run.called = true
+	run.order = proto.Deliver{Index: []int{3}, Envelope: mail.Envelope{ID: finished(1).ID, Recipients: make([]mail.Recipient, 1)}}
+	s.running[run] = struct{}{}
+	now := time.Now()
+	s.recent.add(now.Add(-time.Hour), new(ipc.Conn), finished(2))
+	s.recent.add(now, new(ipc.Conn), finished(3))
+	s.attached(conn)
+	if inv := await(t, "the inventory", told); len(inv.Running) != 1 || inv.Running[0].ID != finished(1).ID || !slices.Equal(ids(inv.Finished), []mail.QueueID{finished(3).ID}) {
+		t.Errorf("told: %+v", inv)
+	}
+	s.report(run, nil, nil, &proto.DeliverReply{Outcomes: finished(1).Reply.Outcomes})
+	if inv := await(t, "the end", told); len(inv.Running) != 0 || !slices.Equal(ids(inv.Finished), []mail.QueueID{finished(1).ID}) {
+		t.Errorf("told at the end: %+v", inv)
+	}
+}
+
+// A queue manager that leaves is told no more of what it has ordered. Another one that is there hears of its own orders as before.
+func TestDetachOfOne(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	begun, goOn := make(chan bool, 2), make(chan bool)
+	serve(t, dir, "smtp", Options{Deliverer: deliverer(func(_ context.Context, r *Request) {
+		begun <- true
+		<-goOn
+		r.Sent(0, dsn.S(2, 0, 0), "250 ok", Detail{})
+	})})
+	leaves, stays := dial(t, dir, "smtp"), dial(t, dir, "smtp")
+	leaves.attach()
+	stays.attach()
+	lost, answers := leaves.order(1, "a@to.test"), stays.order(2, "b@to.test")
+	await(t, "a delivery", begun)
+	await(t, "a delivery", begun)
+	if err := leaves.conn.Call(t.Context(), &proto.Detach{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	close(goOn)
+	if a := await(t, "the answer", answers); a.err != nil || !slices.Equal(outcomes(&a.reply), []string{"sent 2.0.0"}) {
+		t.Errorf("%+v", a)
+	}
+	select {
+	case a := <-lost:
+		t.Errorf("who has left is told: %+v", a)
+	default:
+	}
+}

@@ -94,6 +94,7 @@ func TestDeliveryLine(t *testing.T) {
 	r.SentFrom()
 	r.LeaveAs("b+token@bounces.test")
 	r.Sent(1, dsn.S(2, 0, 0), "ok", Detail{Action: dsn.Relayed})
+	r.Part(1, "leaf@to.test", dsn.Delivered, dsn.S(2, 0, 0), "ok", Detail{})
 	p := r.Part(2, "member@to.test", dsn.Deferred, dsn.S(4, 2, 2), "full", Detail{})
 	if o := r.Outcomes(); o[0].Rcpt != 4 || o[0].Relay != "mx[192.0.2.2]:25" || o[0].MTA != "mx" || o[0].DiagType != "smtp" || o[0].DiagText != "550 never" || o[0].Owner != "owner@x" || !o[0].Passed ||
 		o[1].Rcpt != 7 || o[1].Action != dsn.Relayed || o[2].Action != 0 {
@@ -103,7 +104,7 @@ func TestDeliveryLine(t *testing.T) {
 		t.Errorf("part: %+v", p)
 	}
 	l := lines()
-	if len(l) != 3 {
+	if len(l) != 4 {
 		t.Fatalf("lines: %+v", l)
 	}
 	for i := range l {
@@ -118,7 +119,10 @@ func TestDeliveryLine(t *testing.T) {
 	if d := &l[1]; d.To != "b@to.test" || d.OrigTo != "alias@to.test" || d.Relay != "none" || d.ConnUse != 0 || d.Session != "" || d.Source != "src" {
 		t.Errorf("%+v", d)
 	}
-	if d := &l[2]; d.To != "member@to.test" || d.OrigTo != "c@to.test" {
+	if d := &l[2]; d.To != "leaf@to.test" || d.OrigTo != "alias@to.test" {
+		t.Errorf("%+v", d)
+	}
+	if d := &l[3]; d.To != "member@to.test" || d.OrigTo != "c@to.test" {
 		t.Errorf("%+v", d)
 	}
 	if r.OwnSender() != "s@from.test" || r.Envelope.Sender != "b+token@bounces.test" {
@@ -171,10 +175,15 @@ func TestPassFails(t *testing.T) {
 	if l := lines(); len(l) != 1 || l[0].To != "else@to.test" || l[0].Status != "deferred" || l[0].Text != errNoTransport.Error() {
 		t.Errorf("logged %+v", l)
 	}
+	r.Envelope.Trace = mail.TraceProbe
+	if o := r.PassTo(0, r.Envelope.Recipients[0], "lmtp", "hop"); o.Action != dsn.Undeliverable {
+		t.Errorf("a probe: %+v", o)
+	}
+	r.Envelope.Trace = 0
 	r.PassBy(func(int, mail.Recipient, mail.Transport, mail.Nexthop) (mail.Outcome, error) {
 		return mail.Outcome{Action: dsn.Delivered, Status: dsn.S(2, 0, 0)}, nil
 	})
-	if r.Pass(0, "lmtp", "hop"); r.Outcomes()[0].Action != dsn.Delivered || len(lines()) != 1 {
+	if r.Pass(0, "lmtp", "hop"); r.Outcomes()[0].Action != dsn.Delivered || len(lines()) != 2 {
 		t.Errorf("%+v, %d lines", r.Outcomes(), len(lines()))
 	}
 }

@@ -21,6 +21,7 @@ var Packages = map[string][]string{
 	"smtpd":            {"./smtpd", "./internal/script"},
 	"local":            {"./local"},
 	"internal/rights":  {"./internal/rights"},
+	"internal/agent":   {"./internal/agent"},
 	"internal/pgspool": {"./internal/pgspool"},
 }
 
