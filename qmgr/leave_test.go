@@ -25,6 +25,7 @@ func TestLeave(t *testing.T) {
 	for name, x := range map[string]struct {
 		successor bool
 		mute      bool // the agent does not answer
+		dies      bool // instead of answering
 		lost      bool // there is no place for the handover
 		handed    bool // the successor is told
 		takes     time.Duration
@@ -32,6 +33,7 @@ func TestLeave(t *testing.T) {
 		"a stop":                      {takes: drain + recordTime},
 		"a reload":                    {successor: true, handed: true, takes: settleTime},
 		"a reload, the agent hangs":   {successor: true, mute: true, takes: settleTime + partTime + recordTime},
+		"a reload, the agent dies":    {successor: true, dies: true, takes: settleTime + recordTime},
 		"a reload, without a place":   {successor: true, lost: true, takes: settleTime + recordTime},
 		"a stop, and the agent hangs": {mute: true, takes: drain + partTime + recordTime},
 	} {
@@ -46,10 +48,13 @@ func TestLeave(t *testing.T) {
 				s.ctx, s.stopping, s.opt.State, s.now = t.Context(), t.Context().Done(), dir, time.Now()
 				near, far := net.Pipe()
 				conn := ipc.NewConn(near, nil)
-				agent := ipc.NewConn(far, func(_ *ipc.Conn, r *ipc.Request) {
-					if r.Kind != proto.KindDetach {
+				agent := ipc.NewConn(far, func(c *ipc.Conn, r *ipc.Request) {
+					switch {
+					case r.Kind != proto.KindDetach:
 						t.Errorf("the agent is told %d", r.Kind)
-					} else if !x.mute {
+					case x.dies:
+						c.Close()
+					case !x.mute:
 						r.Reply(&proto.RecordReply{})
 					}
 				})
