@@ -194,9 +194,12 @@ func TestUnsureLoad(t *testing.T) {
 	env := mail.Envelope{ID: m.id, Sender: "s@from.test", Arrival: s.now}
 	m.inline = inline{env.Append(nil), mail.AppendRecipients(nil, many(2, "to.test").Envelope.Recipients)}
 	s.log.spoken[m.id] = 1
-	s.load(m, &sched.Effect{Kind: sched.EffectLoad, ID: m.num, First: true, Max: 9, Origin: sched.QueueDeferred})
+	s.load(m, &sched.Effect{Kind: sched.EffectLoad, ID: m.num, First: true, Max: 9, Attempts: 2, Warned: true, Origin: sched.QueueDeferred})
 	if len(s.log.waiters) != 1 || len(s.queue) != 0 || s.moved != 0 {
 		t.Fatalf("%d wait; %d messages have left the incoming queue", len(s.log.waiters), s.moved)
+	}
+	if a := m.active; !a.again || !a.old || !a.warned || !a.since.Equal(s.now) {
+		t.Errorf("%+v", a)
 	}
 	m.setDone(0)
 	m.ref = queue.Ref{Segno: 8}
@@ -236,5 +239,42 @@ func TestArrivalOf(t *testing.T) {
 		if got := arrivalOf(e, at); got != want {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
+	}
+}
+
+// What is found out of new mail before its turn has memory of its own, and mail that came before goes first.
+func TestLoadFacts(t *testing.T) {
+	t.Parallel()
+	s, _ := still(t)
+	s.ctx, s.opt.Resolver = t.Context(), &script{known: true, reply: proto.ResolveReply{Transport: "smtp", Nexthop: "to.test", Recipient: "a@to.test"}}
+	env := mail.Envelope{ID: mail.MakeQueueID(s.now, 5), Sender: "s@from.test", Arrival: s.now}
+	e := &proto.Entry{Entry: queue.Entry{ID: env.ID, NRcpt: 2, NPending: 1, Done: []byte{1}, Queue: queue.Incoming}, Envelope: env.Append(nil), Recipients: mail.AppendRecipients(nil, many(2, "to.test").Envelope.Recipients)}
+	l := s.prepare(e)
+	if e.Done[0] |= 2; l == nil || !slices.Equal(l.done, []byte{1}) || len(l.rcpts) != 1 || l.rcpts[0].Index != 1 {
+		t.Errorf("prepared: %+v", l)
+	}
+	for turns, want := range []bool{true, false} {
+		s.turns = turns
+		if got := s.atOnce(&loading{in: inline{e.Envelope, e.Recipients}, nrcpt: 2, limit: 2, fresh: true}); got != want {
+			t.Errorf("with %d before it: looked at at once: %v", turns, got)
+		}
+		if !s.atOnce(&loading{in: inline{e.Envelope, e.Recipients}, nrcpt: 2, limit: 2}) {
+			t.Error("mail that is not new waits for new mail")
+		}
+	}
+	// The room of an envelope is given back once its message rests, or has left; of a message in the book it is not known any more for whom it is.
+	for _, leave := range []func(*message){s.rest, s.forget} {
+		m := &message{id: mail.MakeQueueID(s.now, 6), num: 6, nrcpt: 2, inline: inline{e.Envelope, e.Recipients}}
+		s.inlined, s.messages[6] = m.inline.size(), m
+		if leave(m); s.inlined != 0 || s.messages[6] != nil {
+			t.Errorf("%d octets are left", s.inlined)
+		}
+	}
+	p := s.book.add(7, s.now, queue.Ref{}, 2, false, nil)
+	s.book.setDomains(p, "s@from.test", map[string]int{"to.test": 2})
+	m := s.message(7)
+	m.setDone(0)
+	if s.rest(m); p.sender != 0 || len(s.book.names.ids) != 0 || !s.message(7).isDone(0) {
+		t.Errorf("%+v, %v", p, s.book.names.ids)
 	}
 }
