@@ -204,7 +204,7 @@ func TestListWaits(t *testing.T) {
 		done <- st.srv.listed(m, info, false)
 	}, sched.Event{})
 	if l := <-done; !strings.HasPrefix(l.waits[0], "waits for the limit of provider big") {
-		t.Errorf("it is said to wait for %q", l.waits)
+		t.Errorf("it is said to wait for %v", l.waits)
 	}
 	o.answer("ok")
 	o = smtp.next()
