@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -298,12 +299,12 @@ func TestTellQueue(t *testing.T) {
 func TestCallsAtTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		calls := 0
+		var calls atomic.Int32
 		var wg sync.WaitGroup
 		s := NewServer(Options{Queue: ipc.Func("qmgr", func(context.Context) (net.Conn, error) {
 			near, far := net.Pipe()
 			wg.Go(ipc.NewConn(far, func(_ *ipc.Conn, r *ipc.Request) {
-				calls++
+				calls.Add(1)
 				r.Reply(&proto.RecordReply{})
 			}).Wait)
 			return near, nil
@@ -317,8 +318,8 @@ func TestCallsAtTheEnd(t *testing.T) {
 		close(done)
 		wg.Wait()
 		s.close()
-		if calls != 1 || s.homeless() {
-			t.Errorf("the queue manager is called %d times", calls)
+		if calls.Load() != 1 || s.homeless() {
+			t.Errorf("the queue manager is called %d times", calls.Load())
 		}
 	})
 }
