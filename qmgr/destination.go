@@ -129,9 +129,10 @@ func (s *Server) portrayRules(p *portrait) {
 			}
 		}
 	}
-	// Of returns, those of the domain: all of it, or of a tenant.
+	// Of returns, those of the domain: all of it, or of a tenant. Those of a sender, or of a tenant wherever to, say nothing
+	// about it.
 	for _, r := range s.rules.returns.Load().all() {
-		if _, value := r.target.Condition(); !r.over(s.now) && (strings.EqualFold(value, name) || r.target.IsGroup() && strings.EqualFold(r.target.Site(), name)) {
+		if _, value := r.target.Condition(); !r.over(s.now) && (strings.EqualFold(value, name) || !r.target.IsSender() && r.target.Match(m) || r.target.IsGroup() && strings.EqualFold(r.target.Site(), name)) {
 			p.lines = append(p.lines, "  "+r.returnText())
 		}
 	}

@@ -1,4 +1,4 @@
-// Overrides: what operators order for now ("posthaste suspend", "limit", "divert") and what
+// Overrides: what operators order for now ("posthaste suspend", "limit", "divert", "bounce") and what
 // outlives a restart. The store on disk is the truth; the rules in force are made of it anew after
 // each change.
 
@@ -105,6 +105,17 @@ func (s *Server) fromOperator(r *ipc.Request) {
 	})
 }
 
+// mayOrder says whether operators may do this with overrides of a kind. What only rules of automation make they take back.
+func mayOrder(kind override.Kind, op proto.OverrideOp) bool {
+	switch kind {
+	case override.Suspension, override.Limit, override.Diversion, override.Return:
+		return true
+	case override.Setting, override.Waiver:
+		return op != proto.OverridePut
+	}
+	return false
+}
+
 // judge says whether an order can be carried out, and adds to the reply what it is for now.
 func (s *Server) judge(op proto.OverrideOp, e *override.Entry, reply *proto.OverrideReply) (selection.Target, error) {
 	target, err := selection.ParseTarget(e.Target)
@@ -114,13 +125,15 @@ func (s *Server) judge(op proto.OverrideOp, e *override.Entry, reply *proto.Over
 	case target.String() != e.Target:
 		err = fmt.Errorf("it must be written as %s", target)
 	// A newer tool may know kinds that this process does not.
-	case e.Kind != override.Suspension && e.Kind != override.Limit && e.Kind != override.Diversion && (e.Kind != override.Setting && e.Kind != override.Return && e.Kind != override.Waiver || op == proto.OverridePut):
+	case !mayOrder(e.Kind, op):
 		err = fmt.Errorf("there is no kind of override %q", e.Kind)
 	case op == proto.OverridePut && e.Over(s.now):
 		err = errors.New("its end lies in the past")
 	case op == proto.OverridePut && e.Kind == override.Diversion:
 		// It depends on nothing but its own text: the other transport need not be known yet.
 		err = judgeDiversion(target, e)
+	case op == proto.OverridePut && e.Kind == override.Return:
+		err = judgeReturn(target, e)
 	// What is told of it is as of now, before it holds.
 	case op == proto.OverridePut && e.Kind == override.Limit:
 		reply.Uses = []proto.OverrideUse{s.limitUse(target)}
@@ -174,9 +187,9 @@ func overrideEvent(op proto.OverrideOp, e *override.Entry, target selection.Targ
 	case e.Kind == override.Setting:
 		return maillog.Unset{Target: e.Target, Subject: target.Name(), Name: e.Name, By: e.By}
 	case e.Kind == override.Return && put:
-		return maillog.Returning{Target: e.Target, Subject: returnSubject(target), By: e.By, Reason: e.Reason, Until: e.Until}
+		return maillog.Returning{Target: e.Target, Subject: target.Mail(), By: e.By, Reason: e.Reason, Until: e.Until}
 	case e.Kind == override.Return:
-		return maillog.ReturningOver{Target: e.Target, Subject: returnSubject(target), By: e.By}
+		return maillog.ReturningOver{Target: e.Target, Subject: target.Mail(), By: e.By}
 	case e.Kind == override.Limit && put:
 		return maillog.Limited{Target: e.Target, Subject: subject, Most: e.Most, Raises: e.Raises, By: e.By, Reason: e.Reason, Until: e.Until}
 	case e.Kind == override.Limit:

@@ -1,18 +1,19 @@
-// Mail that rules of shaping_files return: Bounce, BounceTenant and BounceCampaign. The store of overrides keeps for
-// how long (override.Return). A recipient who is meant goes to the error transport when the message comes up, so that
+// Mail that is returned for now: by rules of shaping_files (Bounce, BounceTenant and BounceCampaign), and by operators
+// ("posthaste bounce"). The store of overrides keeps for how long (override.Return). A recipient who is meant goes to the error transport when the message comes up, so that
 // it is logged, recorded and reported to the sender as any other failure; what waits in the active queue is looked at
 // again at once, and what an agent has is let be.
 //
-// What is returned is narrower than what is suspended: the recipient's domain, not all domains of its site. A
+// What a rule returns is narrower than what it suspends: the recipient's domain, not all domains of its site. A
 // suspension ends by itself, and a notice cannot be called back. Mail that goes to its domain by way of a relay is not
 // meant by what the relay says, unless it is for the relay's own domain.
 //
-// The notice does not have the reply that has caused it: that was about another recipient, and may name people. The log
-// has it, and "posthaste explain".
+// The notice of what a rule returns does not have the reply that has caused it: that was about another recipient, and may
+// name people. The log has it, and "posthaste explain". What an operator gives for a reason is written for the sender.
 
 package qmgr
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/maillog"
+	"posthaste/internal/override"
 	"posthaste/internal/rfc5322"
 	"posthaste/internal/selection"
 	"posthaste/qmgr/sched"
@@ -54,28 +56,50 @@ func (s *Server) returnOf(env *mail.Envelope, transport mail.Transport, addr str
 	return set.find(&m, time.Now())
 }
 
+// judgeReturn says what is wrong with an operator's order to return mail. The next hop is not asked about: who gets the
+// mail back has addressed it to a domain.
+func judgeReturn(target selection.Target, e *override.Entry) error {
+	by, value := target.Condition()
+	switch {
+	case by != "domain" && !target.IsSender() && !target.IsGroup() || value == "*":
+		return errors.New("what is returned is mail to a domain, from a sender, of a tenant or of a campaign")
+	case e.Until.IsZero():
+		return errors.New("mail is returned for a time: it needs an end")
+	}
+	return nil
+}
+
 // giveBack sends a recipient whose mail is returned to the error transport.
 func (s *Server) giveBack(env *mail.Envelope, r *loadedRcpt) {
 	if rule := s.returnOf(env, r.Transport, r.rcpt.resolved); rule != nil {
 		r.Transport, r.Terms, r.Pool = sched.ErrorTransport, nil, nil
-		r.Nexthop = mail.Nexthop(statusReturned.String() + " " + returnSubject(rule.target) + " is not accepted for now, by a rule of this mail system")
+		r.Nexthop = mail.Nexthop(statusReturned.String() + " " + rule.returnNotice())
 	}
 }
 
-// returnSubject is what is returned, in words.
-func returnSubject(t selection.Target) string {
-	if t.IsGroup() {
-		name, _, _ := strings.Cut(t.Name(), " to ")
-		return "mail of " + name + " to " + t.Site()
+// returnNotice is what the sender is told.
+func (r *rule) returnNotice() string {
+	e, text := &r.order, r.target.Mail()+" is not accepted for now"
+	switch {
+	case e.Rule != "":
+		return text + ", by a rule of this mail system"
+	case e.Reason == "":
+		return text + ", by order of an operator of this mail system"
 	}
-	_, domain := t.Condition()
-	return "mail to " + domain
+	return string(maillog.AppendClean(nil, []byte(text+": "+e.Reason)))
 }
 
 // returnText is the rule in words, for explain, with the way to end it.
 func (r *rule) returnText() string {
 	e := &r.order
-	text := fmt.Sprintf("%s is returned by %s since %s until %s: %s; \"posthaste shaping lift '%s'\" ends it", returnSubject(r.target), e.By,
-		e.Since.Local().Format(time.DateTime), e.Until.Local().Format(time.DateTime), e.Reason, e.Target)
+	text := fmt.Sprintf("%s is returned by %s since %s until %s", r.target.Mail(), e.By, e.Since.Local().Format(time.DateTime), e.Until.Local().Format(time.DateTime))
+	if e.Reason != "" {
+		text += ": " + e.Reason
+	}
+	if e.Rule != "" {
+		text += "; \"posthaste shaping lift '" + e.Target + "'\" ends it"
+	} else {
+		text += "; \"posthaste unbounce " + r.target.Option() + "\" ends it"
+	}
 	return string(maillog.AppendClean(nil, []byte(text)))
 }

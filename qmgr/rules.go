@@ -283,7 +283,7 @@ func (s *Server) endRules() {
 	}
 	for _, r := range s.rules.returns.Load().all() {
 		if r.over(s.now) {
-			s.opt.Log.Log(maillog.ReturningOver{Target: r.target.String(), Subject: returnSubject(r.target)})
+			s.opt.Log.Log(maillog.ReturningOver{Target: r.target.String(), Subject: r.target.Mail()})
 		}
 	}
 	for _, r := range s.rules.diversions.Load().all() {

@@ -234,6 +234,9 @@ const ownCommands = `  explain ID|DESTINATION ... say why a message is still in 
   divert TARGET NEXTHOP ...  send some mail by another next hop for now
   undivert TARGET            end a diversion
   diverted ...               list diversions: by whom, why and until when
+  bounce TARGET ...          return some mail to its senders for a time
+  unbounce TARGET            end that
+  bounced ...                list what is returned: by whom, why and until when
   top                        show the queues, the worst destinations and the suspensions
   spool check|doubtful|stats|dump|export|import|salvage ...
                              examine, copy or rescue the spool

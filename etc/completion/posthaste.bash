@@ -59,7 +59,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-c -v -D"
         else
-            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain sources queue suspend resume suspended limit unlimit limited divert undivert diverted tls audit shaping classify trace top whatif collate token cluster events watch account passwd dkim dmarc cert domain setup srs suppress simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
+            _posthaste_words "start start-fg stop abort reload status flush check set-permissions upgrade-configuration logrotate migrate try spool explain sources queue suspend resume suspended limit unlimit limited divert undivert diverted bounce unbounce bounced tls audit shaping classify trace top whatif collate token cluster events watch account passwd dkim dmarc cert domain setup srs suppress simulate help version sendmail mailq newaliases postqueue postsuper postcat qshape postconf postmap postalias postkick postlog postmulti postlock posttls-finger"
         fi
         ;;
     sendmail|mailq|newaliases)
@@ -405,6 +405,44 @@ _posthaste() {
             _posthaste_words "-j"
         fi
         ;;
+    posthaste-bounce)
+        case $prev in
+        --domain) :; return ;;
+        --sender) :; return ;;
+        --sender-domain) :; return ;;
+        --tenant) :; return ;;
+        --campaign) :; return ;;
+        --reason) :; return ;;
+        --until) :; return ;;
+        --for) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-j -n --domain --sender --sender-domain --tenant --campaign --reason --until --for"
+        else
+            :
+        fi
+        ;;
+    posthaste-unbounce)
+        case $prev in
+        --domain) :; return ;;
+        --sender) :; return ;;
+        --sender-domain) :; return ;;
+        --tenant) :; return ;;
+        --campaign) :; return ;;
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-j --domain --sender --sender-domain --tenant --campaign"
+        else
+            :
+        fi
+        ;;
+    posthaste-bounced)
+        case $prev in
+        esac
+        if [[ $cur == -* ]]; then
+            _posthaste_words "-j"
+        fi
+        ;;
     posthaste-dkim)
         case $prev in
         -d) :; return ;;
@@ -577,7 +615,7 @@ _posthaste() {
         if [[ $cur == -* ]]; then
             _posthaste_words "-j -v --sender --recipient --domain --nexthop --transport --destination --reply --older --younger --larger --smaller --queue --tenant --campaign --waits-for --source --all-recipients --dry-run --reason --until --for"
         elif ((COMP_CWORD == first)); then
-            _posthaste_words "list hold release delete requeue expire flush suspend resume suspended limit unlimit limited divert undivert diverted"
+            _posthaste_words "list hold release delete requeue expire flush suspend resume suspended limit unlimit limited divert undivert diverted bounce unbounce bounced"
         elif [[ ${COMP_WORDS[first]} == list ]]; then
             :
         elif [[ ${COMP_WORDS[first]} == hold ]]; then
@@ -609,6 +647,12 @@ _posthaste() {
         elif [[ ${COMP_WORDS[first]} == undivert ]]; then
             :
         elif [[ ${COMP_WORDS[first]} == diverted ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == bounce ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == unbounce ]]; then
+            :
+        elif [[ ${COMP_WORDS[first]} == bounced ]]; then
             :
         fi
         ;;

@@ -174,7 +174,7 @@ type longOption struct {
 	text string
 }
 
-// targetOptions say what is suspended, limitOptions what is limited, and suspendOptions how; traceOptions are those of trace.
+// targetOptions say what is suspended, limitOptions what is limited, bounceOptions what is returned, and suspendOptions how; traceOptions are those of trace.
 var (
 	targetOptions = []longOption{{"destination", "destination", site, "domain or next hop"}, {"domain", "domain", site, "recipients in this domain"},
 		{"nexthop", "nexthop", none, "by this next hop"}, {"transport", "name", none, "by this transport"}, {"sender", "address", none, "from this sender"},
@@ -187,6 +187,7 @@ var (
 	limitOptions = []longOption{{"destination", "destination", site, "domain or next hop"}, {"nexthop", "nexthop", none, "this next hop"},
 		{"transport", "name", none, "each next hop of this transport"}}
 	divertOptions  = append(slices.Clone(limitOptions), longOption{"domain", "domain", site, "recipients in this domain"})
+	bounceOptions  = []longOption{{"domain", "domain", site, "to recipients in this domain"}, {"sender", "address", none, "from this sender"}, {"sender-domain", "domain", site, "from senders in this domain"}, {"tenant", "name", none, "of this tenant"}, {"campaign", "tenant/name", none, "of this campaign"}}
 	raiseOption    = longOption{"raise", "", none, "also beyond main.cf"}
 	jsonOption     = []option{{'j', "", none, "as JSON"}}
 	suspendOptions = []longOption{{"reason", "text", none, "why"}, {"until", "time", none, "when it ends"}, {"for", "time", none, "how long it lasts"}}
@@ -205,6 +206,9 @@ func overrideCommands() []subcommand {
 		{name: "divert", rest: site, options: []option{{'j', "", none, "as JSON"}, {'n', "", none, "only count"}}, long: append(slices.Clone(divertOptions), suspendOptions...)},
 		{name: "undivert", rest: site, options: jsonOption, long: divertOptions},
 		{name: "diverted", options: jsonOption},
+		{name: "bounce", rest: site, options: []option{{'j', "", none, "as JSON"}, {'n', "", none, "only count"}}, long: append(slices.Clone(bounceOptions), suspendOptions...)},
+		{name: "unbounce", rest: site, options: jsonOption, long: bounceOptions},
+		{name: "bounced", options: jsonOption},
 	}
 }
 
@@ -217,11 +221,11 @@ func subcommands() []subcommand {
 			{"dry-run", "", none, "only say what would be done"}, {"queue", "", none, "move the queue here"}, {"back", "", none, "move the queue back"}}},
 		{name: "explain", rest: queueID},
 		{name: "sources", options: []option{{'c', "config_dir", directory, "configuration"}, {'j', "", none, "as JSON"}}},
-		{name: "queue", words: []string{"list", "hold", "release", "delete", "requeue", "expire", "flush", "suspend", "resume", "suspended", "limit", "unlimit", "limited", "divert", "undivert", "diverted"},
+		{name: "queue", words: []string{"list", "hold", "release", "delete", "requeue", "expire", "flush", "suspend", "resume", "suspended", "limit", "unlimit", "limited", "divert", "undivert", "diverted", "bounce", "unbounce", "bounced"},
 			options: []option{{'j', "", none, "as JSON"}, {'v', "", none, "name each"}},
 			long:    append(selectionOptions(), suspendOptions...),
 			values: map[string]kind{"list": none, "hold": queueID, "release": queueID, "delete": queueID, "requeue": queueID, "expire": queueID,
-				"flush": queueID, "suspend": site, "resume": site, "suspended": none, "limit": site, "unlimit": site, "limited": none, "divert": site, "undivert": site, "diverted": none}},
+				"flush": queueID, "suspend": site, "resume": site, "suspended": none, "limit": site, "unlimit": site, "limited": none, "divert": site, "undivert": site, "diverted": none, "bounce": site, "unbounce": site, "bounced": none}},
 		{name: "audit", rest: file, options: []option{{'c', "config_dir", directory, "configuration"}, {'j', "", none, "as JSON"}, {'q', "file|none", file, "listing of the queue"},
 			{'s', "time", none, "begin"}, {'u', "time", none, "end"}}},
 		{name: "top", options: []option{{'1', "", none, "once"}, {'c', "config_dir", directory, "configuration"}, {'i', "seconds", none, "how often"}, {'j', "", none, "as JSON"}, {'n', "node", none, "of one node"}}},

@@ -47,6 +47,28 @@ func limitSection() section {
 	}
 }
 
+// returnSection describes bounce, unbounce and bounced in posthaste(1).
+func returnSection() section {
+	return section{
+		title: "Returned mail",
+		about: []string{
+			"Like suspend, the commands bounce, unbounce and bounced are for root and the mail owner, and the mail system must be running.",
+			"For the time that is given, mail that is meant is returned to its senders, as if its destination had refused it: the status is 5.7.1, and the notice has the reason. It takes effect when the command returns. Mail that comes is returned, and what waits for its delivery in the active queue; deferred mail is returned at its next attempt: the command says how to have it tried now. Suspended mail is returned when the suspension ends, and mail on hold when it is released. Deliveries in progress are not interrupted. It survives reload, stop and crash, and ends at its time or by unbounce. A second bounce of the same target replaces the first. To return only what is in the queue now, use posthaste queue expire.",
+			"Rules of shaping_files with the actions Bounce, BounceTenant and BounceCampaign do the same. They do not change what an operator has ordered of the same target.",
+			"explain of the domain, and of tenant=name, says what is returned, by whom and until when, and the log has who, when and why.",
+		},
+		items: []item{
+			{"Ar domain", "Recipients in this domain, or with a leading dot in its subdomains, whatever the next hop. It may also follow --domain."},
+			{"Fl -sender Ns = Ns Ar address", "Mail from this envelope sender, written as for suspend."},
+			{"Fl -sender-domain Ns = Ns Ar domain", "Mail from senders in this domain."},
+			{"Fl -tenant Ns = Ns Ar name", "Mail of this tenant (tenant_maps). --tenant=name->domain means its mail to this domain."},
+			{"Fl -campaign Ns = Ns Ar tenant Ns / Ns Ar name", "Mail of this campaign of the tenant, or with ->domain to this domain."},
+		},
+		example: "posthaste bounce --campaign=news/spring --for 30m --reason 'wrong prices' -n\nposthaste bounce --campaign=news/spring --for 30m --reason 'wrong prices'\n" +
+			"posthaste queue flush --campaign=news/spring\nposthaste bounced\nposthaste unbounce --campaign=news/spring",
+	}
+}
+
 // diversionSection describes divert, undivert and diverted in posthaste(1).
 func diversionSection() section {
 	return section{

@@ -64,8 +64,8 @@ const (
 	// Setting gives a key of shaping_files another value, for a site, a source at a site, or a domain: Name and
 	// Value. Only rules of automation set them.
 	Setting Kind = "setting"
-	// Return says that mail is returned to its sender without an attempt, for a time: of a domain, or of a tenant or a
-	// campaign to a domain. Only rules of automation order it.
+	// Return says that mail is returned to its sender without an attempt, for a time: to a domain, from a sender, or of a
+	// tenant or a campaign, wherever to or to one domain.
 	Return Kind = "return"
 	// Waiver says that rules of automation do nothing more of the kind Name with Target: an operator has taken
 	// back what one did. It ends when that would have.

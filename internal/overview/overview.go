@@ -1,5 +1,5 @@
 // Package overview describes the queue at a glance: how many messages are in each queue, how many
-// come and go, for which domains mail waits longest and why, and what operators have suspended, limited or diverted. The console's pages, its API and
+// come and go, for which domains mail waits longest and why, and what operators have suspended, limited, diverted or have returned. The console's pages, its API and
 // "posthaste top" show this in the same words.
 //
 // The texts have names of domains and replies of other hosts, unchanged: whoever shows them must
@@ -67,15 +67,28 @@ type Diversion struct {
 	Until   *time.Time `json:"until,omitempty" doc:"Absent: until it is ended"`
 }
 
+// A Return is mail that is returned to its senders for now.
+type Return struct {
+	Target string     `json:"target" doc:"As posthaste bounced prints it"`
+	Name   string     `json:"name" doc:"The same in words"`
+	By     string     `json:"by" doc:"A user, or automation: a rule of shaping_files"`
+	Reason string     `json:"reason,omitempty"`
+	Since  time.Time  `json:"since"`
+	Until  *time.Time `json:"until,omitempty"`
+}
+
 // Orders are what operators have ordered for now.
 type Orders struct {
 	Suspensions []Suspension `json:"suspensions"`
 	Limits      []Limit      `json:"limits" doc:"Of destinations"`
 	Diversions  []Diversion  `json:"diversions" doc:"To other next hops"`
+	Returns     []Return     `json:"returns,omitempty" doc:"Mail that is returned to its senders; absent: none is"`
 }
 
 // NoOrders are none.
-func NoOrders() Orders { return Orders{[]Suspension{}, []Limit{}, []Diversion{}} }
+func NoOrders() Orders {
+	return Orders{Suspensions: []Suspension{}, Limits: []Limit{}, Diversions: []Diversion{}}
+}
 
 // Of are those of one target.
 func (o *Orders) Of(target string) Orders {
@@ -93,6 +106,11 @@ func (o *Orders) Of(target string) Orders {
 	for _, d := range o.Diversions {
 		if strings.EqualFold(d.Target, target) {
 			out.Diversions = append(out.Diversions, d)
+		}
+	}
+	for _, r := range o.Returns {
+		if strings.EqualFold(r.Target, target) || strings.EqualFold(r.Target, "domain="+target) {
+			out.Returns = append(out.Returns, r)
 		}
 	}
 	return out
@@ -397,6 +415,8 @@ func Overrides(ctx context.Context, conn history.Manager) (Orders, error) {
 				Destinations: u.Destinations, Busy: u.Busy, Todo: u.Todo})
 		case e.Of == string(override.Diversion):
 			out.Diversions = append(out.Diversions, Diversion{Target: e.Target, Name: name, Nexthop: e.Nexthop, By: e.By, Reason: e.Reason, Since: e.Since, Until: until})
+		case e.Of == string(override.Return):
+			out.Returns = append(out.Returns, Return{Target: e.Target, Name: name, By: e.By, Reason: e.Reason, Since: e.Since, Until: until})
 		}
 	}
 	return out, nil

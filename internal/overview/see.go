@@ -232,4 +232,9 @@ func (o *Orders) add(other *Orders) {
 			o.Diversions = append(o.Diversions, d)
 		}
 	}
+	for _, r := range other.Returns {
+		if !slices.ContainsFunc(o.Returns, func(have Return) bool { return have.Target == r.Target }) {
+			o.Returns = append(o.Returns, r)
+		}
+	}
 }

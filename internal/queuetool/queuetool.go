@@ -14,6 +14,9 @@
 //	posthaste divert TARGET NEXTHOP [--reason TEXT] [--until TIME | --for TIME] [-n] [-j]
 //	posthaste undivert TARGET [-j]
 //	posthaste diverted [-j]
+//	posthaste bounce TARGET --until TIME | --for TIME [--reason TEXT] [-n] [-j]
+//	posthaste unbounce TARGET [-j]
+//	posthaste bounced [-j]
 //
 // list and flush are postqueue's, for whom authorized_mailq_users and
 // authorized_flush_users permit it; the others are postsuper's, for root and
@@ -47,13 +50,18 @@
 // as in a transport table. What waits for its next attempt goes that way at that attempt. It lasts and ends as
 // a suspension does. undivert takes it back, diverted lists them.
 //
+// bounce has mail returned to its sender without an attempt, for a time that must be given: what comes, and what is in the
+// queue when it comes up. TARGET is a recipient's domain, a sender, a tenant or a campaign. What waits for its delivery is
+// returned at once, and what an agent has is let be. unbounce takes it back, bounced lists what is returned, also by
+// rules of shaping_files.
+//
 // Of a queue that nodes share (spool_type = postgresql) all of it is meant, on any node, and these orders hold on all
 // nodes. A node that does not answer is named, and the exit status is 69: there the order does not hold, also when it is
 // back, until it is given again. Counts are those of all nodes together.
 //
 // # Diagnostics
 //
-// Exit status 0, also when nothing was selected; 64 wrong usage; 66 resume, unlimit, undivert: there is nothing to end; 69 the mail system is needed
+// Exit status 0, also when nothing was selected; 64 wrong usage; 66 resume, unlimit, undivert, unbounce: there is nothing to end; 69 the mail system is needed
 // and down; 75 messages changed again and again meanwhile; 77 not permitted; 78 wrong configuration.
 package queuetool
 

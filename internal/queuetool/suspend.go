@@ -26,8 +26,8 @@ import (
 const suspendUsage = "posthaste suspend TARGET [--reason TEXT] [--until TIME | --for TIME] [-n] [-j] | posthaste resume TARGET [-j] | posthaste suspended [-j]; " +
 	"a TARGET is one of DESTINATION --domain=DOMAIN --nexthop=NEXTHOP --transport=NAME --sender=ADDRESS --sender-domain=DOMAIN --tenant=NAME --campaign=TENANT/NAME --source=NAME --site=SITE"
 
-// Suspend is the command posthaste suspend, resume, suspended, limit, unlimit, limited, divert, undivert or diverted,
-// which verb says. It returns the exit status.
+// Suspend is the command posthaste suspend, resume, suspended, limit, unlimit, limited, divert, undivert, diverted, bounce,
+// unbounce or bounced, which verb says. It returns the exit status.
 func Suspend(verb string, args []string, stdout, stderr io.Writer) int {
 	c := &command{Tool: cli.Tool{Name: "posthaste " + verb, Stdout: stdout, Stderr: stderr}}
 	return c.overrides(verb, args, time.Now())
@@ -36,7 +36,8 @@ func Suspend(verb string, args []string, stdout, stderr io.Writer) int {
 // verbs are those that give orders to the queue manager for now.
 var verbs = map[string]override.Kind{"suspend": override.Suspension, "resume": override.Suspension, "suspended": override.Suspension,
 	"limit": override.Limit, "unlimit": override.Limit, "limited": override.Limit,
-	"divert": override.Diversion, "undivert": override.Diversion, "diverted": override.Diversion}
+	"divert": override.Diversion, "undivert": override.Diversion, "diverted": override.Diversion,
+	"bounce": override.Return, "unbounce": override.Return, "bounced": override.Return}
 
 // Verbs are the commands that Suspend carries out.
 func Verbs() []string { return slices.Sorted(maps.Keys(verbs)) }
@@ -75,6 +76,8 @@ func (c *command) overrides(verb string, args []string, now time.Time) int {
 			what = "limit deliveries"
 		case override.Diversion:
 			what = "divert mail"
+		case override.Return:
+			what = "return mail"
 		}
 		return c.Fatal(cli.ExitNoPerm, "User %s(%d) is not allowed to %s: that is for root and %s", whoami.Name(), os.Getuid(), what, queue.Config.String("mail_owner"))
 	}
@@ -103,6 +106,8 @@ func (c *command) order(ctx context.Context, conn *ipc.Conn, o *order, now time.
 		return c.limits(ctx, conn, o, now)
 	case verbs[o.verb] == override.Diversion:
 		return c.diversions(ctx, conn, o, now)
+	case verbs[o.verb] == override.Return:
+		return c.bounces(ctx, conn, o, now)
 	case o.verb == "suspended":
 		return c.orders(ctx, conn, o, &suspensions)
 	case o.verb == "resume":
@@ -150,12 +155,11 @@ func (c *command) wouldStop(ctx context.Context, conn *ipc.Conn, o *order, now t
 // meant counts the mail that a target means and that may be tried now.
 func (c *command) meant(ctx context.Context, conn *ipc.Conn, o *order, now time.Time) (messages int, octets int64, err error) {
 	// Which source mail goes from is drawn when it is to be delivered.
-	if o.target.Source() != "" || o.target.Site() != "" {
+	if o.target.Source() != "" || o.target.Site() != "" && verbs[o.verb] != override.Return {
 		return 0, 0, cli.Errorf(cli.ExitUsage, "-n: how much mail goes from a source, or to a site, cannot be said before")
 	}
 	where := selection.New(now)
-	by, value := o.target.Condition()
-	for _, word := range [...][2]string{{by, value}, {"queue", "incoming"}, {"queue", "active"}, {"queue", "deferred"}} {
+	for _, word := range append(o.conditions(), [2]string{"queue", "incoming"}, [2]string{"queue", "active"}, [2]string{"queue", "deferred"}) {
 		if err := where.Set(word[0], word[1]); err != nil {
 			return 0, 0, cli.Errorf(cli.ExitUsage, "%w", err)
 		}
@@ -168,6 +172,16 @@ func (c *command) meant(ctx context.Context, conn *ipc.Conn, o *order, now time.
 		})
 	})
 	return messages, octets, err
+}
+
+// conditions select the mail that a target means.
+func (o *order) conditions() [][2]string {
+	by, value := o.target.Condition()
+	// What is returned of a tenant may be for one domain, which stands in the place of a site.
+	if group, domain, part := strings.Cut(value, "->"); part && verbs[o.verb] == override.Return {
+		return [][2]string{{by, group}, {"domain", domain}}
+	}
+	return [][2]string{{by, value}}
 }
 
 // suspensions is how the tool speaks of suspensions.
@@ -274,14 +288,21 @@ func askOne(ctx context.Context, manager queueclient.Caller, q *proto.Override) 
 }
 
 // valued are the options with a value, and for which verbs.
-var valued = map[string]string{"-c": "suspend resume suspended limit unlimit limited divert undivert diverted", "--reason": "suspend limit divert",
-	"--until": "suspend limit divert", "--for": "suspend limit divert",
-	"--destination": "suspend resume limit unlimit divert undivert", "--domain": "suspend resume divert undivert", "--nexthop": "suspend resume limit unlimit divert undivert",
-	"--transport": "suspend resume limit unlimit divert undivert", "--sender": "suspend resume", "--sender-domain": "suspend resume", "--source": "suspend resume",
-	"--tenant": "suspend resume", "--campaign": "suspend resume", "--site": "suspend resume"}
+var valued = map[string]string{"-c": "suspend resume suspended limit unlimit limited divert undivert diverted bounce unbounce bounced", "--reason": "suspend limit divert bounce",
+	"--until": "suspend limit divert bounce", "--for": "suspend limit divert bounce",
+	"--destination": "suspend resume limit unlimit divert undivert", "--domain": "suspend resume divert undivert bounce unbounce", "--nexthop": "suspend resume limit unlimit divert undivert",
+	"--transport": "suspend resume limit unlimit divert undivert", "--sender": "suspend resume bounce unbounce", "--sender-domain": "suspend resume bounce unbounce", "--source": "suspend resume",
+	"--tenant": "suspend resume bounce unbounce", "--campaign": "suspend resume bounce unbounce", "--site": "suspend resume"}
 
 // lists says whether a verb only lists.
-func lists(verb string) bool { return verb == "suspended" || verb == "limited" || verb == "diverted" }
+func lists(verb string) bool {
+	return verb == "suspended" || verb == "limited" || verb == "diverted" || verb == "bounced"
+}
+
+// begins says whether a verb orders something, which -n only looks at.
+func begins(verb string) bool {
+	return verb == "suspend" || verb == "limit" || verb == "divert" || verb == "bounce"
+}
 
 func parseOrder(verb string, args []string, now time.Time) (*order, error) {
 	o := &order{verb: verb, entry: proto.OverrideEntry{Of: string(verbs[verb]), By: who()}}
@@ -300,7 +321,7 @@ func parseOrder(verb string, args []string, now time.Time) (*order, error) {
 			err = o.option(name, value, now)
 		case args[i] == "-j":
 			o.json = true
-		case (verb == "suspend" || verb == "limit" || verb == "divert") && (args[i] == "-n" || args[i] == "--dry-run"):
+		case begins(verb) && (args[i] == "-n" || args[i] == "--dry-run"):
 			o.dry = true
 		case verb == "limit" && args[i] == "--raise":
 			o.entry.Raises = true
@@ -328,6 +349,8 @@ func (o *order) usage() string {
 		return limitUsage
 	case override.Diversion:
 		return divertUsage
+	case override.Return:
+		return bounceUsage
 	}
 	return suspendUsage
 }
@@ -337,6 +360,8 @@ func (o *order) check() error {
 	switch {
 	case !lists(o.verb) && !o.given && verbs[o.verb] == override.Diversion:
 		return cli.Errorf(cli.ExitUsage, "%s what? Name a domain, .domain, [host]:port, transport:nexthop, transport: or *, or --domain=DOMAIN or --nexthop=NEXTHOP; usage: %s", o.verb, divertUsage)
+	case !lists(o.verb) && !o.given && verbs[o.verb] == override.Return:
+		return cli.Errorf(cli.ExitUsage, "%s which mail? Name a domain, or one of --domain --sender --sender-domain --tenant --campaign; usage: %s", o.verb, bounceUsage)
 	case !lists(o.verb) && !o.given && verbs[o.verb] == override.Limit:
 		return cli.Errorf(cli.ExitUsage, "%s what? Name a next hop: a domain, .domain, [host]:port, transport:nexthop, transport: or *; usage: %s", o.verb, limitUsage)
 	case !lists(o.verb) && !o.given:
@@ -347,6 +372,11 @@ func (o *order) check() error {
 	if o.given && verbs[o.verb] == override.Limit {
 		if err := o.nexthop(); err != nil {
 			return cli.Errorf(cli.ExitUsage, "%w", err)
+		}
+	}
+	if verbs[o.verb] == override.Return {
+		if err := o.checkBounce(); err != nil {
+			return err
 		}
 	}
 	if o.verb == "divert" && o.entry.Nexthop == "" {

@@ -248,6 +248,58 @@ func TestDivert(t *testing.T) {
 	}
 }
 
+// What is ordered of mail that is returned reaches the queue manager as it was meant.
+func TestBounce(t *testing.T) {
+	t.Parallel()
+	s := faketest.New(t, "")
+	k := &keeper{t: t}
+	s.Serve("qmgr", k.handle)
+	for _, c := range []struct {
+		args   []string
+		status int
+		says   string
+	}{
+		{[]string{"bounce", "--campaign=news/spring", "--reason", "wrong\x1b prices", "--until=2999-01-02T03:04"}, 0,
+			"posthaste bounce: mail of campaign news/spring is returned until 2999-01-02 03:04:00\nposthaste bounce: 2 messages in the queue: those that are deferred are returned at their next attempt, or now with: posthaste queue flush --campaign=news/spring\n"},
+		{[]string{"bounce", "Example.com", "--for", "30m"}, 0, "posthaste bounce: mail to example.com is returned until "},
+		{[]string{"bounce", "--tenant=news->B.test", "--for", "30m"}, 0, "posthaste queue flush --tenant=news --domain=b.test\n"},
+		{[]string{"bounce", "--sender-domain=a.test", "--for", "1d", "-j"}, 0, `{"target": "sender=@a.test", "by": "`},
+		{[]string{"bounce", "--domain=.c.test", "--for=2h"}, 0, "mail to .c.test is returned until "},
+		{[]string{"bounce", "d.test", "--for=2h", "-n"}, 0, "dry run, nothing is changed: mail to d.test would be returned until "},
+		{[]string{"bounce", "d.test", "--for=2h", "-n"}, 0, ": 2 messages, 600 octets\n"},
+		{[]string{"bounce", "d.test", "--for=2h", "-n", "-j"}, 0, `"reason": "", "dry_run": true, "messages": 2, "octets": 600}`},
+		{[]string{"bounced"}, 0, "campaign news/spring: returned by "},
+		{[]string{"bounced"}, 0, " until 2999-01-02 03:04:00: wrong? prices\n"},
+		{[]string{"bounced", "-j"}, 0, `"reason": "wrong\u001B prices"}`},
+		{[]string{"unbounce", "EXAMPLE.com"}, 0, "posthaste unbounce: domain example.com is no longer returned\n"},
+		{[]string{"unbounce", "campaign=news/spring", "-j"}, 0, `{"target": "campaign=news/spring", "ended": true, "by": "`},
+		{[]string{"unbounce", "other.test"}, 66, "domain other.test is not returned under that name"},
+		{[]string{"bounce"}, 64, "bounce which mail?"},
+		{[]string{"bounce", "a.test"}, 64, "bounce domain a.test until when?"},
+		{[]string{"bounce", "[a.test]", "--for=2h"}, 64, "is not a domain"},
+		{[]string{"bounce", "--source=mta1", "--for=2h"}, 64, "is not understood; usage: posthaste bounce TARGET --for TIME"},
+		{[]string{"bounce", "a.test", "--for=soon"}, 64, "not a time"},
+		{[]string{"unbounce"}, 64, "unbounce which mail?"},
+		{[]string{"unbounce", "a.test", "-n"}, 64, "is not understood"},
+		{[]string{"bounced", "a.test"}, 64, "is not understood"},
+	} {
+		out, errs, status := steer(s, c.args[0], c.args[1:]...)
+		if status != c.status || !strings.Contains(out+errs, c.says) || strings.ContainsAny(out+errs, "\x1b") {
+			t.Errorf("%q: exit status %d, %q, want %q", c.args, status, out+errs, c.says)
+		}
+	}
+	var kept []string
+	for _, e := range k.kept {
+		kept = append(kept, fmt.Sprint(e.Of, " ", e.Target))
+	}
+	if got, want := strings.Join(kept, ", "), "return campaign=news/spring, return domain=example.com, return tenant=news->b.test, return sender=@a.test, return domain=.c.test"; got != want {
+		t.Errorf("kept: %s", got)
+	}
+	if last := k.selected[len(k.selected)-1]; last[0] != "domain=d.test" {
+		t.Errorf("counted: %q", last)
+	}
+}
+
 // A dry run counts what would wait, page by page, of mail that may be tried, and changes nothing.
 func TestDryRun(t *testing.T) {
 	t.Parallel()
@@ -276,7 +328,8 @@ func TestNotPermitted(t *testing.T) {
 	s.Serve("qmgr", k.handle)
 	const suspend, limit = "suspend or resume mail", "limit deliveries"
 	for _, args := range [][]string{{"suspend", "a.test", suspend}, {"suspend", "-n", "a.test", suspend}, {"resume", "a.test", suspend}, {"suspended", suspend},
-		{"limit", "a.test", "1", limit}, {"unlimit", "a.test", limit}, {"limited", limit}, {"divert", "a.test", "b.test", "divert mail"}, {"undivert", "a.test", "divert mail"}, {"diverted", "divert mail"}} {
+		{"limit", "a.test", "1", limit}, {"unlimit", "a.test", limit}, {"limited", limit}, {"divert", "a.test", "b.test", "divert mail"}, {"undivert", "a.test", "divert mail"}, {"diverted", "divert mail"},
+		{"bounce", "a.test", "--for=2h", "return mail"}, {"unbounce", "a.test", "return mail"}, {"bounced", "return mail"}} {
 		var o, e bytes.Buffer
 		c := &command{Tool: cli.Tool{Name: "posthaste " + args[0], Stdout: &o, Stderr: &e}, permitted: func() bool { return false }}
 		status := c.overrides(args[0], append([]string{"-c", s.Config}, args[1:len(args)-1]...), time.Now())

@@ -251,6 +251,22 @@ func (t Target) Subject() string {
 	return "delivery to " + t.Name()
 }
 
+// Mail is the mail that is meant in words, where it is meant by whom it is for, from whom it is, or whose it is: mail to
+// example.com, mail from ann@example.com, mail of campaign news/spring to example.com.
+func (t Target) Mail() string {
+	switch t.by {
+	case "tenant", "campaign":
+		text := "mail of " + t.by + " " + t.group()
+		if site := t.Site(); site != "" {
+			text += " to " + site
+		}
+		return text
+	case "sender":
+		return t.Name()
+	}
+	return "mail to " + t.value
+}
+
 // Match says whether mail is meant.
 func (t Target) Match(m *Mail) bool {
 	switch t.by {

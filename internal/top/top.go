@@ -5,7 +5,7 @@
 // It shows how many messages are in which queue and how old the oldest is, the domains whose mail
 // has waited longest with what is wrong with each (also what its answers have taught, and until when it rests), the tenants
 // with most mail and their limits, how providers took mail in the last 24 hours, with what bounced later and who complained,
-// and what is suspended, limited or diverted. From the
+// and what is suspended, limited, diverted or returned. From the
 // second time on it shows what came in and went out since the time before. On a terminal it does so
 // again every five seconds (-i), or less often, so that counting takes no more than a twentieth
 // of the time, until it is interrupted. With -1, and where the output is no terminal, it does so
@@ -324,6 +324,20 @@ func orders(b *bytes.Buffer, n *overview.Orders) {
 		}
 		if d.Reason != "" {
 			text += ": " + d.Reason
+		}
+		fmt.Fprintf(b, "    %s\n", queuelist.Printable(text))
+	}
+	if len(n.Returns) > 0 {
+		b.WriteString("\nReturned to senders\n")
+	}
+	for i := range n.Returns {
+		r := &n.Returns[i]
+		text := fmt.Sprintf("%s, by %s since %s", r.Name, r.By, r.Since.Local().Format(time.DateTime))
+		if r.Until != nil {
+			text += " until " + r.Until.Local().Format(time.DateTime)
+		}
+		if r.Reason != "" {
+			text += ": " + r.Reason
 		}
 		fmt.Fprintf(b, "    %s\n", queuelist.Printable(text))
 	}
