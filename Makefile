@@ -169,6 +169,7 @@ FIRST ?= 1000
 STORM ?= 1h
 soak: poison
 	$(GO) test -timeout 0 ./qmgr/sched -long
+	$(GO) test -timeout 0 ./qmgr/sched/simulate -run TestSending -sending.seeds=1000
 	RAPID_CHECKS=$(CHECKS) $(GO) test -count=1 -p 2 -timeout 0 $$($(GO) list -f '{{range .TestImports}}{{if eq . "pgregory.net/rapid"}}{{$$.ImportPath}}{{end}}{{end}}' ./...)
 	$(GO) test -timeout 0 ./internal/e2e -mix.whole -skip TestReloadHoldsNobodyUp
 	$(GO) test -timeout 0 ./internal/e2e -run TestReloadHoldsNobodyUp -reload.pause

@@ -265,7 +265,7 @@ func (s *Server) callBack() {
 				if part[i].Flush {
 					s.then(sched.Event{Kind: sched.EventFlush, Scope: sched.ScopeMessage, ID: part[i].ID})
 				} else {
-					s.then(sched.Event{Kind: sched.EventRecalled, ID: part[i].ID})
+					s.then(sched.Event{Kind: sched.EventRecalled, ID: part[i].ID, Early: part[i].Early})
 				}
 			}
 		})

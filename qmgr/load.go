@@ -59,6 +59,8 @@ type loading struct {
 	// Recipients whose recorded outcome is a failure. They are not delivered to once
 	// more; their sender is to be told.
 	verdicts map[int]bool
+	// Recipients that have been tried, and deferred.
+	tried    map[int]bool
 	rcpts    []loadedRcpt
 	outcomes []mail.Outcome // from earlier attempts
 	// These three are for the sender's report. They are collected here because the outcomes of
@@ -355,13 +357,25 @@ func (s *Server) fetch(l *loading) {
 	l.corrupt = errors.Is(l.err, queue.ErrCorrupt) || errors.Is(l.err, errBadEnvelope)
 	l.sortOut()
 	for i := range l.outcomes {
-		if l.outcomes[i].Action == dsn.Failed {
+		switch o := &l.outcomes[i]; {
+		case o.Action == dsn.Failed:
 			if l.verdicts == nil {
 				l.verdicts = make(map[int]bool)
 			}
-			l.verdicts[l.outcomes[i].Rcpt] = true
+			l.verdicts[o.Rcpt] = true
+		case !waited(o):
+			if l.tried == nil {
+				l.tried = make(map[int]bool)
+			}
+			l.tried[o.Rcpt] = true
 		}
 	}
+}
+
+// waited says whether what is recorded of a recipient is that it has waited for a limit, or by somebody's choice: it was not
+// tried. What a server says has that server's name.
+func waited(o *mail.Outcome) bool {
+	return o.Relay == "none" && o.DiagType == "" && (o.Status == statusPaused || o.Status == sched.StatusBeyond)
 }
 
 // decode is fetch for a message whose envelope came with its arrival.
@@ -417,7 +431,7 @@ func (s *Server) open(l *loading) error {
 // then the resolver is asked. It returns false when the resolver would have to be waited
 // for.
 func (s *Server) place(l *loading, i int, to *mail.Recipient) bool {
-	r := loadedRcpt{Rcpt: sched.Rcpt{Index: i}, rcpt: rcpt{Recipient: *to, resolved: to.Address}}
+	r := loadedRcpt{Rcpt: sched.Rcpt{Index: i, Tried: l.tried[i]}, rcpt: rcpt{Recipient: *to, resolved: to.Address}}
 	env := &l.env
 	if env.Redirect != "" {
 		if i > 0 { // only the first recipient counts, and gets the redirect address

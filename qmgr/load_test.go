@@ -11,12 +11,14 @@ import (
 	"testing"
 	"time"
 
+	"posthaste/internal/dsn"
 	"posthaste/internal/mail"
 	"posthaste/internal/proto"
 	"posthaste/internal/queue"
 	"posthaste/internal/queueread"
 	"posthaste/internal/spool"
 	"posthaste/internal/vfs"
+	"posthaste/qmgr/sched"
 )
 
 // A message that cannot be read now is not damaged.
@@ -123,5 +125,24 @@ func TestNoAddress(t *testing.T) {
 			t.Errorf("%s: %s for %+v", to, o.Nexthop, o.Envelope.Recipients)
 		}
 		o.answer("ok")
+	}
+}
+
+// TestWaited tells what has waited for a limit, or by somebody's choice, from what was tried, whatever a server says.
+func TestWaited(t *testing.T) {
+	t.Parallel()
+	for i, c := range []struct {
+		o    mail.Outcome
+		want bool
+	}{
+		{mail.Outcome{Relay: "none", Status: sched.StatusBeyond, Reason: "waiting for the limit of domain a.test"}, true},
+		{mail.Outcome{Relay: "none", Status: statusPaused, Reason: "a.test is suspended"}, true},
+		{mail.Outcome{Relay: "none", Status: dsn.S(4, 4, 1), Reason: "connect to a.test: Connection refused"}, false},
+		{mail.Outcome{Relay: "mx.a.test[192.0.2.1]:25", DiagType: "smtp", Status: sched.StatusBeyond, Reason: "waiting for the limit of domain a.test"}, false},
+		{mail.Outcome{Relay: "none", DiagType: "smtp", Status: statusPaused, Reason: "host a.test said: 421 4.3.2 closing"}, false},
+	} {
+		if got := waited(&c.o); got != c.want {
+			t.Errorf("%d: %v", i, got)
+		}
 	}
 }

@@ -114,6 +114,7 @@ func (s *Scheduler) activate(i int32, origin Queue) {
 	m.timer.kind, m.timer.msg = timerRefill, m
 	m.tenant = rec.tenant
 	m.origin, m.fresh = origin, origin == QueueIncoming
+	m.early = rec.flags&flagEarly != 0 && rec.flags&(flagFlush|flagRevive|flagNow|FlagExpire) == 0 && rec.mark > s.clock.wall
 	m.rcptLimit = max(s.cfg.RecipientMinimum, 1)
 	m.failed = rec.flags&FlagNoticeDue != 0
 	m.unread = int(rec.rcpts)
@@ -362,6 +363,10 @@ func (s *Scheduler) assign(m *message, rcpts []Rcpt) {
 // defer_transports; that of one message revives what is dead on its way.
 func (s *Scheduler) route(m *message, r *Rcpt, fresh bool) *peer {
 	rec := s.record(m)
+	if m.early && r.Tried && !m.swept && rec.flags&FlagExpire == 0 {
+		s.holdBack(m, r)
+		return nil
+	}
 	// trivial-rewrite or a transport table may name "retry" itself, with a status and
 	// text as next hop. The text alone will do.
 	if r.Transport == RetryTransport {

@@ -7,6 +7,9 @@
 //
 // Mail that is new does not slip past mail that is parked: it is parked behind it.
 // Deferred mail whose own time has come does, where there is room.
+//
+// A message may wait for a limit with one recipient while another has been tried and deferred. It
+// comes back for the first; the other waits for its own time (Rcpt.Tried).
 
 package sched
 
@@ -25,8 +28,8 @@ const beyondID PauseID = 1<<32 - 2
 // called, and then nothing calls the next.
 const recheckTime = 10 * second
 
-// statusBeyond is RFC 3463's "mail system congestion".
-var statusBeyond = dsn.S(4, 4, 5)
+// StatusBeyond is that of EffectDeferRcpts for what waits for a limit: RFC 3463's "mail system congestion".
+var StatusBeyond = dsn.S(4, 4, 5)
 
 // beyondFor is the limit on whose account a message must not wait for q in the active
 // queue; nil: it may. A flush of one message overrides it.
@@ -78,7 +81,7 @@ func (s *Scheduler) parkBeyond(m *message, r *Rcpt, q *queue, n *shared) {
 	if r.Site != "" {
 		sites = []string{r.Site}
 	}
-	p := &pause{Pause: Pause{ID: beyondID, Status: statusBeyond, Reason: "waiting for the limit of " + n.key.String()}}
+	p := &pause{Pause: Pause{ID: beyondID, Status: StatusBeyond, Reason: "waiting for the limit of " + n.key.String()}}
 	s.park(m, p, q.tport, q.name, []int{r.Index}, sites)
 	m.parked.tenant = n.key.tenant
 	s.releaseQueue(q)
@@ -172,9 +175,9 @@ func (s *Scheduler) callBack(n *shared, k int) {
 		s.leaveGate(i)
 		s.joinGate(i, n) // its next one is behind those of the others
 		if st := &s.sites[i]; st.waiting.n > 0 {
-			s.makeDue(st.waiting.head)
+			s.makeDueEarly(st.waiting.head)
 		} else {
-			s.recall(i)
+			s.recall(i, true)
 		}
 	}
 }

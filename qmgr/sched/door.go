@@ -206,6 +206,7 @@ type Event struct {
 	IDs   []MsgID // EventFlush of a site: further messages for it; EventForget
 	Queue Queue   // commands by queue
 	Now   bool    // EventExpire, EventRecalled
+	Early bool    // EventRecalled: that of the effect
 	Mark  *Mark   // EventFetched
 
 	Config *Config // EventReconfigured
@@ -266,6 +267,9 @@ type Rcpt struct {
 	Terms     *Terms  // what holds for the destination besides its window; nil: nothing does
 	Quota     *Quota  // what holds for the message's tenant at the destination; nil: nothing does
 	Pool      *Pool   // the sources that it may go from, with the terms of each; nil: there are none
+	// It was tried, and what was recorded of it last is no EffectDeferRcpts: when its message comes up because a limit has
+	// room again, or a pause is over, it waits for the message's own time.
+	Tried bool
 }
 
 // A Result is what a delivery request came to. The outcome of each recipient
@@ -374,7 +378,7 @@ const (
 	EffectForget
 
 	// EffectRecall: ID, which is not in memory, is to be tried now. Answer with EventQueued
-	// and EventRecalled, with Flush set with EventQueued and EventFlush, unless it is gone.
+	// and EventRecalled with its Early, with Flush set with EventQueued and EventFlush, unless it is gone.
 	EffectRecall
 
 	// EffectPass: all deferred mail is flushed. What is not in memory is to be gone through,
@@ -419,6 +423,7 @@ type Effect struct {
 	Origin    Queue         // EffectLoad, when First; EffectForget
 	Reuse     bool          // EffectDeliver
 	Flush     bool          // EffectRecall
+	Early     bool          // EffectRecall: for those recipients that have not been tried
 	Keep      time.Duration // EffectDeliver, EffectDismiss
 	Warned    bool          // EffectDefer, EffectLoad: the delay warning was sent
 	Most      int32         // EffectDeliver: deliveries over one connection at most; 0: as the agent's own settings say

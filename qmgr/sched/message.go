@@ -56,6 +56,8 @@ type message struct {
 	sweeps   int  // looks at it, whether it is out of time
 	swept    bool // out of time while it waited: what is left goes to retry
 	fresh    bool // it is new: it has not waited outside the active queue
+	early    bool // it is here before its own time, for recipients that have not been tried
+	held     bool // there were others, which wait for that time
 	// When it is to be tried first, by the wall clock, if it was read before that; else 0.
 	starts int64
 	asked  bool // the notice of expiry or delay was tried in this stay
@@ -211,17 +213,27 @@ func (s *Scheduler) postpone(m *message) {
 	if k.tport == nil {
 		k = m.later
 	}
+	own := s.now + max(rec.mark-s.clock.wall, 0)
 	// Nothing was tried, so no attempt is counted and the back-off does not grow.
-	if m.starts != 0 {
+	switch {
+	case m.starts != 0:
 		rec.next = s.now + max(m.starts-s.clock.wall, 0)
-	} else if m.parked.pause != 0 && !m.deferred { // nothing was tried in vain
+	case m.parked.pause != 0 && !m.deferred: // nothing was tried in vain
 		k = m.parked
-		rec.next = s.parkTime(m)
-	} else {
+		if rec.next = s.parkTime(m); m.held {
+			rec.next = min(rec.next, own)
+		}
+	case m.held && !m.deferred:
+		rec.next = own
+	default:
 		if rec.attempts < 1<<16-1 {
 			rec.attempts++
 		}
-		rec.next = s.retryTime(rec)
+		// Those that were held back wait for their time, and for no more than the least back-off of those that have
+		// failed now: they may be a few, and those many.
+		if rec.next = s.retryTime(rec); m.held {
+			rec.next = max(own, min(rec.next, s.now+micros(s.cfg.MinimalBackoff)+s.rng.below(micros(s.cfg.QueueRunDelay))))
+		}
 	}
 	rec.flags &^= flagsOwn
 	rec.mark = s.clock.real(rec.next)
@@ -236,6 +248,25 @@ func (s *Scheduler) postpone(m *message) {
 		}
 	}
 	s.enterDeferred(s.leaveActive(m), st)
+}
+
+// holdBack leaves a recipient that has been tried for the message's own time.
+func (s *Scheduler) holdBack(m *message, r *Rcpt) {
+	m.late++
+	m.held = true
+	if r.Site != "" {
+		s.rememberSites(m, []string{r.Site})
+	}
+	// What its destination answers until then may still be of use.
+	t := s.transportIndex[r.Transport]
+	if t == nil || r.Pool != nil {
+		return
+	}
+	if q := t.queues[r.Queue]; q != nil && q.state == DestDead {
+		m.site = siteKey{tport: t, name: r.Queue}
+	} else {
+		m.later = siteKey{tport: t, name: r.Queue, pause: laterID}
+	}
 }
 
 // hold moves a message to the hold queue.

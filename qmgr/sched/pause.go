@@ -118,14 +118,14 @@ func (s *Scheduler) releaseEnded() {
 		s.ended = s.ended[1:]
 		if i := s.recs.find(id); i != 0 {
 			if rec := s.recs.at(i); rec.where == whereDeferred && s.over(rec.site) {
-				s.makeDue(i)
+				s.makeDueEarly(i)
 			}
 		} else if site := s.window.awayAt[id]; s.over(site) {
 			// A recall costs the shell a read, so it counts as much as ten messages in
 			// memory.
 			n += releaseBudget/recallBudget - 1
 			s.back(id)
-			s.emit(Effect{Kind: EffectRecall, ID: id})
+			s.emit(Effect{Kind: EffectRecall, ID: id, Early: true})
 			s.leftSite(site)
 		}
 	}

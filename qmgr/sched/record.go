@@ -36,7 +36,8 @@ const (
 	flagFar    Flags = 1 << 13 // deferred, beyond the edge, and that has been said or is to be
 	flagNow    Flags = 1 << 12 // a flush of this message by its name: it is tried before its first time
 	flagRipe   Flags = 1 << 11 // due by its own time, and in its tenant's list of those
-	flagsOwn         = flagFlush | flagRevive | flagFar | flagNow | flagRipe
+	flagEarly  Flags = 1 << 10 // due before its own time, for those recipients that have not been tried
+	flagsOwn         = flagFlush | flagRevive | flagFar | flagNow | flagRipe | flagEarly
 )
 
 // A record is what is kept of every message that is known, wherever it is: 72 bytes without

@@ -99,7 +99,7 @@ func (s *Scheduler) siteAnswered(q *queue) {
 		if st := &s.sites[q.site]; st.waiting.n > 0 {
 			s.makeDue(st.waiting.head)
 		} else {
-			s.recall(q.site)
+			s.recall(q.site, false)
 		}
 	}
 }
@@ -110,6 +110,13 @@ func (s *Scheduler) makeDue(i int32) {
 	rec := s.recs.at(i)
 	rec.next = s.now
 	s.queueDue(i)
+}
+
+// makeDueEarly is makeDue for what has waited for room or for the end of a pause: recipients that have been tried go on
+// waiting for their own time.
+func (s *Scheduler) makeDueEarly(i int32) {
+	s.makeDue(i)
+	s.recs.at(i).flags |= flagEarly
 }
 
 // enterDeferred puts a message that is nowhere into the deferred queue.

@@ -87,7 +87,7 @@ func (w *world) tenantsWithAll(r *rand.Rand) {
 			return c
 		}
 	}
-	w.terms = randomTerms(r, randomLimits)
+	w.terms, w.tries = randomTerms(r, randomLimits), true
 	if r.IntN(2) == 0 {
 		w.pools = randomPools(r, w.terms)
 	}

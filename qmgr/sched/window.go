@@ -277,15 +277,15 @@ func (s *Scheduler) awayFrom(site int32) []MsgID {
 	return slices.Compact(list)
 }
 
-// recall calls back one forgotten message that waits for a site.
-func (s *Scheduler) recall(site int32) {
+// recall calls back one forgotten message that waits for a site; early is as in Effect.
+func (s *Scheduler) recall(site int32, early bool) {
 	st := &s.sites[site]
 	for len(st.away) > 0 {
 		id := st.away[0]
 		st.away = st.away[1:]
 		if s.window.awayAt[id] == site {
 			s.back(id)
-			s.emit(Effect{Kind: EffectRecall, ID: id})
+			s.emit(Effect{Kind: EffectRecall, ID: id, Early: early})
 			break
 		}
 	}
@@ -310,6 +310,10 @@ func (s *Scheduler) recalled(ev *Event) {
 			return
 		}
 		s.recs.at(i).flags |= flagFlush
+	}
+	if ev.Early {
+		s.makeDueEarly(i)
+		return
 	}
 	s.makeDue(i)
 }

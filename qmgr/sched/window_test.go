@@ -81,7 +81,7 @@ func (w *world) farEffect(e Effect) []Event {
 		case e.Flush:
 			return []Event{l.queuedAgain(), {Kind: EventFlush, Scope: ScopeMessage, ID: e.ID}}
 		default:
-			return []Event{l.queuedAgain(), {Kind: EventRecalled, ID: e.ID}}
+			return []Event{l.queuedAgain(), {Kind: EventRecalled, ID: e.ID, Early: e.Early}}
 		}
 	case EffectPass:
 		f.passing, f.passed = true, 0

@@ -55,6 +55,7 @@ type world struct {
 	whose   map[string]TenantTerms // by tenant
 	quotas  map[string]*Quota      // by tenant, " at " and the destination
 	check   bool
+	tries   bool // recipients are said to have been tried (Rcpt.Tried)
 	far     far
 }
 
@@ -63,6 +64,7 @@ type letter struct {
 	id       MsgID
 	rcpts    []Rcpt
 	final    []bool
+	tried    map[int]bool
 	pending  int
 	inflight map[int]bool
 	queue    Queue
@@ -278,6 +280,11 @@ func (w *world) carryOut(e Effect) []Event {
 			l.queue = QueueDeferred
 		}
 	default:
+		if e.Kind == EffectDeferRcpts {
+			for _, i := range e.Rcpts {
+				delete(l.tried, i)
+			}
+		}
 		return w.farEffect(e)
 	}
 	return nil
@@ -330,6 +337,7 @@ func (w *world) load(e Effect) Event {
 		r := w.marked(l.rcpts[i])
 		r.Quota = w.quotaOf(l.tenant, r)
 		l.rcpts[i].Pool = r.Pool // as it was told
+		r.Tried = w.tries && l.tried[i]
 		ev.Rcpts = append(ev.Rcpts, r)
 	}
 	ev.Next = i
@@ -405,6 +413,10 @@ func (w *world) done(id EntryID, o outcome, hungry bool) {
 			l.pending--
 		} else {
 			r.Deferred = append(r.Deferred, i)
+			if l.tried == nil {
+				l.tried = map[int]bool{}
+			}
+			l.tried[i] = true
 		}
 	}
 	switch o {
