@@ -373,7 +373,8 @@ func (s *Server) fetch(l *loading) {
 }
 
 // waited says whether what is recorded of a recipient is that it has waited for a limit, or by somebody's choice: it was not
-// tried. What a server says has that server's name.
+// tried. A server may say the same words with the same status. What it says has that server's name, so that nobody is tried
+// before the time because a stranger wants it.
 func waited(o *mail.Outcome) bool {
 	return o.Relay == "none" && o.DiagType == "" && (o.Status == statusPaused || o.Status == sched.StatusBeyond)
 }

@@ -63,6 +63,7 @@ func judgeReturn(target selection.Target, e *override.Entry) error {
 	switch {
 	case by != "domain" && !target.IsSender() && !target.IsGroup() || value == "*":
 		return errors.New("what is returned is mail to a domain, from a sender, of a tenant or of a campaign")
+	// Rules have an end as well. An order that is forgotten would return mail for ever.
 	case e.Until.IsZero():
 		return errors.New("mail is returned for a time: it needs an end")
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -53,7 +54,7 @@ func senderWorld(t *testing.T, _ *network, m *machine) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.write(to, string(text))
+		m.write(to, string(text)+communityText(t, to))
 	}
 	m.write("usr/local/bin/go", "#!/bin/sh\n")
 	m.must("root", `chmod 755 /usr/local/bin/go
@@ -71,6 +72,32 @@ chown -R ann /home/ann`)
 	for i := range gone {
 		newMoody(t, fmt.Sprintf("203.0.113.%d:25", 100+i), m.path("tmp/gone"))
 	}
+}
+
+// communityText is what the community's own shaping file has besides a test's, where somebody has a checkout of KumoMTA
+// (KUMOMTA): all but the values for every destination, which the test's file says. "": nobody has.
+func communityText(t *testing.T, to string) string {
+	name, ok := map[string]string{"home/ann/posthaste/base.toml": "assets/policy-extras/shaping.toml", "home/ann/posthaste/community.toml": "assets/community/shaping.toml"}[to]
+	dir := os.Getenv("KUMOMTA")
+	if !ok || dir == "" {
+		return ""
+	}
+	text, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	inDefault := false
+	for line := range strings.Lines("\n" + string(text)) {
+		if strings.HasPrefix(line, "[") {
+			inDefault = strings.TrimSpace(line) == `["default"]`
+		}
+		if !inDefault {
+			b.WriteString(line)
+		}
+	}
+	t.Logf("%s has %d octets of the community's", to, b.Len())
+	return b.String()
 }
 
 // A moody server is a mail server that does what a file says, from then on at which that changes:
