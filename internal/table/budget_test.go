@@ -26,12 +26,16 @@ func TestMatchBudget(t *testing.T) {
 	file := open(t, "pcre:"+path, Options{MatchTimeout: limit})
 	short := open(t, "pcre:{{/^(?!a)b/ short}}", Options{MatchTimeout: limit})
 
-	_, _, err := file.Lookup(t.Context(), key)
-	if want := path + ", line 3: the pattern has no answer within 20ms"; err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("one match: %v, want %s", err, want)
-	}
+	testwait.For(t, func() string { // on a busy machine the pattern before it may have none either
+		_, _, err := file.Lookup(t.Context(), key)
+		if want := path + ", line 3: the pattern has no answer within 20ms"; err == nil || !strings.Contains(err.Error(), want) {
+			return fmt.Sprintf("one match: %v, want %s", err, want)
+		}
+		return ""
+	})
 	ctx, budget := NewBudget(t.Context(), limit/2)
-	if _, _, err = file.Lookup(ctx, key); err == nil {
+	_, _, err := file.Lookup(ctx, key)
+	if err == nil {
 		t.Error("a match that takes for ever ended without an error")
 	}
 	_, _, err = file.Lookup(ctx, "short")
