@@ -114,7 +114,7 @@ func (s *Scheduler) activate(i int32, origin Queue) {
 	m.timer.kind, m.timer.msg = timerRefill, m
 	m.tenant = rec.tenant
 	m.origin, m.fresh = origin, origin == QueueIncoming
-	m.early = rec.flags&flagEarly != 0 && rec.flags&(flagFlush|flagRevive|flagNow|FlagExpire) == 0 && rec.mark > s.clock.wall
+	m.early = rec.flags&flagEarly != 0 && rec.flags&(flagFlush|flagRevive|flagNow|flagIdle|FlagExpire) == 0 && rec.mark > s.clock.wall
 	m.rcptLimit = max(s.cfg.RecipientMinimum, 1)
 	m.failed = rec.flags&FlagNoticeDue != 0
 	m.unread = int(rec.rcpts)

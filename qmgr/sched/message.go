@@ -214,6 +214,7 @@ func (s *Scheduler) postpone(m *message) {
 		k = m.later
 	}
 	own := s.now + max(rec.mark-s.clock.wall, 0)
+	var idle Flags
 	// Nothing was tried, so no attempt is counted and the back-off does not grow.
 	switch {
 	case m.starts != 0:
@@ -222,6 +223,10 @@ func (s *Scheduler) postpone(m *message) {
 		k = m.parked
 		if rec.next = s.parkTime(m); m.held {
 			rec.next = min(rec.next, own)
+		} else {
+			// The time is that of the pause, and nobody's own: what is on record may not say yet that recipients who
+			// were tried once wait for it.
+			idle = flagIdle
 		}
 	case m.held && !m.deferred:
 		rec.next = own
@@ -235,7 +240,7 @@ func (s *Scheduler) postpone(m *message) {
 			rec.next = max(own, min(rec.next, s.now+micros(s.cfg.MinimalBackoff)+s.rng.below(micros(s.cfg.QueueRunDelay))))
 		}
 	}
-	rec.flags &^= flagsOwn
+	rec.flags = rec.flags&^flagsOwn | idle
 	rec.mark = s.clock.real(rec.next)
 	s.emit(Effect{Kind: EffectDefer, ID: m.id, Next: s.realTime(rec.next), Attempts: int(rec.attempts), Warned: rec.flags&FlagWarned != 0})
 	// A pause may have ended while the message was still being delivered to others: then

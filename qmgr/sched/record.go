@@ -37,7 +37,8 @@ const (
 	flagNow    Flags = 1 << 12 // a flush of this message by its name: it is tried before its first time
 	flagRipe   Flags = 1 << 11 // due by its own time, and in its tenant's list of those
 	flagEarly  Flags = 1 << 10 // due before its own time, for those recipients that have not been tried
-	flagsOwn         = flagFlush | flagRevive | flagFar | flagNow | flagRipe | flagEarly
+	flagIdle   Flags = 1 << 9  // deferred, and no recipient waits for a back-off: all wait for a pause or a limit
+	flagsOwn         = flagFlush | flagRevive | flagFar | flagNow | flagRipe | flagEarly | flagIdle
 )
 
 // A record is what is kept of every message that is known, wherever it is: 72 bytes without

@@ -102,3 +102,24 @@ func TestTriedPaused(t *testing.T) {
 		t.Errorf("tried %d times, due %v later than before", l.attempts, l.next.Sub(next))
 	}
 }
+
+// TestTriedParkedAlone: whose time has come during a pause, and who has waited for its end, is tried then, although the record
+// still says what the destination answered before.
+func TestTriedParkedAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, DefaultConfig())
+	w.tries, w.stale = true, true
+	w.arrive(1, 0, rcpt("smtp", "a.example"))
+	w.done(w.order[0], deferred, false)
+	w.pauses[1] = testPause{Pause: Pause{ID: 1, Status: StatusBeyond, Reason: "paused"}, queue: "a.example"}
+	w.setPauses()
+	w.tick(w.mail[1].next.Sub(w.now))
+	if l := w.mail[1]; l.queue != QueueDeferred || l.attempts != 1 || w.under(1) > 0 {
+		t.Fatalf("in queue %v, tried %d times", l.queue, l.attempts)
+	}
+	clear(w.pauses)
+	w.setPauses()
+	if w.under(1) != 1 {
+		t.Errorf("it goes on waiting, until %v", w.mail[1].next)
+	}
+}

@@ -56,6 +56,7 @@ type world struct {
 	quotas  map[string]*Quota      // by tenant, " at " and the destination
 	check   bool
 	tries   bool // recipients are said to have been tried (Rcpt.Tried)
+	stale   bool // also those of whom an EffectDeferRcpts was the last, as before it is on record
 	far     far
 }
 
@@ -280,7 +281,7 @@ func (w *world) carryOut(e Effect) []Event {
 			l.queue = QueueDeferred
 		}
 	default:
-		if e.Kind == EffectDeferRcpts {
+		if e.Kind == EffectDeferRcpts && !w.stale {
 			for _, i := range e.Rcpts {
 				delete(l.tried, i)
 			}
