@@ -25,6 +25,10 @@ const comebackTime = 10 * time.Second
 // cameBack answers with what the suppress service answers. Where no mail is under the
 // list nothing is recorded, which is an answer, too: a report does not wait for that.
 func (s *Server) cameBack(r *ipc.Request) {
+	if err := decodes(r); err != nil {
+		r.Fail("%v", err)
+		return
+	}
 	if s.suppress == nil {
 		if r.Kind == proto.KindReturnPath {
 			r.Reply(&proto.ReturnPathReply{Problem: "no mail is under the suppression list there"})
@@ -49,4 +53,12 @@ func (s *Server) cameBack(r *ipc.Request) {
 		}
 		r.Reply(answer)
 	})
+}
+
+// decodes says what is wrong with such a request.
+func decodes(r *ipc.Request) error {
+	if r.Kind == proto.KindReturnPath {
+		return r.Decode(new(proto.ReturnPath))
+	}
+	return r.Decode(new(proto.SuppressTell))
 }

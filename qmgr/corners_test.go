@@ -626,11 +626,12 @@ func TestNoticeGoesOn(t *testing.T) {
 			if x.rests {
 				m.active = nil
 			}
-			for list := s.inbox; len(s.inbox) > 0; {
-				s.inbox = nil
-				for _, in := range list {
-					in.learn()
-				}
+			s.mu.Lock()
+			list := s.inbox
+			s.inbox = nil
+			s.mu.Unlock()
+			for _, in := range list { // which may have it go on
+				in.learn()
 			}
 		}
 		s.bounce.Close()
