@@ -80,28 +80,26 @@ func (s *scanner) bytes(off int64, n int) ([]byte, error) {
 	return s.buf[off-s.start:][:n], nil
 }
 
-// head gives the head of the next record, which may be that of the next write; nil: the file ends.
-func (s *scanner) head() ([]byte, error) {
+// head gives the head of the next record, which may be that of the next write, and where that is; nil: the file ends.
+func (s *scanner) head() (head []byte, at int64, err error) {
+	at = s.at
 	// Where the space up to the next write is too small for a head there is none.
-	if next := aligned(s.at); next-s.at < recordHead {
-		s.at = next
+	if next := aligned(at); next-at < recordHead {
+		at = next
 	}
-	head, err := s.bytes(s.at, recordHead)
-	if head == nil || err != nil || s.at%align == 0 || binary.LittleEndian.Uint32(head) != 0 {
-		return head, err
+	head, err = s.bytes(at, recordHead)
+	if head == nil || err != nil || at%align == 0 || binary.LittleEndian.Uint32(head) != 0 {
+		return head, at, err
 	}
-	head, err = s.bytes(aligned(s.at), recordHead)
-	if head == nil || err != nil || binary.LittleEndian.Uint32(head) == 0 {
-		return head, err // the position stays where the last record ends
-	}
-	s.at = aligned(s.at)
-	return head, nil
+	head, err = s.bytes(aligned(at), recordHead)
+	return head, aligned(at), err
 }
 
-// next gives the next event. ok is false at the end, and where the file is damaged. The event is good until
-// the next call.
+// next gives the next event. ok is false at the end, and where the file is damaged; the position is then where it was: what was
+// read beside a write may have the second page of it and not the first, so that what looks like the head of a record is
+// in the middle of one. The event is good until the next call.
 func (s *scanner) next() (e proto.EventRecord, ok bool, err error) {
-	head, err := s.head()
+	head, at, err := s.head()
 	if head == nil || err != nil {
 		return e, false, err
 	}
@@ -109,14 +107,14 @@ func (s *scanner) next() (e proto.EventRecord, ok bool, err error) {
 	if n == 0 || n > maxRecord {
 		return e, false, nil
 	}
-	payload, err := s.bytes(s.at+recordHead, int(n))
+	payload, err := s.bytes(at+recordHead, int(n))
 	if payload == nil || err != nil {
 		return e, false, err
 	}
 	if checksum(s.seq, payload) != sum || e.Decode(payload) != nil {
 		return e, false, nil
 	}
-	s.at += recordHead + int64(n)
+	s.at = at + recordHead + int64(n)
 	s.seq++
 	return e, true, nil
 }
