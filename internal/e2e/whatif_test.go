@@ -46,16 +46,21 @@ func TestWhatIf(t *testing.T) {
 			for i := range to {
 				to[i] = fmt.Sprintf("u%d@dest.test", i)
 			}
-			for range messages {
-				s.eventually("it takes mail", func() bool { return s.send("a@from.test", to, "Subject: x\n\nx\n") == nil })
+			send := func(n int) {
+				for range n {
+					s.eventually("it takes mail", func() bool { return s.send("a@from.test", to, "Subject: x\n\nx\n") == nil })
+				}
 			}
+			const first = 10
+			send(first)
 			sent := regexp.MustCompile(`status=sent`)
 			s.eventually("some is measured", func() bool { return len(sent.FindAllString(s.log(), -1)) >= 60 })
-			// While the server rests, so that a busy machine is in time to ask before all has gone. What has no effect is
-			// refused.
+			// The rest comes while the server rests, so that a busy machine is in time to send it and to ask before all has
+			// gone. What has no effect is refused.
 			server.pause.Lock()
 			resume := sync.OnceFunc(server.pause.Unlock)
 			defer resume()
+			send(messages - first)
 			for _, o := range []string{"lmtp_destination_concurrency_limit=3", "smtpd_recipient_limit=3", load.change[:strings.IndexByte(load.change, '=')] + "=" + strings.TrimSpace(load.main[strings.IndexByte(load.main, '=')+1:])} {
 				if out, status := s.tool(nil, "whatif", "-o", o); status != 64 || !strings.Contains(out, o[:strings.IndexByte(o, '=')]) || !strings.Contains(out, "has no effect on the forecast") {
 					t.Errorf("-o %s: status %d: %s", o, status, out)
