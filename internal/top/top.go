@@ -298,64 +298,47 @@ func providers(b *bytes.Buffer, n *overview.Now) {
 
 // orders are what operators have ordered for now.
 func orders(b *bytes.Buffer, n *overview.Orders) {
-	if len(n.Limits) > 0 {
-		b.WriteString("\nLimited\n")
-	}
+	heading(b, "Limited", len(n.Limits))
 	for i := range n.Limits {
 		l := &n.Limits[i]
-		text := fmt.Sprintf("%s to %d at a time, by %s since %s", l.Target, l.Most, l.By, l.Since.Local().Format(time.DateTime))
-		if l.Until != nil {
-			text += " until " + l.Until.Local().Format(time.DateTime)
-		}
-		text += fmt.Sprintf("; %s under way, %s wait", overview.Number(int64(l.Busy)), overview.Number(int64(l.Todo)))
-		if l.Reason != "" {
-			text += ": " + l.Reason
-		}
-		fmt.Fprintf(b, "    %s\n", queuelist.Printable(text))
+		numbers := fmt.Sprintf("; %s under way, %s wait", overview.Number(int64(l.Busy)), overview.Number(int64(l.Todo)))
+		ordered(b, fmt.Sprintf("%s to %d at a time", l.Target, l.Most), l.By, l.Since, l.Until, numbers, l.Reason)
 	}
-	if len(n.Diversions) > 0 {
-		b.WriteString("\nDiverted\n")
-	}
+	heading(b, "Diverted", len(n.Diversions))
 	for i := range n.Diversions {
 		d := &n.Diversions[i]
-		text := fmt.Sprintf("%s to %s, by %s since %s", d.Name, d.Nexthop, d.By, d.Since.Local().Format(time.DateTime))
-		if d.Until != nil {
-			text += " until " + d.Until.Local().Format(time.DateTime)
-		}
-		if d.Reason != "" {
-			text += ": " + d.Reason
-		}
-		fmt.Fprintf(b, "    %s\n", queuelist.Printable(text))
+		ordered(b, fmt.Sprintf("%s to %s", d.Name, d.Nexthop), d.By, d.Since, d.Until, "", d.Reason)
 	}
-	if len(n.Returns) > 0 {
-		b.WriteString("\nReturned to senders\n")
-	}
+	heading(b, "Returned to senders", len(n.Returns))
 	for i := range n.Returns {
 		r := &n.Returns[i]
-		text := fmt.Sprintf("%s, by %s since %s", r.Name, r.By, r.Since.Local().Format(time.DateTime))
-		if r.Until != nil {
-			text += " until " + r.Until.Local().Format(time.DateTime)
-		}
-		if r.Reason != "" {
-			text += ": " + r.Reason
-		}
-		fmt.Fprintf(b, "    %s\n", queuelist.Printable(text))
+		ordered(b, r.Name, r.By, r.Since, r.Until, "", r.Reason)
 	}
-	if len(n.Suspensions) > 0 {
-		b.WriteString("\nSuspended\n")
-	}
+	heading(b, "Suspended", len(n.Suspensions))
 	for i := range n.Suspensions {
 		s := &n.Suspensions[i]
-		text := fmt.Sprintf("%s, by %s since %s", s.Name, s.By, s.Since.Local().Format(time.DateTime))
-		if s.Until != nil {
-			text += " until " + s.Until.Local().Format(time.DateTime)
-		}
-		text += fmt.Sprintf(", %s wait", queueclient.Messages(s.Waiting))
-		if s.Reason != "" {
-			text += ": " + s.Reason
-		}
-		fmt.Fprintf(b, "    %s\n", queuelist.Printable(text))
+		ordered(b, s.Name, s.By, s.Since, s.Until, fmt.Sprintf(", %s wait", queueclient.Messages(s.Waiting)), s.Reason)
 	}
+}
+
+// heading begins a list of n orders; there is none without any.
+func heading(b *bytes.Buffer, title string, n int) {
+	if n > 0 {
+		b.WriteString("\n" + title + "\n")
+	}
+}
+
+// ordered is the line of an order. until is nil if it does not end by itself; numbers and reason may be empty.
+func ordered(b *bytes.Buffer, what, by string, since time.Time, until *time.Time, numbers, reason string) {
+	text := fmt.Sprintf("%s, by %s since %s", what, by, since.Local().Format(time.DateTime))
+	if until != nil {
+		text += " until " + until.Local().Format(time.DateTime)
+	}
+	text += numbers
+	if reason != "" {
+		text += ": " + reason
+	}
+	fmt.Fprintf(b, "    %s\n", queuelist.Printable(text))
 }
 
 // fit cuts lines, and their number, to the size of a terminal. The last line stays free.
