@@ -101,7 +101,7 @@ func TestEventBeforeQueueManager(t *testing.T) {
 			t.Errorf("the queue manager is told %+v", e)
 		default:
 		}
-		// Who has answered the client takes its own part off after that.
+		// The goroutine that answers the client takes its own part off after that.
 		testwait.Until(t, "who retires would wait for one message", func() bool { return s.storing.Load() == 1 })
 		journal.Open()
 		if past {

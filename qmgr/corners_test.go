@@ -493,7 +493,7 @@ func TestAwaySteps(t *testing.T) {
 	if s.inTurnOfReads(func() { turn++ }); turn != 1 {
 		t.Error("it waits for nothing")
 	}
-	// Who asks for more than a page has room for is called once, behind the last one.
+	// A caller that asks for more than a page has room for is called once, behind the last one.
 	s.queue = nil
 	var ids []sched.MsgID
 	for i := range 2*proto.PageNumbers + 1 {

@@ -369,18 +369,7 @@ func TestCleanKeepsLong(t *testing.T) {
 		st := d.store("a")
 		st.segmentSize = 1
 		e := st.mustOpen(t)
-		m := message(t, e, "")
-		f, err := e.NewFile()
-		if err != nil {
-			t.Fatal(err)
-		}
-		io.WriteString(f, strings.Repeat("x", partLen+1))
-		m.Content, m.File = nil, f
-		b := e.NewBatch()
-		b.Add(m)
-		if err := e.Commit(b); err != nil {
-			t.Fatal(err)
-		}
+		m := addLong(t, e)
 		if _, err := put(t, e, "x"); err != nil { // its segments are the head no more
 			t.Fatal(err)
 		}

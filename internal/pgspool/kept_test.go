@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -67,18 +66,7 @@ func TestUnknownPlaceKept(t *testing.T) {
 	st := d.store("a")
 	st.segmentSize = 1
 	e := st.mustOpen(t)
-	m := message(t, e, "")
-	f, err := e.NewFile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	io.WriteString(f, strings.Repeat("x", partLen+1))
-	m.Content, m.File = nil, f
-	b := e.NewBatch()
-	b.Add(m)
-	if err := e.Commit(b); err != nil {
-		t.Fatal(err)
-	}
+	m := addLong(t, e)
 	stateOf(t, e, m.ID)
 	addMany(t, e, 1, "x") // the state is in a segment that is the head no more
 	e.mu.RLock()

@@ -95,18 +95,7 @@ func TestUnreadableLong(t *testing.T) {
 		st := d.store("a")
 		st.segmentSize = 1
 		e := st.mustOpen(t)
-		m := message(t, e, "")
-		f, err := e.NewFile()
-		if err != nil {
-			t.Fatal(err)
-		}
-		f.Write([]byte(strings.Repeat("x", partLen+1)))
-		m.Content, m.File = nil, f
-		b := e.NewBatch()
-		b.Add(m)
-		if err := e.Commit(b); err != nil {
-			t.Fatal(err)
-		}
+		m := addLong(t, e)
 		at, _ := e.Locate(m.ID)
 		segno := uint32(at.Ref.Segno)
 		other, err := put(t, e, "x")
@@ -116,7 +105,7 @@ func TestUnreadableLong(t *testing.T) {
 		if err := leave(e, m.ID); err != nil {
 			t.Fatal(err)
 		}
-		b = e.NewBatch()
+		b := e.NewBatch()
 		b.Done(m.ID, []int{1})
 		if err := e.Commit(b); err != nil {
 			t.Fatal(err)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -114,6 +116,36 @@ func (d *database) seize(node string) (e *engine) {
 		return err == nil
 	})
 	return e
+}
+
+// addLong queues a message whose content is in rows of its own, two of them.
+func addLong(t testing.TB, e *engine) storage.Addition {
+	t.Helper()
+	m := message(t, e, "")
+	f, err := e.NewFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(f, strings.Repeat("x", partLen+1)); err != nil {
+		t.Fatal(err)
+	}
+	m.Content, m.File = nil, f
+	b := e.NewBatch()
+	b.Add(m)
+	if err := e.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// damagedIndexes is what the state of the cluster says of indexes.
+func (d *database) damagedIndexes() []DamagedIndex {
+	d.t.Helper()
+	st, err := d.store("look").Status(d.t.Context())
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return st.Indexes
 }
 
 // message makes one with two recipients.

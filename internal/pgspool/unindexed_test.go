@@ -74,14 +74,7 @@ func damagedIndex(t *testing.T, setting string) {
 	if list, _, err := st.Reader().(storage.Viewer).View(t.Context(), 1, 0, 0, 2000); err != nil || len(list) != len(ids) {
 		t.Errorf("a view has %d messages: %v", len(list), err)
 	}
-	look := func() []DamagedIndex {
-		st, err := d.store("look").Status(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return st.Indexes
-	}
-	if list := look(); len(list) != 1 || !strings.HasSuffix(list[0].Table, ".seg_1_1") || !strings.Contains(list[0].Why, "XX00") {
+	if list := d.damagedIndexes(); len(list) != 1 || !strings.HasSuffix(list[0].Table, ".seg_1_1") || !strings.Contains(list[0].Why, "XX00") {
 		t.Errorf("the state of the cluster: %+v", list)
 	}
 	b = e.NewBatch()
@@ -96,13 +89,13 @@ func damagedIndex(t *testing.T, setting string) {
 	}
 	e.Close()
 	conn := d.conn()
-	for _, sql := range []string{"SET search_path = public", "REINDEX TABLE " + look()[0].Table} { // as a person would type it
+	for _, sql := range []string{"SET search_path = public", "REINDEX TABLE " + d.damagedIndexes()[0].Table} { // as a person would type it
 		if _, err := conn.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
 	}
 	e = d.store("a").mustOpen(t)
-	if list := look(); len(list) != 0 {
+	if list := d.damagedIndexes(); len(list) != 0 {
 		t.Errorf("with a new index: %+v", list)
 	}
 	if tidy(t, e); e.home.segs[1] != nil {

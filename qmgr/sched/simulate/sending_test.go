@@ -297,7 +297,7 @@ func (w *sending) fail(format string, args ...any) {
 	w.t.Fatalf("after %v: %s", w.clock, fmt.Sprintf(format, args...))
 }
 
-// post hands in a message. Who has complained to its tenant, or is not there, gets none.
+// post hands in a message. Recipients that have complained to its tenant, or do not exist, get none.
 func (w *sending) post(tenant, campaign string, rcpts ...string) {
 	slices.Sort(rcpts)
 	rcpts = slices.DeleteFunc(slices.Compact(rcpts), func(r string) bool {
